@@ -1,0 +1,130 @@
+/* Fences (core/fence.h): context events, and the count of open captures that forbids them. */
+#include "core/fence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
+{
+    memset(fences, 0, sizeof *fences);
+    fences->driver = driver;
+    gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
+}
+
+void gs_fences_destroy(struct gs_fences *fences)
+{
+    gs_lock_destroy(&fences->lock);
+}
+
+void gs_fences_capture_begin(struct gs_fences *fences)
+{
+    gs_lock_take(&fences->lock);
+    __atomic_store_n(&fences->captures, fences->captures + 1, __ATOMIC_RELAXED);
+    gs_lock_release(&fences->lock);
+}
+
+void gs_fences_capture_end(struct gs_fences *fences)
+{
+    gs_lock_take(&fences->lock);
+    if (fences->captures > 0)
+        __atomic_store_n(&fences->captures, fences->captures - 1, __ATOMIC_RELAXED);
+    gs_lock_release(&fences->lock);
+}
+
+bool gs_fences_capturing(struct gs_fences *fences)
+{
+    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+}
+
+void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context)
+{
+    memset(pool, 0, sizeof *pool);
+    pool->context = context;
+}
+
+void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool)
+{
+    for (unsigned i = 0; i < pool->count; i++)
+        fences->driver->event_destroy(pool->spare[i]);
+    gs_fence_pool_forget(pool);
+}
+
+void gs_fence_pool_forget(struct gs_fence_pool *pool)
+{
+    free(pool->spare);
+    pool->spare = NULL;
+    pool->count = pool->room = 0;
+}
+
+/* Room for one more spare event is made before an event is made, so giving it back cannot fail. */
+static gs_status event_take(struct gs_fences *fences, struct gs_fence_pool *pool, CUevent *ret)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUcontext popped;
+    gs_status status;
+
+    if (pool->count > 0) {
+        *ret = pool->spare[--pool->count];
+        return GS_OK;
+    }
+    CUevent *grown = realloc(pool->spare, (pool->room + 1) * sizeof *grown);
+    if (!grown)
+        return GS_NO_HOST_MEMORY;
+    pool->spare = grown;
+    status = driver->ctx_push_current(pool->context);
+    if (status != GS_OK)
+        return status;
+    status = driver->event_create(ret, CU_EVENT_DISABLE_TIMING);
+    driver->ctx_pop_current(&popped);
+    if (status == GS_OK)
+        pool->room++;
+    return status;
+}
+
+static void event_give(struct gs_fence_pool *pool, CUevent event)
+{
+    pool->spare[pool->count++] = event;
+}
+
+gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
+                          struct gs_fence *ret)
+{
+    CUevent event;
+    gs_status status;
+
+    if (!fences->driver->ctx_record_event)
+        return GS_NOT_OFFERED;
+    if (gs_fences_capturing(fences))
+        return GS_CAPTURING;
+    status = event_take(fences, pool, &event);
+    if (status != GS_OK)
+        return status;
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING
+                                  : (gs_status)fences->driver->ctx_record_event(pool->context,
+                                                                                event);
+    gs_lock_release(&fences->lock);
+    if (status != GS_OK)
+        event_give(pool, event);
+    else
+        ret->event = event;
+    return status;
+}
+
+gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
+                         struct gs_fence *fence)
+{
+    gs_status status;
+
+    if (!fence->event)
+        return GS_OK;
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING
+                                  : (gs_status)fences->driver->event_query(fence->event);
+    gs_lock_release(&fences->lock);
+    if (status == GS_OK) {
+        event_give(pool, fence->event);
+        fence->event = NULL;
+    }
+    return status;
+}
