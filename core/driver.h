@@ -13,11 +13,11 @@
  *   mem_unmap                     nothing may still touch the range: it does not wait, and work
  *                                 that faults kills the context (measured: a sticky
  *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
- *   event_create                  a context is current (the event belongs to it).
+ *   event_create, event_destroy   a context is current (the event belongs to it). Neither blocks.
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: fence.c calls them under its lock.
- *   event_synchronize             as event_query; blocks until the GPU is there: no lock held.
+ *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
  * Optional operations are NULL where the driver has none.
  */
@@ -39,12 +39,12 @@
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
     OP(device_get_count, cuDeviceGetCount, 1)                                                      \
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
+    OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
     OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \
     OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
     OP(event_query, cuEventQuery, 1)                                                               \
-    OP(event_synchronize, cuEventSynchronize, 1)                                                   \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_create, cuMemCreate, 0)                                                                 \

@@ -3,6 +3,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define WAIT_FIRST_NS 5000   /* between the first two looks; then doubled up to */
+#define WAIT_LONGEST_NS 200000
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
 {
@@ -111,6 +115,16 @@ gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
     return status;
 }
 
+static gs_status query(struct gs_fences *fences, CUevent event)
+{
+    gs_status status;
+
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING : (gs_status)fences->driver->event_query(event);
+    gs_lock_release(&fences->lock);
+    return status;
+}
+
 gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
                          struct gs_fence *fence)
 {
@@ -118,13 +132,25 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
 
     if (!fence->event)
         return GS_OK;
-    gs_lock_take(&fences->lock);
-    status = fences->captures > 0 ? GS_CAPTURING
-                                  : (gs_status)fences->driver->event_query(fence->event);
-    gs_lock_release(&fences->lock);
+    status = query(fences, fence->event);
     if (status == GS_OK) {
         event_give(pool, fence->event);
         fence->event = NULL;
+    }
+    return status;
+}
+
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence)
+{
+    struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    gs_status status;
+
+    if (!fence->event)
+        return GS_OK;
+    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY) {
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < WAIT_LONGEST_NS)
+            pause.tv_nsec *= 2;
     }
     return status;
 }

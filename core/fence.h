@@ -66,4 +66,10 @@ gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
 gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
                          struct gs_fence *fence);
 
+/* Waits until the fence has passed, by looking again and again: a blocking driver call could not
+ * be kept apart from a capture that begins meanwhile. As gs_fence_query, never NOT_READY.
+ * No lock is held by the caller but what protects this fence alone; the event stays in *fence
+ * until the caller queries it once more under the pool's lock. */
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence);
+
 #endif

@@ -14,12 +14,15 @@ enum gs_rank {
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
+    GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
 };
 
 struct gs_lock {
     pthread_mutex_t mutex;
     enum gs_rank rank;
 };
+
+#define GS_LOCK_INITIALIZER(its_rank) {PTHREAD_MUTEX_INITIALIZER, its_rank}
 
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
 void gs_lock_destroy(struct gs_lock *lock);
