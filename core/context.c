@@ -275,8 +275,9 @@ void gs_context_bury_dead(struct gs_core *core)
     gs_chunks_release(&core->shared, released);
 }
 
-void gs_core_context_gone(struct gs_core *core, struct gs_context *context)
+void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
+    gs_fences_capture_context_gone(&core->fences, handle);
     if (!context)
         return;
     gs_share_context_gone(core->share, context->handle);
@@ -316,7 +317,7 @@ void gs_core_stream_gone(struct gs_core *core, CUstream stream)
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next) {
         gs_lock_take(&context->pool.lock);
-        gs_pool_flush_streams(&context->pool, (uint64_t)(uintptr_t)stream);
+        gs_pool_flush_streams(&context->pool, gs_stream_key(stream));
         gs_lock_release(&context->pool.lock);
     }
     gs_lock_release(&core->lock);
@@ -347,13 +348,4 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
     if (device >= 0 && device < GS_DEVICES_MAX)
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
-}
-
-bool gs_core_pool_is_default(struct gs_core *core, CUdevice device, CUmemoryPool pool)
-{
-    CUmemoryPool default_pool = NULL;
-
-    return core->driver.device_get_default_pool &&
-           core->driver.device_get_default_pool(&default_pool, device) == CUDA_SUCCESS &&
-           pool == default_pool;
 }

@@ -30,7 +30,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
-    CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: the default pool; atomic for readers */
+    CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
     uint64_t generation; /* atomic: raised whenever a handle changes its meaning */
     struct gs_map map;
 };

@@ -78,7 +78,8 @@ void gs_core_destroy(struct gs_core *core)
             context = context->next;
         if (!context)
             break;
-        gs_core_context_gone(core, gs_core_context_detach(core, context->handle));
+        gs_core_context_gone(core, context->handle,
+                             gs_core_context_detach(core, context->handle));
     }
     gs_share_destroy(core->share);
     while ((context = core->spare_contexts)) {
@@ -247,24 +248,10 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
     return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
 }
 
-/* A stream's key is its handle; a per-thread default stream is told apart by the thread. Handles
- * are pointers, so 1 and odd multiples of 2 cannot be one. */
-static uint64_t stream_key(CUstream stream)
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
+                              CUstream stream, CUdeviceptr *ret_address)
 {
-    static uint64_t threads;
-    static _Thread_local uint64_t thread;
-
-    if (stream == CU_STREAM_PER_THREAD) {
-        if (!thread)
-            thread = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
-        return thread << 3 | 2;
-    }
-    return stream ? (uint64_t)(uintptr_t)stream : (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
-}
-
-gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUstream stream,
-                              CUdeviceptr *ret_address)
-{
+    const struct gs_device *device;
     struct gs_context *context;
     gs_status status;
 
@@ -273,9 +260,12 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUstream stream
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
-    if (__atomic_load_n(&core->current_pool[context->pool.device->ordinal], __ATOMIC_RELAXED))
+    device = context->pool.device;
+    if (!pool)
+        pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
+    if (pool && pool != device->default_pool)
         return GS_NOT_OFFERED;
-    return allocate(core, context, size, stream_key(stream), ret_address);
+    return allocate(core, context, size, gs_stream_key(stream), ret_address);
 }
 
 /* ---- Free ------------------------------------------------------------------------------- */
@@ -390,7 +380,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         return status;
     pool = block->chunk->pool;
     if (pool == &context->pool) {
-        gs_pool_retire_stream(pool, block, stream_key(stream));
+        gs_pool_retire_stream(pool, block, gs_stream_key(stream));
         gs_lock_release(&pool->lock);
         return GS_OK;
     }
@@ -453,14 +443,17 @@ bool gs_core_covers(const struct gs_core *core, CUdeviceptr address)
     return gs_map_find(&core->map, address) != NULL;
 }
 
-void gs_core_capture_begin(struct gs_core *core)
+gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
-    gs_fences_capture_begin(&core->fences);
+    CUcontext context = NULL;
+
+    core->driver.ctx_get_current(&context);
+    return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }
 
-void gs_core_capture_end(struct gs_core *core)
+void gs_core_capture_end(struct gs_core *core, CUstream stream)
 {
-    gs_fences_capture_end(&core->fences);
+    gs_fences_capture_end(&core->fences, gs_stream_key(stream));
 }
 
 bool gs_core_capturing(struct gs_core *core)

@@ -52,11 +52,13 @@ void gs_core_at_exit(struct gs_core *core);
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address);
 
 /*
- * The same in the order of `stream`, which is of the current context or NULL (legacy default
- * stream), CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. The stream must not be capturing.
+ * The same in the order of `stream`: a handle of any context, or for the current context NULL
+ * (legacy default stream), CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. The stream must not be
+ * capturing. `pool` is the program's choice, NULL for the device's current pool. GS_NOT_OFFERED
+ * also where that is not the device's default pool: a program's own pool stays its own.
  */
-gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUstream stream,
-                              CUdeviceptr *ret_address);
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
+                              CUstream stream, CUdeviceptr *ret_address);
 
 /* Frees the live block that starts at `address`. GS_NOT_OURS: ask the driver. GS_NOT_LIVE: our
  * memory, but not the start of a live block; nothing was changed. */
@@ -99,21 +101,24 @@ gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
 /* ---- What the program does beside ------------------------------------------------------- */
 
-void gs_core_capture_begin(struct gs_core *core);
-void gs_core_capture_end(struct gs_core *core);
+/* A capture is about to begin on the stream (GS_NO_HOST_MEMORY: it must not), or is over, or did
+ * not begin after all. */
+gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream);
+void gs_core_capture_end(struct gs_core *core, CUstream stream);
+/* Whether any stream of this process captures. */
 bool gs_core_capturing(struct gs_core *core);
 
-/* Whether the device's current stream-ordered pool is its default one (cuDeviceSetMemPool). */
+/* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
-bool gs_core_pool_is_default(struct gs_core *core, CUdevice device, CUmemoryPool pool);
 
 /*
  * A context is about to go: from here on its handle means a new context. Then either the driver
  * destroyed it (gs_core_context_gone gives its memory back; shared blocks wait in limbo) or it did
- * not (gs_core_context_stays). Both take NULL, which detach returns where nothing is known of it.
+ * not (gs_core_context_stays). Both take NULL, which detach returns where nothing was allocated in
+ * it.
  */
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
-void gs_core_context_gone(struct gs_core *core, struct gs_context *context);
+void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
 void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
 /* The primary context of a device, if this library has seen it; NULL otherwise. */
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device);

@@ -34,6 +34,7 @@
     OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                                                     \
     OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \
     OP(ctx_record_event, cuCtxRecordEvent, 0)                                                      \
+    OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                                                 \
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \

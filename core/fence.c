@@ -17,21 +17,77 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
 
 void gs_fences_destroy(struct gs_fences *fences)
 {
+    free(fences->capture);
     gs_lock_destroy(&fences->lock);
 }
 
-void gs_fences_capture_begin(struct gs_fences *fences)
+/* Handles are pointers, so a number that is 2 modulo 8 is none, and neither is 1. */
+uint64_t gs_stream_key(CUstream stream)
+{
+    static uint64_t threads;
+    static _Thread_local uint64_t thread;
+
+    if (stream == CU_STREAM_PER_THREAD) {
+        if (!thread)
+            thread = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+        return thread << 3 | 2;
+    }
+    return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
+}
+
+static void set_count(struct gs_fences *fences, unsigned count)
+{
+    __atomic_store_n(&fences->captures, count, __ATOMIC_RELAXED);
+}
+
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&fences->lock);
+    if (fences->captures == fences->room) {
+        unsigned room = fences->room + 16;
+        struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
+
+        if (grown) {
+            fences->capture = grown;
+            fences->room = room;
+        } else {
+            status = GS_NO_HOST_MEMORY;
+        }
+    }
+    if (status == GS_OK) {
+        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
+        set_count(fences, fences->captures + 1);
+    }
+    gs_lock_release(&fences->lock);
+    return status;
+}
+
+/* Called with the lock held. */
+static void capture_remove(struct gs_fences *fences, unsigned i)
+{
+    fences->capture[i] = fences->capture[fences->captures - 1];
+    set_count(fences, fences->captures - 1);
+}
+
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
 {
     gs_lock_take(&fences->lock);
-    __atomic_store_n(&fences->captures, fences->captures + 1, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < fences->captures; i++)
+        if (fences->capture[i].stream == stream_key) {
+            capture_remove(fences, i);
+            break;
+        }
     gs_lock_release(&fences->lock);
 }
 
-void gs_fences_capture_end(struct gs_fences *fences)
+void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
 {
     gs_lock_take(&fences->lock);
-    if (fences->captures > 0)
-        __atomic_store_n(&fences->captures, fences->captures - 1, __ATOMIC_RELAXED);
+    for (unsigned i = fences->captures; i > 0; i--)
+        if (fences->capture[i - 1].context == context)
+            capture_remove(fences, i - 1);
     gs_lock_release(&fences->lock);
 }
 

@@ -11,15 +11,23 @@
 #define GS_CORE_FENCE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "core/driver.h"
 #include "core/lock.h"
 #include "core/status.h"
 
+struct gs_capture {
+    uint64_t stream;   /* its key (gs_stream_key) */
+    CUcontext context; /* current when it began */
+};
+
 struct gs_fences {
     const struct gs_driver *driver;
-    struct gs_lock lock; /* rank CAPTURE; protects captures, held while an event is recorded */
-    unsigned captures;   /* captures that have begun, or are about to, and have not ended */
+    struct gs_lock lock; /* rank CAPTURE; protects what is below, held while an event is recorded */
+    struct gs_capture *capture; /* captures that have begun, or are about to, and have not ended */
+    unsigned captures;          /* how many; atomic for readers without the lock */
+    unsigned room;
 };
 
 /*
@@ -40,10 +48,18 @@ struct gs_fence {
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver);
 void gs_fences_destroy(struct gs_fences *fences);
 
-/* A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed
- * or when the capture is over. Never blocks. */
-void gs_fences_capture_begin(struct gs_fences *fences);
-void gs_fences_capture_end(struct gs_fences *fences);
+/* What tells streams apart: the handle; for per-thread default streams the thread as well. */
+uint64_t gs_stream_key(CUstream stream);
+
+/*
+ * A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed or
+ * when the capture is over; end does nothing for a stream that does not capture. Neither blocks.
+ * begin fails with GS_NO_HOST_MEMORY: the capture must not begin then.
+ */
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context);
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key);
+/* The context was destroyed: so were its captures. */
+void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
 
 void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context);
