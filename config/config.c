@@ -42,11 +42,12 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
     if (!place.file)
         used = snprintf(line, sizeof line, "environment: ");
     else if (place.line == 0)
-        used = snprintf(line, sizeof line, "%s: ",
-                        gs_escape(gs_text_of(place.file), file, sizeof file));
+        used = snprintf(line, sizeof line,
+                        "%s: ", gs_escape(gs_text_of(place.file), file, sizeof file));
     else
-        used = snprintf(line, sizeof line, "%s:%u: ",
-                        gs_escape(gs_text_of(place.file), file, sizeof file), place.line);
+        used =
+            snprintf(line, sizeof line,
+                     "%s:%u: ", gs_escape(gs_text_of(place.file), file, sizeof file), place.line);
     errno = error;
     va_list list;
     va_start(list, format);
@@ -165,8 +166,7 @@ static const char *value_of(const char *entry, const char *name)
     return strncmp(entry, name, length) == 0 ? entry + length : NULL;
 }
 
-static void environment_load(struct gs_loader *loader, char *const *environment,
-                             struct places *ret)
+static void environment_load(struct gs_loader *loader, char *const *environment, struct places *ret)
 {
     for (; *environment; environment++) {
         const char *entry = *environment;

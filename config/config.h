@@ -38,8 +38,8 @@ struct gs_config_ids {
     uint64_t ids[GS_CONFIG_IDS_MAX];
 };
 
-#define GS_CONFIG_CONSTANT(constant, word)       constant,
-#define GS_CONFIG_ENUMERATION(name, words)       enum gs_config_##name { words(GS_CONFIG_CONSTANT) };
+#define GS_CONFIG_CONSTANT(constant, word) constant,
+#define GS_CONFIG_ENUMERATION(name, words) enum gs_config_##name{words(GS_CONFIG_CONSTANT)};
 GS_CONFIG_ENUMERATIONS(GS_CONFIG_ENUMERATION)
 
 #define GS_CONFIG_MEMBER_BOOL()            bool

@@ -78,9 +78,9 @@ static void print_table(FILE *out)
         char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
         gs_option_variable(option, variable);
         gs_option_allowed(option, allowed);
-        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s%s%s | %s |\n", option->section, option->key,
-                variable, allowed, *option->standard ? "`" : "", *option->standard
-                ? option->standard : "nothing", *option->standard ? "`" : "", option->help);
+        const char *standard = *option->standard ? option->standard : "nothing";
+        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s | %s |\n", option->section, option->key,
+                variable, allowed, standard, option->help);
     }
 }
 

@@ -116,8 +116,8 @@ static void key_read(struct reader *reader, struct gs_text line)
         return;
     }
     struct gs_text key = gs_text_trim((struct gs_text){line.at, (size_t)(equals - line.at)});
-    struct gs_text value = gs_text_trim(
-        (struct gs_text){equals + 1, line.size - (size_t)(equals + 1 - line.at)});
+    struct gs_text value =
+        gs_text_trim((struct gs_text){equals + 1, line.size - (size_t)(equals + 1 - line.at)});
     const struct gs_option *option = option_find(reader->section, key);
     if (!option) {
         key_complain(reader, key, value);
@@ -189,15 +189,17 @@ static ssize_t read_all(int fd, char *buffer, size_t size)
     return (ssize_t)used;
 }
 
+/* statx here and below because stat and fstat would bind the library to glibc 2.33 and later. */
 static void contents_load(struct gs_loader *loader, const char *path, int fd)
 {
     struct gs_place place = {.file = path};
-    struct stat status;
-    if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode)) {
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &status) < 0 || !S_ISREG(status.stx_mode)) {
         gs_complain(loader, place, "the configuration is ignored: not a regular file");
         return;
     }
-    /* One byte more than allowed shows that there is more, also where st_size is of no use. */
+    /* One byte more than allowed shows that there is more, also where the file's size is of no use.
+     */
     char *text = malloc(GS_CONFIG_FILE_SIZE + 1);
     ssize_t size = text ? read_all(fd, text, GS_CONFIG_FILE_SIZE + 1) : -1;
     if (size < 0)
@@ -214,10 +216,11 @@ static void contents_load(struct gs_loader *loader, const char *path, int fd)
  * (HOME=/root in a container run as somebody else) is none of the user's doing. */
 static bool is_absent(const char *path)
 {
-    struct stat status;
+    struct statx status;
     int error = errno;
-    bool absent = error == ENOENT || error == ENOTDIR ||
-                  (error == EACCES && stat(path, &status) < 0 && errno == EACCES);
+    bool absent =
+        error == ENOENT || error == ENOTDIR ||
+        (error == EACCES && statx(AT_FDCWD, path, 0, STATX_TYPE, &status) < 0 && errno == EACCES);
     errno = error;
     return absent;
 }

@@ -78,10 +78,10 @@ struct gs_place {
 
 struct gs_loader {
     struct gs_config *config;
-    uint64_t decided;       /* options that a stronger source has named, by index */
-    uint64_t seen;          /* options that this source has named so far */
-    unsigned left_out;      /* complaints that found no room in lines */
-    size_t used;            /* bytes of lines */
+    uint64_t decided;                    /* options that a stronger source has named, by index */
+    uint64_t seen;                       /* options that this source has named so far */
+    unsigned left_out;                   /* complaints that found no room in lines */
+    size_t used;                         /* bytes of lines */
     char lines[8 * GS_CONFIG_LINE_SIZE]; /* complaints, each ending in NUL */
 };
 

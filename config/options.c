@@ -5,17 +5,18 @@
 
 #include <stdio.h>
 
-#define GS_WORD(constant, word)    word,
-#define GS_WORD_LIST(name, words)  static const char *const gs_words_##name[] = {words(GS_WORD) NULL};
+#define GS_WORD(constant, word) word,
+#define GS_WORD_LIST(name, words)                                                                  \
+    static const char *const gs_words_##name[] = {words(GS_WORD) NULL};
 GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
 
-#define GS_TYPE_BOOL()               .type = GS_OPTION_BOOL
-#define GS_TYPE_ENUM(name)           .type = GS_OPTION_ENUM, .words = gs_words_##name
-#define GS_TYPE_BYTES(low_, high_)   .type = GS_OPTION_BYTES, .low = low_, .high = high_
-#define GS_TYPE_TIME(low_, high_)    .type = GS_OPTION_TIME, .low = low_, .high = high_
-#define GS_TYPE_NUMBER(low_, high_)  .type = GS_OPTION_NUMBER, .low = low_, .high = high_
-#define GS_TYPE_IDS(low_, high_)     .type = GS_OPTION_IDS, .low = low_, .high = high_
-#define GS_TYPE_PATH(word_)          .type = GS_OPTION_PATH, .word = word_
+#define GS_TYPE_BOOL()              .type = GS_OPTION_BOOL
+#define GS_TYPE_ENUM(name)          .type = GS_OPTION_ENUM, .words = gs_words_##name
+#define GS_TYPE_BYTES(low_, high_)  .type = GS_OPTION_BYTES, .low = low_, .high = high_
+#define GS_TYPE_TIME(low_, high_)   .type = GS_OPTION_TIME, .low = low_, .high = high_
+#define GS_TYPE_NUMBER(low_, high_) .type = GS_OPTION_NUMBER, .low = low_, .high = high_
+#define GS_TYPE_IDS(low_, high_)    .type = GS_OPTION_IDS, .low = low_, .high = high_
+#define GS_TYPE_PATH(word_)         .type = GS_OPTION_PATH, .word = word_
 
 #define GS_ROW(section_, key_, type_, standard_, help_)                                            \
     {.section = #section_,                                                                         \
@@ -42,8 +43,8 @@ _Static_assert(sizeof gs_options / sizeof *gs_options <= 64, "more options than 
 void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
 {
     bool general = gs_text_equal(gs_text_of(option->section), "general");
-    snprintf(ret, GS_OPTION_NAME_SIZE, "%s%s%s", general ? "" : option->section,
-             general ? "" : ".", option->key);
+    snprintf(ret, GS_OPTION_NAME_SIZE, "%s%s%s", general ? "" : option->section, general ? "" : ".",
+             option->key);
 }
 
 void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])

@@ -99,8 +99,7 @@ size_t gs_text_distance(struct gs_text a, const char *b)
             char x = gs_char_lower(a.at[i - 1]);
             char y = gs_char_lower(b[j - 1]);
             row[j] = smaller(above[j - 1] + (x != y), smaller(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && x == gs_char_lower(b[j - 2]) &&
-                gs_char_lower(a.at[i - 2]) == y)
+            if (i > 1 && j > 1 && x == gs_char_lower(b[j - 2]) && gs_char_lower(a.at[i - 2]) == y)
                 row[j] = smaller(row[j], rows[(i + 1) % 3][j - 2] + 1);
         }
     }

@@ -10,15 +10,18 @@ struct unit {
     uint64_t factor;
 };
 
-#define KIB UINT64_C(1024)
-
 /* Not KB and MB: people mean 1000 and 1024 by them. */
 static const struct unit byte_units[] = {
-    {"", 1},          {"B", 1},
-    {"K", KIB},       {"KiB", KIB},
-    {"M", KIB * KIB}, {"MiB", KIB * KIB},
-    {"G", KIB * KIB * KIB}, {"GiB", KIB * KIB * KIB},
-    {"T", KIB * KIB * KIB * KIB}, {"TiB", KIB * KIB * KIB * KIB},
+    {"", 1},
+    {"B", 1},
+    {"K", UINT64_C(1) << 10},
+    {"KiB", UINT64_C(1) << 10},
+    {"M", UINT64_C(1) << 20},
+    {"MiB", UINT64_C(1) << 20},
+    {"G", UINT64_C(1) << 30},
+    {"GiB", UINT64_C(1) << 30},
+    {"T", UINT64_C(1) << 40},
+    {"TiB", UINT64_C(1) << 40},
     {NULL, 0},
 };
 
