@@ -84,6 +84,16 @@ static void print_table(FILE *out)
     }
 }
 
+/* Gives p back; ends with a line where it is NULL. */
+static void *must(void *p, const char *what)
+{
+    if (!p) {
+        fprintf(stderr, "%s: %s\n", what, strerror(errno));
+        exit(1);
+    }
+    return p;
+}
+
 /* A file's text, to be freed; "" for one that does not exist. */
 static char *read_file(const char *path)
 {
@@ -91,21 +101,21 @@ static char *read_file(const char *path)
     char *text = NULL;
     size_t size = 0;
     if (!file && errno == ENOENT)
-        return strdup("");
+        return must(strdup(""), path);
     /* No NUL can be in these files, so that up to NUL is all. */
     if (!file || (getdelim(&text, &size, '\0', file) < 0 && !feof(file))) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         exit(1);
     }
     fclose(file);
-    return text ? text : strdup("");
+    return text ? text : must(strdup(""), path);
 }
 
 static char *wanted_sample(void)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = must(open_memstream(&text, &size), "sample");
     print_sample(out);
     fclose(out);
     return text;
@@ -123,7 +133,7 @@ static char *wanted_readme(const char *path, const char *readme)
     }
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = must(open_memstream(&text, &size), path);
     fwrite(readme, 1, (size_t)(begin - readme) + strlen(BEGIN), out);
     print_table(out);
     fputs(end, out);
