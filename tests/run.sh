@@ -40,8 +40,12 @@ fail()
 "
 }
 
+last_line_said=no
+trap '[ $last_line_said = yes ] || { fail "this script, see above"; finish; }' EXIT
+
 finish()
 {
+    last_line_said=yes
     printf '%s' "$failures"
     say "$passed passed, $failed failed"
     [ "$failed" = 0 ] || exit 1
