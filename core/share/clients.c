@@ -205,7 +205,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
 {
     struct gs_hold *hold;
 
-    uint64_t block_id = offer->source.block_id;
+    uint64_t block_id = offer->id;
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold) {
@@ -265,7 +265,7 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, ui
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = source->block_id;
+    message.grant.block_id = offer->id;
     message.grant.chunk_id = source->chunk_id;
     message.grant.chunk_size = source->chunk_size;
     message.grant.offset = source->offset;

@@ -57,6 +57,7 @@ struct gs_share {
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
+    uint64_t next_offer; /* atomic */
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
     pthread_t thread;
@@ -108,6 +109,7 @@ void *gs_thread_run(void *share);
 /* ---- Exporter ---------------------------------------------------------------------------- */
 
 struct gs_offer {
+    uint64_t id; /* what tokens and messages call the block: two threads may offer one at once */
     struct gs_share_source source;
     unsigned char token[GS_TOKEN_SIZE];
     uint64_t holds;   /* by all clients together */

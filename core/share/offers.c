@@ -6,7 +6,7 @@
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_token token = {.block_id = offer->source.block_id,
+    struct gs_token token = {.block_id = offer->id,
                              .chunk_id = offer->source.chunk_id,
                              .size = offer->source.size};
 
@@ -33,13 +33,14 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     if (!offer)
         return status == GS_OK ? GS_NO_HOST_MEMORY : status;
     offer->source = *source;
+    offer->id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     if (!write_token(share, offer)) {
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
     }
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->offers, source.block_id, sizeof offer->source.block_id, offer);
+    HASH_ADD(hh, share->offers, id, sizeof offer->id, offer);
     entered = offer->hh.tbl != NULL;
     gs_lock_release(&share->lock);
     if (!entered) {

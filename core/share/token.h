@@ -23,7 +23,7 @@ struct gs_token {
     uint16_t version;
     uint16_t check;                           /* CRC-16 of the bytes around it */
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporting process: names its socket */
-    uint64_t block_id;                        /* with its generation: never reused */
+    uint64_t block_id;                        /* of this offer of it: never reused */
     uint64_t chunk_id;
     uint64_t size; /* bytes of the block that its program asked for */
     unsigned char secret[GS_SECRET_SIZE];
