@@ -147,7 +147,8 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
     struct gs_share_source source = {.handle = chunk->handle,
                                      .chunk_id = chunk->id,
                                      .chunk_size = chunk->size,
-                                     .block_id = ++side->next_id,
+                                     .block_id = __atomic_add_fetch(&side->next_id, 1,
+                                                                    __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
                                      .uuid = "softdevice00000"};
