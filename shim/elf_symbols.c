@@ -1,6 +1,6 @@
 /*
- * Reads symbols out of loaded objects; see elf_symbols.h. Compiled without instrumentation and free of libc
- * calls: dlsym runs through here in programs whose sanitizer has not started yet.
+ * Reads symbols out of loaded objects; see elf_symbols.h. Compiled without instrumentation and free
+ * of libc calls: dlsym runs through here in programs whose sanitizer has not started yet.
  */
 #include "elf_symbols.h"
 

@@ -1,6 +1,6 @@
-"""The table of entry points against cuda.h: every variant (_v2, _ptsz, ...) that the vendor declares
-of a call in the table is in it as well, and the version that a row says is the vendor's. A hook
-whose prototype is not the vendor's does not compile.
+"""The table of entry points against cuda.h: every variant (_v2, _ptsz, ...) that the vendor
+declares of a call in the table is in it as well, and the version that a row says is the vendor's. A
+hook whose prototype is not the vendor's does not compile.
 
 usage: check_table.py ENTRY_POINTS_H COMPILE_COMMANDS_JSON   (lookup.c's command finds cuda.h)
 """
@@ -14,7 +14,7 @@ import sys
 table, commands = sys.argv[1:]
 with open(commands) as text:
     command, folder = next((c['command'], c['directory']) for c in json.load(text)
-                           if c['file'].endswith('preload/lookup.c') and 'sanitize' not in c['command'])
+                           if c['file'].endswith('preload/lookup.c'))
 compiler = shlex.split(command)
 compiler = compiler[:compiler.index('-MD')]
 
@@ -23,7 +23,8 @@ NOT_OURS = {'cuMemAlloc', 'cuMemAllocPitch', 'cuMemFree', 'cuMemGetInfo', 'cuMem
 
 
 def preprocessed(header):
-    source = f'#define __CUDA_API_VERSION_INTERNAL\n#include <{header}>\nint version = CUDA_VERSION;\n'
+    source = ('#define __CUDA_API_VERSION_INTERNAL\n'
+              f'#include <{header}>\nint version = CUDA_VERSION;\n')
     return subprocess.run([*compiler, '-E', '-P', '-x', 'c', '-'], input=source, check=True, text=True,
                           capture_output=True, cwd=folder).stdout
 
@@ -33,7 +34,8 @@ def base(symbol):
 
 
 with open(table) as text:
-    rows = {n: int(v) for n, v in re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)}
+    rows = re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)
+rows = {name: int(version) for name, version in rows}
 header, typedefs = preprocessed('cuda.h'), preprocessed('cudaTypedefs.h')
 cuda_version = int(re.search(r'int version =\s+(\d+)', header)[1])
 declared = set(re.findall(r'\bCUresult\s+(cu[A-Z]\w*)\s*\(', header))
@@ -62,8 +64,9 @@ def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
     source = ('#include "hook.h"\n'
               f'GS_HOOK CUresult CUDAAPI cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n')
-    run = subprocess.run([*compiler, '-I', os.path.dirname(os.path.realpath(table)), '-fsyntax-only',
-                          '-x', 'c', '-'], input=source, text=True, capture_output=True, cwd=folder)
+    shim = os.path.dirname(os.path.realpath(table))
+    run = subprocess.run([*compiler, '-I', shim, '-fsyntax-only', '-x', 'c', '-'], input=source,
+                         text=True, capture_output=True, cwd=folder)
     return run.returncode == 0
 
 

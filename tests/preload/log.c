@@ -42,7 +42,8 @@ static void levels(void)
     char expected[200];
     snprintf(expected, sizeof(expected),
              "gpushim[%d]: error: an error 1\ngpushim[%d]: warning: a warning\n"
-             "gpushim[%d]: debug: a debug line\n", getpid(), getpid(), getpid());
+             "gpushim[%d]: debug: a debug line\n",
+             getpid(), getpid(), getpid());
     CHECK(strcmp(contents(), expected) == 0, "the log is\n%s", contents());
 }
 

@@ -5,8 +5,8 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
-#define EXPORT        __attribute__((visibility("default")))
-#define PASTE(a, b)   a##b
+#define EXPORT         __attribute__((visibility("default")))
+#define PASTE(a, b)    a##b
 #define NUMBERED(a, b) PASTE(a, b)
 
 EXPORT int twin(void);
