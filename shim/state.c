@@ -74,7 +74,8 @@ static bool enter(bool may_load_driver)
         int saved_errno = errno;
         if (gs_lookup_find_driver(may_load_driver, row)) {
             int expected = GS_STATE_UNBORN;
-            atomic_store(&loader_pid, getpid());
+            if (state == GS_STATE_UNBORN) /* else it says whose loading this is, maybe not ours */
+                atomic_store(&loader_pid, getpid());
             if (atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_LOADING))
                 load(row);
             else

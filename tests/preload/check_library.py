@@ -65,8 +65,8 @@ for name, instruction in starts.items():
     if instruction.startswith('endbr'):
         faults.append(f'{name} begins with {instruction}')
 
-# dlsym's way for foreign names, where no libc or sanitizer may be ready: no calls out of it, but for
-# ours, and for getauxval, which needs no libc that is ready and is intercepted by nothing.
+# dlsym's way for foreign names, where no libc or sanitizer may be ready: no calls out of it, but
+# for ours, and for getauxval, which needs no libc that is ready and is intercepted by nothing.
 archive = '\n'.join(lines('nm', resolve))
 if 'getauxval' not in archive:
     faults.append(f'{resolve} was not read')

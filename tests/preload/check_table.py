@@ -25,8 +25,9 @@ NOT_OURS = {'cuMemAlloc', 'cuMemAllocPitch', 'cuMemFree', 'cuMemGetInfo', 'cuMem
 def preprocessed(header):
     source = ('#define __CUDA_API_VERSION_INTERNAL\n'
               f'#include <{header}>\nint version = CUDA_VERSION;\n')
-    return subprocess.run([*compiler, '-E', '-P', '-x', 'c', '-'], input=source, check=True, text=True,
-                          capture_output=True, cwd=folder).stdout
+    run = subprocess.run([*compiler, '-E', '-P', '-x', 'c', '-'], input=source, check=True,
+                         text=True, capture_output=True, cwd=folder)
+    return run.stdout
 
 
 def base(symbol):
