@@ -133,13 +133,14 @@ conformance_once()
 {
     log=$out/conformance.$1
     : >"$log"
+    : >"$log.failures"
     worst=0
     for group in "$together" "$alone"; do
         jobs=4
         [ "$group" = "$together" ] || jobs=1
         rm -f "$out/tap"
         run "$1" "$log.$jobs" 120 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
-            "$bundle/conformance" --jobs "$jobs" --ascii --color=never --filter "@($group)/*" \
+            "$bundle/conformance" --jobs "$jobs" --color=never --filter "@($group)/*" \
             "--tap=$out/tap"
         [ "$(cat "$log.$jobs.status")" = 0 ] || worst=$(cat "$log.$jobs.status")
         [ -e "$out/tap" ] || continue
@@ -149,6 +150,9 @@ conformance_once()
             -e 's/^ok - ([^ ]+) +# SKIP.*/RESULT \1 skipped/' \
             -e 's/^ok - ([^ ]+).*/RESULT \1 passed/' \
             -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
+        awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
+             /^(ok |#)/ { told = 0 }
+             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$out/tap" >>"$log.failures"
     done
     cat "$log.4.err" "$log.1.err" >"$log.err"
     echo "$worst" >"$log.status"
@@ -190,15 +194,14 @@ part_conformance()
     conformance_once shim
     native=$out/conformance.native shim=$out/conformance.shim
     for log in "$native" "$shim"; do
-        if grep -q ' FAILED$' "$log"; then
-            echo "-- conformance, ${log##*.}: failed tests and why"
-            grep -E '^\[(----|FAIL)\]' "$log.err" | grep -v '^\[----\] *$' | head -n 40 |
-                cut -c 1-200
+        if [ -s "$log.failures" ]; then
+            echo "-- conformance, ${log##*.}: what failed"
+            head -n 40 "$log.failures" | cut -c 1-160
         fi
     done
     compare_probes "$native" "$shim" >"$out/conformance.probes"
     echo "-- conformance: $(grep -c '^PROBE ' "$native") probes, those that differ:"
-    head -n 60 "$out/conformance.probes" | cut -c 1-220
+    head -n 60 "$out/conformance.probes" | cut -c 1-160
     grep '^RESULT ' "$native" >"$native.results"
     grep '^RESULT ' "$shim" >"$shim.results"
     differing=$(diff "$native.results" "$shim.results" | grep -c '^>')
