@@ -55,7 +55,7 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
     va_end(list);
 
     size_t size = strlen(line) + 1;
-    if (loader->left_out || size > sizeof loader->lines - loader->used) {
+    if (size > sizeof loader->lines - loader->used) {
         loader->left_out++;
         return;
     }

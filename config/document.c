@@ -1,10 +1,10 @@
-/* Writes the sample file and the README's table of options from the rows of options.h, or checks
+/* Writes the sample file and the README's section on options from the rows of options.h, or checks
  * that they are current. Runs while building; it is not installed.
  *
  *     document check SAMPLE README     1 and a line on stderr if one of them is not current
  *     document update SAMPLE README    rewrites what is not
  *
- * In the README the table is what stands between the lines BEGIN and END. */
+ * In the README it is what stands between the lines BEGIN and END. */
 #include "config/internal.h"
 
 #include <errno.h>
@@ -17,6 +17,18 @@
 
 /* Columns of the sample. */
 #define WIDTH 80
+
+/* What both documents say before the options. */
+static const char about_files[] =
+    "An option's value comes from its variable, else from ~/.config/gpushim.conf (or "
+    "$XDG_CONFIG_HOME/gpushim.conf), else from /etc/gpushim.conf (where the build's sysconfdir "
+    "is), else it is the default. GPUSHIM_CONFIG names a file that is read in place of both; set "
+    "but empty, none is read. Set-user-id programs take only the file in /etc. A value that is "
+    "not allowed is reported and gives the default.";
+static const char about_values[] =
+    "Files hold `key = value` lines under `[section]`; a # at the beginning of a line or after a "
+    "blank begins a comment. Sizes take B, K, M, G, T or KiB, MiB, GiB, TiB (1 K is 1024 bytes); "
+    "times take ns, us, ms, s, min.";
 
 /* Writes the sentence as comment lines, wrapped at blanks. */
 static void print_wrapped(FILE *out, const char *text)
@@ -48,15 +60,11 @@ static void print_sample_option(FILE *out, const struct gs_option *option)
 
 static void print_sample(FILE *out)
 {
-    print_wrapped(out, "Configuration of libgpushim: every option with its default. It is read "
-                       "from ~/.config/gpushim.conf (or $XDG_CONFIG_HOME/gpushim.conf) and, for "
-                       "what that does not say, from /etc/gpushim.conf (where the build's "
-                       "sysconfdir is). GPUSHIM_CONFIG names a file that is read in place of both. "
-                       "The variable of an option goes before any file.");
+    print_wrapped(out, "Configuration of libgpushim: every option with its default.");
     fputs("#\n", out);
-    print_wrapped(out, "Sizes take B, K, M, G, T or KiB, MiB, GiB, TiB (1 K is 1024 bytes); times "
-                       "take ns, us, ms, s, min. A # at the beginning of a line or after a blank "
-                       "begins a comment.");
+    print_wrapped(out, about_files);
+    fputs("#\n", out);
+    print_wrapped(out, about_values);
     for (size_t i = 0; i < gs_section_count; i++) {
         fputc('\n', out);
         print_wrapped(out, gs_sections[i].help);
@@ -68,8 +76,9 @@ static void print_sample(FILE *out)
     }
 }
 
-static void print_table(FILE *out)
+static void print_readme(FILE *out)
 {
+    fprintf(out, "%s\n\n%s\n\n", about_files, about_values);
     fputs("| Section, key | Variable | Allowed | Default | What it does |\n"
           "|---|---|---|---|---|\n",
           out);
@@ -84,6 +93,16 @@ static void print_table(FILE *out)
     }
 }
 
+/* Gives p back; ends with a line where it is NULL. */
+static void *must(void *p, const char *what)
+{
+    if (!p) {
+        fprintf(stderr, "%s: %s\n", what, strerror(errno));
+        exit(1);
+    }
+    return p;
+}
+
 /* A file's text, to be freed; "" for one that does not exist. */
 static char *read_file(const char *path)
 {
@@ -91,27 +110,27 @@ static char *read_file(const char *path)
     char *text = NULL;
     size_t size = 0;
     if (!file && errno == ENOENT)
-        return strdup("");
+        return must(strdup(""), path);
     /* No NUL can be in these files, so that up to NUL is all. */
     if (!file || (getdelim(&text, &size, '\0', file) < 0 && !feof(file))) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         exit(1);
     }
     fclose(file);
-    return text ? text : strdup("");
+    return text ? text : must(strdup(""), path);
 }
 
 static char *wanted_sample(void)
 {
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = must(open_memstream(&text, &size), "sample");
     print_sample(out);
     fclose(out);
     return text;
 }
 
-/* The README with the table in its place. */
+/* The README with its section on options up to date. */
 static char *wanted_readme(const char *path, const char *readme)
 {
     const char *begin = strstr(readme, BEGIN);
@@ -123,9 +142,9 @@ static char *wanted_readme(const char *path, const char *readme)
     }
     char *text = NULL;
     size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = must(open_memstream(&text, &size), path);
     fwrite(readme, 1, (size_t)(begin - readme) + strlen(BEGIN), out);
-    print_table(out);
+    print_readme(out);
     fputs(end, out);
     fclose(out);
     return text;

@@ -188,6 +188,9 @@ static const char *ids_parse(const struct gs_option *option, struct gs_text text
     return NULL;
 }
 
+/* gs_value_parse writes an enum field without knowing which enum it is. */
+_Static_assert(sizeof(unsigned) == sizeof(enum gs_config_log), "an enum is as wide as unsigned");
+
 const char *gs_value_parse(struct gs_config *config, const struct gs_option *option,
                            struct gs_text text)
 {
@@ -199,7 +202,6 @@ const char *gs_value_parse(struct gs_config *config, const struct gs_option *opt
     case GS_OPTION_BOOL:
         return bool_parse(text, field);
     case GS_OPTION_ENUM:
-        _Static_assert(sizeof word == sizeof(enum gs_config_log), "an enum is an unsigned");
         wrong = enum_parse(option, text, &word);
         if (!wrong)
             memcpy(field, &word, sizeof word);

@@ -111,25 +111,33 @@ static inline struct gs_resolution pass_on(void *real)
     return (struct gs_resolution){real, real == NULL};
 }
 
+/* Apart from the rest, so that a foreign name does not pay for its registers. */
+__attribute__((noinline)) static struct gs_resolution may_answer(void *real, void *handle,
+                                                                 const char *name,
+                                                                 const char *version,
+                                                                 const void *caller)
+{
+    int row = gs_resolve_row(name);
+    struct gs_lookup lookup = {handle, name, version, caller, row};
+    void *answer;
+    if (row < 0 || !real || !gs_lookup_answer(&lookup, &answer))
+        return pass_on(real);
+    return (struct gs_resolution){answer, 1};
+}
+
 struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void *caller)
 {
-    void *real = next(&next_dlsym, "dlsym");
-    int row;
-    if (__builtin_expect(!may_be_ours(name), 1) || !real || (row = gs_resolve_row(name)) < 0)
+    void *real = atomic_load_explicit(&next_dlsym, memory_order_relaxed);
+    if (__builtin_expect(real && !may_be_ours(name), 1))
         return pass_on(real);
-    struct gs_lookup lookup = {handle, name, NULL, caller, row};
-    void *answer;
-    return gs_lookup_answer(&lookup, &answer) ? (struct gs_resolution){answer, 1} : pass_on(real);
+    return may_answer((void *)gs_next_dlsym(), handle, name, NULL, caller);
 }
 
 struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const char *version,
                                        const void *caller)
 {
-    void *real = next(&next_dlvsym, "dlvsym");
-    int row;
-    if (__builtin_expect(!may_be_ours(name), 1) || !real || (row = gs_resolve_row(name)) < 0)
+    void *real = atomic_load_explicit(&next_dlvsym, memory_order_relaxed);
+    if (__builtin_expect(real && !may_be_ours(name), 1))
         return pass_on(real);
-    struct gs_lookup lookup = {handle, name, version, caller, row};
-    void *answer;
-    return gs_lookup_answer(&lookup, &answer) ? (struct gs_resolution){answer, 1} : pass_on(real);
+    return may_answer((void *)gs_next_dlvsym(), handle, name, version, caller);
 }

@@ -17,7 +17,7 @@ static struct complaints complaints;
 
 /* The linker sends the library's calls here (tests/unit/meson.build). open64 is open in a build
  * with 64-bit file offsets, as Meson's are. */
-static unsigned opens, statxs, allocations;
+static unsigned opens, statxs, allocations, frees;
 static bool no_memory;
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
@@ -25,6 +25,8 @@ int __real_statx(int fd, const char *path, int flags, unsigned mask, struct stat
 int __wrap_statx(int fd, const char *path, int flags, unsigned mask, struct statx *ret);
 void *__real_malloc(size_t size);
 void *__wrap_malloc(size_t size);
+void __real_free(void *p);
+void __wrap_free(void *p);
 
 int __wrap_open64(const char *path, int flags, ...)
 {
@@ -48,6 +50,12 @@ void *__wrap_malloc(size_t size)
         return NULL;
     }
     return __real_malloc(size);
+}
+
+void __wrap_free(void *p)
+{
+    frees += p != NULL;
+    __real_free(p);
 }
 
 /* A folder of this test's own, with what the tests put there. */
@@ -303,14 +311,17 @@ Test(config_load, with_no_file_and_no_variable_it_costs_two_opens)
     cr_assert_eq(allocations, 0);
 }
 
-Test(config_load, errno_and_descriptors_are_as_before)
+Test(config_load, errno_descriptors_and_memory_are_as_before)
 {
     file_write("system", "log = loud\nnonsense\n");
     int before = dup(0);
     close(before);
+    allocations = frees = 0;
     errno = 12345;
     LOAD_FILES(home_entry, "GPUSHIM_X=1");
     cr_assert_eq(errno, 12345);
+    cr_assert_eq(allocations, 1);
+    cr_assert_eq(frees, 1);
     errno = 12345;
     gs_config_parse(&config, "x", "nonsense", 8, NULL, NULL);
     cr_assert_eq(errno, 12345);
