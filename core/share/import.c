@@ -2,7 +2,7 @@
  * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
  * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
-#include "core/share/internal.h"
+#include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>

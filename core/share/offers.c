@@ -1,5 +1,5 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
 
 #include <stdlib.h>
 #include <string.h>

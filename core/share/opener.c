@@ -3,7 +3,7 @@
  * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
  * done by one thread at a time for each exporter, without the lock.
  */
-#include "core/share/internal.h"
+#include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>

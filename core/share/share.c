@@ -1,5 +1,6 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -43,7 +43,8 @@ struct gs_share_options {
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
     uint32_t max_clients; /* connections an exporter serves at once */
-    uid_t uids[16];       /* further users that may open, besides our own */
+    uid_t uids[16];       /* further users to share with, besides our own: they may open, and
+                             what they offer may be opened */
     unsigned uid_count;
 };
 
@@ -79,7 +80,7 @@ struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
-    uint64_t block_id;                   /* never reused within this process: the generation */
+    uint64_t block_id;                   /* never reused within this process; for people */
     size_t offset, size;                 /* of the block within the chunk */
     unsigned char uuid[16];              /* of the device that holds the memory */
 };
@@ -138,7 +139,13 @@ struct gs_import_info {
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info);
 
-/* The context is being destroyed and its work is over: what it had opened is closed. */
+/*
+ * Around the driver's destruction of a context: `leaving` before it, since the share thread asks
+ * the driver about the context's events; then `gone` (its work is over: what it had opened is
+ * closed), or `stays` where the driver refused.
+ */
+void gs_share_context_leaving(struct gs_share *share, CUcontext context);
+void gs_share_context_stays(struct gs_share *share, CUcontext context);
 void gs_share_context_gone(struct gs_share *share, CUcontext context);
 
 #endif
