@@ -3,6 +3,7 @@
  * counts is from when on the block can be withdrawn.
  */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -147,6 +148,22 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
 }
 
+#ifdef OLD_KERNEL
+/* The same leases on a kernel that tells nothing about a socket's other end: what the opener sent
+ * of itself has to do. */
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+    if (level == SOL_SOCKET && name == 77) { /* SO_PEERPIDFD */
+        errno = ENOPROTOOPT;
+        return -1;
+    }
+    return __real_getsockopt(fd, level, name, value, size);
+}
+#endif
+
 /* ---- An opener by hand: what no opener of ours does --------------------------------------- */
 
 static int connect_by_hand(void)
@@ -160,13 +177,18 @@ static int connect_by_hand(void)
     return connect(fd, (struct sockaddr *)&to, sizeof to) == 0 ? fd : -1;
 }
 
-static int open_by_hand(int fd)
+static int own_pidfd(void)
+{
+    return (int)syscall(SYS_pidfd_open, getpid(), 0);
+}
+
+static int open_by_hand(int fd, int pidfd)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, -1);
+    gs_wire_send(fd, &message, pidfd);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     message.open.want_fd = 0;
@@ -180,11 +202,40 @@ Test(share_lease, of_a_process_that_only_closed_its_socket_ends_after_a_second)
     long took;
 
     other_kill(&other);
-    cr_assert(open_by_hand(fd));
+    cr_assert(open_by_hand(fd, own_pidfd()));
     close(fd);
     took = side_withdraw_ms(&side, offer, 5000);
     cr_assert_geq(took, 900 + SETTLE_MS, "after %ld ms", took);
 }
+
+#ifdef OLD_KERNEL
+Test(share_lease, without_any_pidfd_it_rests_after_the_hang_up)
+{
+    long took;
+    int fd = connect_by_hand();
+
+    other_kill(&other);
+    cr_assert(open_by_hand(fd, -1));
+    close(fd);
+    took = side_withdraw_ms(&side, offer, 5000);
+    cr_assert(took >= SETTLE_MS - 5 && took < 900, "after %ld ms", took);
+}
+
+Test(share_lease, a_descriptor_that_is_no_pidfd_is_not_believed)
+{
+    int fd = connect_by_hand(), pipes[2];
+    long took;
+
+    cr_assert_eq(pipe2(pipes, O_CLOEXEC), 0);
+    other_kill(&other);
+    cr_assert(open_by_hand(fd, pipes[0]));
+    close(pipes[1]); /* readable, as a pidfd after the exit */
+    close(fd);
+    took = side_withdraw_ms(&side, offer, 5000);
+    cr_assert(took >= SETTLE_MS - 5 && took < 900, "after %ld ms", took);
+    close(pipes[0]);
+}
+#endif
 
 /* The kernel tells about the exit only once it is over, the socket hangs up before: as a process
  * whose GPU work goes on meanwhile (measured: 60 ms) the child hangs up and stays a while. */
@@ -197,7 +248,7 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
         int fd = connect_by_hand();
 
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (!open_by_hand(fd))
+        if (!open_by_hand(fd, own_pidfd()))
             _exit(1);
         close(fd);
         usleep(600000);

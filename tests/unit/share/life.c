@@ -60,24 +60,24 @@ Test(share_life, nothing_exists_before_the_first_use)
     CUdeviceptr address;
     unsigned char token[GS_TOKEN_SIZE] = {0};
     struct gs_import_info info;
+    struct gs_offer *offer;
+    int fds, threads = side_threads();
 
-    cr_assert_eq(side_dir_count(dir), -1);
+    side_stop(&side);
+    fds = side_open_fds();
+    side_start(&side, &options);
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_NOT_OURS);
     cr_assert_eq(gs_share_find(side.share, chunk.base, &info), GS_NOT_OURS);
     cr_assert_eq(gs_share_close(side.share, chunk.base), GS_NOT_OURS);
     gs_share_context_gone(side.share, SIDE_CONTEXT);
     gs_share_at_exit(side.share);
     cr_assert_eq(side_dir_count(dir), -1);
-    for (int i = 0; i < 3; i++) {
-        char path[64], target[64] = "";
-
-        snprintf(path, sizeof path, "/proc/self/task/%d/comm", (int)getpid() + i);
-        FILE *file = fopen(path, "r");
-        if (file && fgets(target, sizeof target, file))
-            cr_assert_str_neq(target, "gpushim-share\n");
-        if (file)
-            fclose(file);
-    }
+    cr_assert_eq(side_threads(), threads);
+    cr_assert_eq(side_open_fds(), fds);
+    offer = offer_at(0, 512, token);
+    cr_assert_eq(side_dir_count(dir), 1);
+    cr_assert_eq(side_threads(), threads + 1);
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
 }
 
 Test(share_life, two_processes_see_the_same_bytes)
@@ -394,6 +394,24 @@ Test(share_life, while_a_capture_is_open_nothing_is_given_back)
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
 }
 
+Test(share_life, a_context_that_is_leaving_is_not_asked)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    memdriver_hold(true);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    gs_share_context_leaving(side.share, SIDE_CONTEXT);
+    memdriver_hold(false);
+    usleep(100000);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    gs_share_context_stays(side.share, SIDE_CONTEXT);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+    cr_assert_eq(gs_map_find(&side.map, address), NULL);
+}
+
 Test(share_life, a_driver_without_context_events_is_waited_for)
 {
     unsigned char token[GS_TOKEN_SIZE];
@@ -430,6 +448,30 @@ Test(share_life, a_thousand_blocks_are_opened_and_closed)
     }
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address[0]) == NULL, 5000));
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+}
+
+Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
+{
+    struct gs_share_options one_client = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    struct other second;
+    unsigned long address;
+
+    side_stop(&side);
+    one_client.max_clients = 1;
+    side_start(&side, &one_client);
+    offer = offer_at(0, 512, token);
+    other_start(&second, dir, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct other *turn = i % 2 ? &second : &other;
+
+        cr_assert_eq(other_open(turn, token, &address), GS_OK, "turn %d", i);
+        other_ask(turn, "close %lx", address);
+        usleep(50000);
+    }
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_eq(other_stop(&second), 0);
 }
 
 Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
