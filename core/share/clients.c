@@ -28,11 +28,11 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define ACCEPTS_MAX 16  /* in one round */
-#define MESSAGES_MAX 16 /* of one client in one round */
-#define SEND_BUFFER 4096 /* a client that does not read holds up this much, and then itself */
-#define LIVING_NS GS_NS_PER_S
-#define PAUSE_NS (50 * GS_NS_PER_MS)
+#define ACCEPTS_MAX  16   /* in one round */
+#define MESSAGES_MAX 16   /* of one client in one round */
+#define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
+#define LIVING_NS    GS_NS_PER_S
+#define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
 {
@@ -159,7 +159,7 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
             return;
 }
 
-/* ---- Connections -------------------------------------------------------------------------- */
+/* ---- Connections ---------------------------------------------------------------------------- */
 
 /* Tells a connection that it will not be served. */
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_FIRST_NS GS_NS_PER_MS
+#define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
 
 static struct gs_opener_context *context_find(struct gs_share *share, CUcontext context)
@@ -59,7 +59,7 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
     return GS_OK;
 }
 
-/* ---- Fences ----------------------------------------------------------------------------------- */
+/* ---- Fences --------------------------------------------------------------------------------- */
 
 static void use_record(struct gs_share *share, struct gs_use *use)
 {
@@ -162,7 +162,7 @@ static void wait_for_contexts_locked(struct gs_share *share)
                 opened->uses[i].next = GS_FENCE_NONE;
 }
 
-/* ---- Giving back ------------------------------------------------------------------------------- */
+/* ---- Giving back ---------------------------------------------------------------------------- */
 
 /* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
  * while the chunk is unmapped. */
@@ -260,7 +260,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     return due;
 }
 
-/* ---- Ends -------------------------------------------------------------------------------------- */
+/* ---- Ends ----------------------------------------------------------------------------------- */
 
 static void use_remove(struct gs_opened *opened, CUcontext context)
 {

@@ -15,9 +15,9 @@
 
 #include "core/share/token.h"
 
-#define BACKLOG 128
-#define NEW_SUFFIX ".new" /* a socket that does not listen yet */
-#define NEW_AGE_S 60      /* older than this, its maker was killed in between */
+#define BACKLOG       128
+#define NEW_SUFFIX    ".new" /* a socket that does not listen yet */
+#define NEW_AGE_S     60     /* older than this, its maker was killed in between */
 #define SWEEP_ENTRIES 4096
 #define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
 
@@ -190,8 +190,8 @@ static bool is_dead(int directory, const struct gs_share_options *options, const
     if (fd < 0)
         return false;
     if (address_of(directory, options, name, &address) == 0)
-        dead = connect(fd, (struct sockaddr *)&address, sizeof address) != 0 &&
-               errno == ECONNREFUSED;
+        dead =
+            connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
     close(fd);
     return dead;
 }

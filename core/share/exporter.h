@@ -11,9 +11,9 @@ struct gs_offer {
     uint64_t id; /* what tokens and messages call the block: two threads may offer one at once */
     struct gs_share_source source;
     unsigned char token[GS_TOKEN_SIZE];
-    uint64_t holds;   /* by all clients together */
-    unsigned pins;    /* 1 while the share thread exports it */
-    bool opened;      /* somebody has held it: no grace any more */
+    uint64_t holds; /* by all clients together */
+    unsigned pins;  /* 1 while the share thread exports it */
+    bool opened;    /* somebody has held it: no grace any more */
     UT_hash_handle hh;
 };
 

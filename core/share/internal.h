@@ -32,9 +32,9 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#define GS_NS_PER_S UINT64_C(1000000000)
+#define GS_NS_PER_S  UINT64_C(1000000000)
 #define GS_NS_PER_MS UINT64_C(1000000)
-#define GS_NEVER UINT64_MAX
+#define GS_NEVER     UINT64_MAX
 
 struct gs_client;
 struct gs_offer;
@@ -71,11 +71,11 @@ struct gs_share {
     struct gs_client *clients;
     unsigned client_count;
     uint64_t next_client;
-    int spare_fd; /* given up for a moment to refuse a caller when no other is left */
+    int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t listener_pause; /* when to listen again; 0: listening */
     bool lease_ended;        /* the pool is to be told at the end of this round */
 
-    struct gs_lock opener_lock; /* rank OPENER: from here on */
+    struct gs_lock opener_lock;    /* rank OPENER: from here on */
     pthread_cond_t opener_changed; /* a peer is no longer busy */
     struct gs_peer *peers;
     struct gs_opened *opened;
@@ -90,7 +90,7 @@ struct gs_share {
 
 uint64_t gs_now(void);
 
-/* ---- share.c, thread.c ------------------------------------------------------------------- */
+/* ---- share.c, thread.c ---------------------------------------------------------------------- */
 
 /* What a watched descriptor is; in the upper bits of its epoll data, an id in the lower. */
 enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER };

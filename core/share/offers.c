@@ -6,9 +6,8 @@
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_token token = {.block_id = offer->id,
-                             .chunk_id = offer->source.chunk_id,
-                             .size = offer->source.size};
+    struct gs_token token = {
+        .block_id = offer->id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
 
     memcpy(token.instance, share->instance, sizeof token.instance);
     if (!gs_random(token.secret, sizeof token.secret))

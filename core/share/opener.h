@@ -12,9 +12,9 @@
  * anything here but `busy`, `lost` and the links of the table. */
 struct gs_peer {
     unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t id;        /* for epoll */
-    int fd;             /* -1: not connected */
-    int pidfd;          /* the exporter's, where the kernel tells; or -1 */
+    uint64_t id;         /* for epoll */
+    int fd;              /* -1: not connected */
+    int pidfd;           /* the exporter's, where the kernel tells; or -1 */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint32_t request;
     unsigned abandoned; /* requests whose answers were not waited for */
@@ -35,7 +35,7 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
-    uint64_t devices; /* atomic; bit d: device d has access */
+    uint64_t devices;          /* atomic; bit d: device d has access */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;

@@ -83,7 +83,7 @@ static void watch(struct gs_share *share, const struct gs_peer *peer, int op)
              peer->id);
 }
 
-/* ---- Connecting --------------------------------------------------------------------------- */
+/* ---- Connecting ----------------------------------------------------------------------------- */
 
 void gs_say_unreachable(struct gs_share *share, const char *reason)
 {
@@ -152,7 +152,7 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
     return GS_OK;
 }
 
-/* ---- Between requests ---------------------------------------------------------------------- */
+/* ---- Between requests ----------------------------------------------------------------------- */
 
 void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 {

@@ -172,7 +172,8 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     } else if (error == -EMFILE) {
         if (ret_message->head.type == GS_WIRE_GRANT)
             gs_peer_return(peer, ret_message->grant.block_id);
-        gs_say_unreachable(share, "this process has no descriptor left; raise its limit (ulimit -n)");
+        gs_say_unreachable(share,
+                           "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
     } else if (error == -EPROTO) {
         gs_log_line(&share->log, GS_LOG_WARNING,
@@ -219,4 +220,3 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
         *ret_grant = message.grant;
     return status;
 }
-

@@ -74,7 +74,7 @@ void gs_share_destroy(struct gs_share *share);
  * driver call, no lock. Safe in a forked child (it then does nothing). */
 void gs_share_at_exit(struct gs_share *share);
 
-/* ---- Exporter -------------------------------------------------------------------------- */
+/* ---- Exporter ------------------------------------------------------------------------------- */
 
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
@@ -106,7 +106,7 @@ void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOK
 bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
                        uint64_t now_ns, bool no_grace);
 
-/* ---- Opener ---------------------------------------------------------------------------- */
+/* ---- Opener --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
  * driver's. */
@@ -128,10 +128,10 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 struct gs_import_info {
-    CUdeviceptr base;    /* of the block */
-    size_t size;         /* bytes the exporter's program asked for */
-    uint64_t id;         /* of this import, never reused within this process */
-    CUcontext context;   /* that opened it */
+    CUdeviceptr base;  /* of the block */
+    size_t size;       /* bytes the exporter's program asked for */
+    uint64_t id;       /* of this import, never reused within this process */
+    CUcontext context; /* that opened it */
     unsigned char token[GS_TOKEN_SIZE];
 };
 

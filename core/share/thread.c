@@ -9,9 +9,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS_MAX 32
+#define EVENTS_MAX  32
 #define WATCH_SHIFT 56
-#define ID_MASK ((UINT64_C(1) << WATCH_SHIFT) - 1)
+#define ID_MASK     ((UINT64_C(1) << WATCH_SHIFT) - 1)
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define TOKEN_MAGIC 0xd5a37e19u
+#define TOKEN_MAGIC   0xd5a37e19u
 #define TOKEN_VERSION 1
 
 _Static_assert(sizeof(struct gs_token) == GS_TOKEN_SIZE, "a token fills a CUipcMemHandle exactly");

@@ -16,7 +16,7 @@
 #include "core/share/share.h"
 
 #define GS_INSTANCE_SIZE 16
-#define GS_SECRET_SIZE 16
+#define GS_SECRET_SIZE   16
 
 struct gs_token {
     uint32_t magic;

@@ -14,7 +14,7 @@
 #include "other.h"
 #include "side.h"
 
-#define NOBODY 65534
+#define NOBODY    65534
 #define DEAD_NAME "0123456789abcdef0123456789abcdef"
 
 static char dir[64];

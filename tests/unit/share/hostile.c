@@ -97,13 +97,18 @@ static int dial(void)
     return fd;
 }
 
-static void hello(int fd)
+static void hello_to(int fd, const unsigned char *instance)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
     gs_wire_send(fd, &message, -1);
+}
+
+static void hello(int fd)
+{
+    hello_to(fd, token + 8);
 }
 
 static int ask_open(int fd, uint32_t want_fd)
@@ -130,7 +135,7 @@ static bool is_hung_up_on(int fd, int limit_ms)
     return false;
 }
 
-/* ---- Clients ------------------------------------------------------------------------------- */
+/* ---- Clients -------------------------------------------------------------------------------- */
 
 Test(share_hostile, garbage_is_hung_up_on)
 {
@@ -178,7 +183,7 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
         if (i == 0 || i == 3)
             ask_open(fd, i); /* before HELLO; with a flag that is none */
         else if (i == 1)
-            memset(token + 8, 0x5a, 1), hello(fd), gs_offer_token(offer, token); /* not meant for us */
+            hello_to(fd, token + 9); /* not meant for it */
         else if (i == 2)
             hello(fd); /* twice */
         else
@@ -370,7 +375,7 @@ Test(share_hostile, a_user_that_is_named_gets_through)
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
 }
 
-/* ---- Full tables of descriptors --------------------------------------------------------------- */
+/* ---- Full tables of descriptors ------------------------------------------------------------- */
 
 static void limit_fds(rlim_t limit)
 {
@@ -442,11 +447,25 @@ Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
     assert_serves();
 }
 
-/* ---- Exporters --------------------------------------------------------------------------------- */
+/* ---- Exporters ------------------------------------------------------------------------------ */
 
 enum lie {
-    HONEST, OTHER_BLOCK, OTHER_CHUNK, ODD_CHUNK, HUGE_CHUNK, WRONG_CHUNK, BEYOND, OVERFLOW,
-    OTHER_SIZE, NO_FD, NOT_MEMORY, GARBAGE, SILENCE, HANG_UP, LATE, LIES
+    HONEST,
+    OTHER_BLOCK,
+    OTHER_CHUNK,
+    ODD_CHUNK,
+    HUGE_CHUNK,
+    WRONG_CHUNK,
+    BEYOND,
+    OVERFLOW,
+    OTHER_SIZE,
+    NO_FD,
+    NOT_MEMORY,
+    GARBAGE,
+    SILENCE,
+    HANG_UP,
+    LATE,
+    LIES
 };
 
 static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_t request)
@@ -462,15 +481,32 @@ static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_
     message.grant.chunk_size = 2 * MIB;
     message.grant.size = asked->size;
     switch (lie) {
-    case ODD_CHUNK: message.grant.chunk_size++; break;
-    case HUGE_CHUNK: message.grant.chunk_size = UINT64_MAX & ~(2 * MIB - 1); break;
-    case WRONG_CHUNK: message.grant.chunk_size = 4 * MIB; break;
-    case BEYOND: message.grant.offset = 2 * MIB - 511; break;
-    case OVERFLOW: message.grant.offset = UINT64_MAX - 8; break;
-    case OTHER_SIZE: message.grant.size--; break;
-    case GARBAGE: message.head.magic = 0; break;
-    case NOT_MEMORY: dup2(fd, memory); break;
-    default: break;
+    case ODD_CHUNK:
+        message.grant.chunk_size++;
+        break;
+    case HUGE_CHUNK:
+        message.grant.chunk_size = UINT64_MAX & ~(2 * MIB - 1);
+        break;
+    case WRONG_CHUNK:
+        message.grant.chunk_size = 4 * MIB;
+        break;
+    case BEYOND:
+        message.grant.offset = 2 * MIB - 511;
+        break;
+    case OVERFLOW:
+        message.grant.offset = UINT64_MAX - 8;
+        break;
+    case OTHER_SIZE:
+        message.grant.size--;
+        break;
+    case GARBAGE:
+        message.head.magic = 0;
+        break;
+    case NOT_MEMORY:
+        dup2(fd, memory);
+        break;
+    default:
+        break;
     }
     if (lie == LATE)
         usleep(400000);

@@ -164,7 +164,7 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
 }
 #endif
 
-/* ---- An opener by hand: what no opener of ours does --------------------------------------- */
+/* ---- An opener by hand: what no opener of ours does ----------------------------------------- */
 
 static int connect_by_hand(void)
 {

@@ -1,4 +1,4 @@
-/* Host memory runs out, at every allocation of a call in turn: the call fails and changes nothing. */
+/* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
 #include <string.h>
 #include <unistd.h>

@@ -12,9 +12,9 @@
 #include "side.h"
 
 #define EXPORTERS 2
-#define OPENERS 4
-#define RUN_NS 3000000000ull
-#define BLOCK 512
+#define OPENERS   4
+#define RUN_NS    3000000000ull
+#define BLOCK     512
 
 struct slot {
     struct gs_lock lock; /* protects token and stamp against each other */

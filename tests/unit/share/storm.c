@@ -12,9 +12,9 @@
 #include "side.h"
 
 #define EXPORTERS 2
-#define BLOCKS 4
-#define THREADS 3
-#define RUN_NS 3000000000ull
+#define BLOCKS    4
+#define THREADS   3
+#define RUN_NS    3000000000ull
 
 static struct side side;
 static struct gs_lock lock; /* protects the tokens */
