@@ -65,6 +65,7 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
     if (client->fd < 0)
         return;
     gs_unwatch(share, client->fd);
+    shutdown(client->fd, SHUT_RDWR); /* a forked child may hold the socket: the opener must know */
     close(client->fd);
     client->fd = -1;
 }
@@ -167,6 +168,7 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
     struct gs_client caller = {.fd = fd, .name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
+    shutdown(fd, SHUT_RDWR);
     close(fd);
 }
 

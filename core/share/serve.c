@@ -5,6 +5,7 @@
  */
 #include "core/share/exporter.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -112,6 +113,7 @@ static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (*ret_error != CUDA_SUCCESS)
         return GS_REFUSED_DRIVER;
+    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
     *ret_fd = fd;
     return 0;
 }

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/share/token.h"
@@ -458,6 +460,7 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     struct gs_offer *offer;
     struct other second;
     unsigned long address;
+    pid_t child = 0;
 
     side_stop(&side);
     one_client.max_clients = 1;
@@ -467,12 +470,19 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     for (int i = 0; i < 4; i++) {
         struct other *turn = i % 2 ? &second : &other;
 
+        if (i == 2 && (child = fork()) == 0) { /* it holds the socket that is hung up next */
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            pause();
+            _exit(0);
+        }
         cr_assert_eq(other_open(turn, token, &address), GS_OK, "turn %d", i);
         other_ask(turn, "close %lx", address);
         usleep(50000);
     }
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
     cr_assert_eq(other_stop(&second), 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }
 
 Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
