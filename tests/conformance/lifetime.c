@@ -88,10 +88,12 @@ Test(lifetime, small_and_async_memory_outlives_the_exporters_free_under_the_shim
 Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
 {
     struct peer *peer = peer_start(-1);
-    CUdeviceptr ptr = 0, next = 0, opened = 0;
+    CUdeviceptr ptr = 0, next = 0, opened = 0, neighbour = 0;
     CUipcMemHandle handle;
     uint32_t foreign;
 
+    OK(cuMemAlloc(&neighbour,
+                  4096)); /* keeps the driver from giving back what small blocks share */
     OK(cuMemAlloc(&ptr, 4096));
     OK(fill_now(ptr, HERE, 1024));
     OK(cuIpcGetMemHandle(&handle, ptr));
@@ -105,6 +107,7 @@ Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
         cr_assert_eq(foreign, 0);
     OK(peer_close(peer, opened));
     OK(cuMemFree(next));
+    OK(cuMemFree(neighbour));
     peer_quit(peer);
 }
 
