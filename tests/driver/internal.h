@@ -708,6 +708,7 @@ CUresult sd_mem_alloc_managed(CUdeviceptr *ptr, size_t bytes, unsigned flags);
 
 struct sd_pool {
     struct sd_object object;
+    struct sd_pool *next; /* all there are, the dying ones too */
     int device;
     bool is_default;
     bool destroyed; /* goes with its last block */
