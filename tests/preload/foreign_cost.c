@@ -17,8 +17,11 @@
 #define SKIP 77
 
 /* The step counting starts and stops at these signals. */
-static int measured(const char *library, const char *name)
+static int measured(const char *library, const char *name_given)
 {
+    /* Where an argument lies depends on the environment, and how strings are compared on that. */
+    static char name[64] __attribute__((aligned(64)));
+    snprintf(name, sizeof(name), "%s", name_given);
     void *handle = dlopen(library, RTLD_NOW);
     if (!handle || !dlsym(handle, name)) /* the first call finds and binds */
         return 1;
