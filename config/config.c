@@ -1,0 +1,240 @@
+/* A load: the environment, then the files, each deciding the options that nothing before it has
+ * named, and the complaints gathered on the way. The environment comes first because it says which
+ * files count and because the strongest source has the word. */
+#include "config/internal.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char gs_config_system_file[] = GS_CONFIG_SYSTEM_FILE;
+
+/* Names of the files' folders; longer ones cannot be opened anyway. */
+#define PATH_SIZE 4096
+
+/* How much of a file's name a complaint shows. */
+#define PLACE_SIZE 160
+
+void gs_loader_init(struct gs_loader *ret, struct gs_config *config)
+{
+    ret->config = config;
+    ret->decided = ret->seen = 0;
+    ret->left_out = 0;
+    ret->used = 0;
+    memset(config, 0, sizeof *config);
+    for (size_t i = 0; i < gs_option_count; i++)
+        gs_value_parse(config, &gs_options[i], gs_text_of(gs_options[i].standard));
+}
+
+void gs_loader_next_source(struct gs_loader *loader)
+{
+    loader->decided |= loader->seen;
+    loader->seen = 0;
+}
+
+void gs_complain(struct gs_loader *loader, struct gs_place place, const char *format, ...)
+{
+    char line[GS_CONFIG_LINE_SIZE];
+    char file[PLACE_SIZE];
+    int used = 0;
+    int error = errno; /* for %m */
+    if (!place.file)
+        used = snprintf(line, sizeof line, "environment: ");
+    else if (place.line == 0)
+        used = snprintf(line, sizeof line,
+                        "%s: ", gs_escape(gs_text_of(place.file), file, sizeof file));
+    else
+        used =
+            snprintf(line, sizeof line,
+                     "%s:%u: ", gs_escape(gs_text_of(place.file), file, sizeof file), place.line);
+    errno = error;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line + used, sizeof line - (size_t)used, format, list);
+    va_end(list);
+
+    size_t size = strlen(line) + 1;
+    if (size > sizeof loader->lines - loader->used) {
+        loader->left_out++;
+        return;
+    }
+    memcpy(loader->lines + loader->used, line, size);
+    loader->used += size;
+}
+
+void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg)
+{
+    if (!complain)
+        return;
+    for (size_t at = 0; at < loader->used; at += strlen(loader->lines + at) + 1)
+        complain(arg, loader->lines + at);
+    if (loader->left_out) {
+        char line[GS_CONFIG_LINE_SIZE];
+        snprintf(line, sizeof line,
+                 "configuration: %u more mistakes are not listed; correct these and run again",
+                 loader->left_out);
+        complain(arg, line);
+    }
+}
+
+void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, struct gs_place place,
+                   const char *name, struct gs_text value)
+{
+    uint64_t bit = UINT64_C(1) << (option - gs_options);
+    char quoted[GS_QUOTE_SIZE];
+    if (loader->seen & bit) {
+        gs_complain(loader, place, "%s = %s comes a second time; the first one counts", name,
+                    gs_quote(value, quoted));
+        return;
+    }
+    loader->seen |= bit;
+    if (loader->decided & bit)
+        return;
+    const char *wrong = gs_value_parse(loader->config, option, value);
+    if (wrong) {
+        char allowed[GS_OPTION_ALLOWED_SIZE];
+        gs_option_allowed(option, allowed);
+        gs_complain(loader, place, "%s = %s %s; allowed: %s; the default \"%s\" is used", name,
+                    gs_quote(value, quoted), wrong, allowed, option->standard);
+    }
+}
+
+/* The option whose variable is closest to GPUSHIM_<name>; NULL if none is close. A name without its
+ * section is close as well. */
+static const struct gs_option *variable_nearest(struct gs_text name)
+{
+    const struct gs_option *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char variable[GS_OPTION_NAME_SIZE];
+        gs_option_variable(&gs_options[i], variable);
+        size_t distance = gs_text_distance(name, variable + strlen("GPUSHIM_"));
+        if (distance < best) {
+            best = distance;
+            nearest = &gs_options[i];
+        }
+    }
+    for (size_t i = 0; i < gs_option_count && !nearest; i++) {
+        if (gs_text_equal_caseless(name, gs_options[i].key))
+            nearest = &gs_options[i];
+    }
+    return nearest;
+}
+
+static void variable_complain(struct gs_loader *loader, struct gs_text name, struct gs_text value)
+{
+    char quoted_name[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE], variable[GS_OPTION_NAME_SIZE];
+    const struct gs_option *nearest = variable_nearest(name);
+    struct gs_text whole = {name.at - strlen("GPUSHIM_"), name.size + strlen("GPUSHIM_")};
+    if (nearest)
+        gs_option_variable(nearest, variable);
+    gs_complain(loader, (struct gs_place){0}, "%s = %s is ignored: no option has this name%s%s%s",
+                gs_quote(whole, quoted_name), gs_quote(value, quoted),
+                nearest ? "; did you mean " : "", nearest ? variable : "", nearest ? "?" : "");
+}
+
+/* One GPUSHIM_<name>=<value>. */
+static void variable_load(struct gs_loader *loader, struct gs_text name, struct gs_text value)
+{
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char variable[GS_OPTION_NAME_SIZE];
+        gs_option_variable(&gs_options[i], variable);
+        if (gs_text_equal(name, variable + strlen("GPUSHIM_"))) {
+            gs_loader_set(loader, &gs_options[i], (struct gs_place){0}, variable, value);
+            return;
+        }
+    }
+    for (const char *const *reserved = gs_reserved_names; *reserved; reserved++) {
+        if (gs_text_equal(name, *reserved))
+            return;
+    }
+    variable_complain(loader, name, value);
+}
+
+/* What the environment says about where the files are. NULL: not set. */
+struct places {
+    const char *named; /* GPUSHIM_CONFIG */
+    const char *config_home;
+    const char *home;
+};
+
+/* The value if `entry` is `name` (its '=' included) and a value. */
+static const char *value_of(const char *entry, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 ? entry + length : NULL;
+}
+
+static void environment_load(struct gs_loader *loader, char *const *environment, struct places *ret)
+{
+    for (; *environment; environment++) {
+        const char *entry = *environment;
+        const char *rest = value_of(entry, "GPUSHIM_");
+        const char *value = rest ? strchr(rest, '=') : NULL;
+        if (value) {
+            if (!ret->named)
+                ret->named = value_of(rest, "CONFIG=");
+            variable_load(loader, (struct gs_text){rest, (size_t)(value - rest)},
+                          gs_text_of(value + 1));
+        }
+        if (!ret->home)
+            ret->home = value_of(entry, "HOME=");
+        if (!ret->config_home)
+            ret->config_home = value_of(entry, "XDG_CONFIG_HOME=");
+    }
+    gs_loader_next_source(loader);
+}
+
+/* False: this user has no place for one. A relative folder is none, as the XDG rules have it. */
+static bool user_file(const struct places *places, char ret[PATH_SIZE])
+{
+    int length = -1;
+    if (places->config_home && places->config_home[0] == '/')
+        length = snprintf(ret, PATH_SIZE, "%s/gpushim.conf", places->config_home);
+    else if (places->home && places->home[0] == '/')
+        length = snprintf(ret, PATH_SIZE, "%s/.config/gpushim.conf", places->home);
+    return length >= 0 && length < PATH_SIZE;
+}
+
+static void files_load(struct gs_loader *loader, const struct places *places,
+                       const char *system_file)
+{
+    char path[PATH_SIZE];
+    if (places->named) {
+        if (*places->named)
+            gs_file_load(loader, places->named, true);
+        return;
+    }
+    if (user_file(places, path)) {
+        gs_file_load(loader, path, false);
+        gs_loader_next_source(loader);
+    }
+    if (system_file)
+        gs_file_load(loader, system_file, false);
+}
+
+void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sources,
+                    gs_config_complain_fn *complain, void *arg)
+{
+    struct gs_loader loader;
+    struct places places = {0};
+    int saved = errno;
+    gs_loader_init(&loader, ret);
+    if (sources->environment && !sources->secure)
+        environment_load(&loader, sources->environment, &places);
+    files_load(&loader, &places, sources->system_file);
+    gs_loader_deliver(&loader, complain, arg);
+    errno = saved;
+}
+
+void gs_config_parse(struct gs_config *ret, const char *name, const char *text, size_t size,
+                     gs_config_complain_fn *complain, void *arg)
+{
+    struct gs_loader loader;
+    int saved = errno;
+    gs_loader_init(&loader, ret);
+    gs_file_parse(&loader, name, (struct gs_text){text, size});
+    gs_loader_deliver(&loader, complain, arg);
+    errno = saved;
+}

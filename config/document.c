@@ -1,0 +1,194 @@
+/* Writes the sample file and the README's section on options from the rows of options.h, or checks
+ * that they are current. Runs while building; it is not installed.
+ *
+ *     document check SAMPLE README     1 and a line on stderr if one of them is not current
+ *     document update SAMPLE README    rewrites what is not
+ *
+ * In the README it is what stands between the lines BEGIN and END. */
+#include "config/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BEGIN "<!-- options -->\n"
+#define END   "<!-- /options -->\n"
+
+/* Columns of the sample. */
+#define WIDTH 80
+
+/* What both documents say before the options. */
+static const char about_files[] =
+    "An option's value comes from its variable, else from ~/.config/gpushim.conf (or "
+    "$XDG_CONFIG_HOME/gpushim.conf), else from /etc/gpushim.conf (where the build's sysconfdir "
+    "is), else it is the default. GPUSHIM_CONFIG names a file that is read in place of both; set "
+    "but empty, none is read. Set-user-id programs take only the file in /etc. A value that is "
+    "not allowed is reported and gives the default.";
+static const char about_values[] =
+    "Files hold `key = value` lines under `[section]`; a # at the beginning of a line or after a "
+    "blank begins a comment. Sizes take B, K, M, G, T or KiB, MiB, GiB, TiB (1 K is 1024 bytes); "
+    "times take ns, us, ms, s, min.";
+
+/* Writes the sentence as comment lines, wrapped at blanks. */
+static void print_wrapped(FILE *out, const char *text)
+{
+    size_t column = 0;
+    while (*text) {
+        size_t word = strcspn(text, " ");
+        if (column && column + 1 + word > WIDTH) {
+            fputc('\n', out);
+            column = 0;
+        }
+        column += (size_t)fprintf(out, "%s%.*s", column ? " " : "# ", (int)word, text);
+        text += word;
+        text += *text == ' ';
+    }
+    fputc('\n', out);
+}
+
+static void print_sample_option(FILE *out, const struct gs_option *option)
+{
+    char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
+    gs_option_variable(option, variable);
+    gs_option_allowed(option, allowed);
+    fputc('\n', out);
+    print_wrapped(out, option->help);
+    fprintf(out, "# Allowed: %s. Variable: %s\n", allowed, variable);
+    fprintf(out, "#%s =%s%s\n", option->key, *option->standard ? " " : "", option->standard);
+}
+
+static void print_sample(FILE *out)
+{
+    print_wrapped(out, "Configuration of libgpushim: every option with its default.");
+    fputs("#\n", out);
+    print_wrapped(out, about_files);
+    fputs("#\n", out);
+    print_wrapped(out, about_values);
+    for (size_t i = 0; i < gs_section_count; i++) {
+        fputc('\n', out);
+        print_wrapped(out, gs_sections[i].help);
+        fprintf(out, "[%s]\n", gs_sections[i].name);
+        for (size_t j = 0; j < gs_option_count; j++) {
+            if (strcmp(gs_options[j].section, gs_sections[i].name) == 0)
+                print_sample_option(out, &gs_options[j]);
+        }
+    }
+}
+
+static void print_readme(FILE *out)
+{
+    fprintf(out, "%s\n\n%s\n\n", about_files, about_values);
+    fputs("| Section, key | Variable | Allowed | Default | What it does |\n"
+          "|---|---|---|---|---|\n",
+          out);
+    for (size_t i = 0; i < gs_option_count; i++) {
+        const struct gs_option *option = &gs_options[i];
+        char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
+        gs_option_variable(option, variable);
+        gs_option_allowed(option, allowed);
+        const char *standard = *option->standard ? option->standard : "nothing";
+        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s | %s |\n", option->section, option->key,
+                variable, allowed, standard, option->help);
+    }
+}
+
+/* Gives p back; ends with a line where it is NULL. */
+static void *must(void *p, const char *what)
+{
+    if (!p) {
+        fprintf(stderr, "%s: %s\n", what, strerror(errno));
+        exit(1);
+    }
+    return p;
+}
+
+/* A file's text, to be freed; "" for one that does not exist. */
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t size = 0;
+    if (!file && errno == ENOENT)
+        return must(strdup(""), path);
+    /* No NUL can be in these files, so that up to NUL is all. */
+    if (!file || (getdelim(&text, &size, '\0', file) < 0 && !feof(file))) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        exit(1);
+    }
+    fclose(file);
+    return text ? text : must(strdup(""), path);
+}
+
+static char *wanted_sample(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = must(open_memstream(&text, &size), "sample");
+    print_sample(out);
+    fclose(out);
+    return text;
+}
+
+/* The README with its section on options up to date. */
+static char *wanted_readme(const char *path, const char *readme)
+{
+    const char *begin = strstr(readme, BEGIN);
+    const char *end = begin ? strstr(begin, END) : NULL;
+    if (!end) {
+        fprintf(stderr, "%s: the lines %.*s and %.*s, between which the options go, are missing\n",
+                path, (int)strlen(BEGIN) - 1, BEGIN, (int)strlen(END) - 1, END);
+        exit(1);
+    }
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = must(open_memstream(&text, &size), path);
+    fwrite(readme, 1, (size_t)(begin - readme) + strlen(BEGIN), out);
+    print_readme(out);
+    fputs(end, out);
+    fclose(out);
+    return text;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file || fputs(text, file) < 0 || fclose(file) != 0) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        exit(1);
+    }
+    printf("updated %s\n", path);
+}
+
+/* Returns whether the file is as wanted (check) or has been made so (update). Frees both texts. */
+static bool settle(bool update, const char *path, char *is, char *wanted)
+{
+    bool current = strcmp(is, wanted) == 0;
+    if (!current && update) {
+        write_file(path, wanted);
+        current = true;
+    } else if (!current) {
+        unsigned line = 1;
+        for (size_t i = 0; is[i] && is[i] == wanted[i]; i++)
+            line += is[i] == '\n';
+        fprintf(stderr,
+                "%s:%u: not what config/options.h says; run: meson compile -C build update-docs\n",
+                path, line);
+    }
+    free(is);
+    free(wanted);
+    return current;
+}
+
+int main(int argc, char **argv)
+{
+    bool update = argc == 4 && strcmp(argv[1], "update") == 0;
+    if (!update && !(argc == 4 && strcmp(argv[1], "check") == 0)) {
+        fprintf(stderr, "usage: document check|update SAMPLE README\n");
+        return 2;
+    }
+    char *readme = read_file(argv[3]);
+    bool sample_current = settle(update, argv[2], read_file(argv[2]), wanted_sample());
+    bool readme_current = settle(update, argv[3], readme, wanted_readme(argv[3], readme));
+    return sample_current && readme_current ? 0 : 1;
+}

@@ -1,0 +1,241 @@
+/* Configuration files: `key = value` lines under `[section]`, comments from a # that begins a line
+ * or follows a blank. Keys before the first section are those of `general`. Nothing in a file is
+ * trusted: it may be of any kind, size and content, and a mistake costs its line alone. */
+#include "config/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Longest line, which leaves room for a path and what stands around it. */
+#define LINE_SIZE (2 * GS_CONFIG_PATH_SIZE)
+
+/* The line being read, and what the lines before it mean for it. */
+struct reader {
+    struct gs_loader *loader;
+    struct gs_place place;
+    const char *section; /* NULL: an unknown one, complained about; its keys are passed over */
+};
+
+static const struct gs_option *option_find(const char *section, struct gs_text key)
+{
+    for (size_t i = 0; i < gs_option_count; i++) {
+        if (strcmp(gs_options[i].section, section) == 0 && gs_text_equal(key, gs_options[i].key))
+            return &gs_options[i];
+    }
+    return NULL;
+}
+
+/* The option meant by a key that the section does not have: a slip of the pen in this section, or
+ * the key of another one. NULL if nothing is close. */
+static const struct gs_option *option_nearest(const char *section, struct gs_text key)
+{
+    const struct gs_option *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char name[GS_OPTION_NAME_SIZE];
+        gs_option_name(&gs_options[i], name);
+        size_t distance = SIZE_MAX;
+        if (gs_text_equal_caseless(key, gs_options[i].key) || gs_text_equal_caseless(key, name))
+            distance = 0;
+        else if (strcmp(gs_options[i].section, section) == 0)
+            distance = gs_text_distance(key, gs_options[i].key);
+        if (distance < best) {
+            best = distance;
+            nearest = &gs_options[i];
+        }
+    }
+    return nearest;
+}
+
+static const char *section_find(struct gs_text name)
+{
+    for (size_t i = 0; i < gs_section_count; i++) {
+        if (gs_text_equal(name, gs_sections[i].name))
+            return gs_sections[i].name;
+    }
+    return NULL;
+}
+
+static const char *section_nearest(struct gs_text name)
+{
+    for (size_t i = 0; i < gs_section_count; i++) {
+        if (gs_text_distance(name, gs_sections[i].name) != SIZE_MAX)
+            return gs_sections[i].name;
+    }
+    return NULL;
+}
+
+static void section_read(struct reader *reader, struct gs_text line)
+{
+    char quoted[GS_QUOTE_SIZE];
+    reader->section = NULL;
+    if (line.at[line.size - 1] != ']') {
+        gs_complain(reader->loader, reader->place,
+                    "the section %s does not end in ]; it is ignored with its keys",
+                    gs_quote(line, quoted));
+        return;
+    }
+    struct gs_text name = gs_text_trim((struct gs_text){line.at + 1, line.size - 2});
+    reader->section = section_find(name);
+    if (!reader->section) {
+        const char *nearest = section_nearest(name);
+        gs_complain(reader->loader, reader->place,
+                    "the section %s is unknown and ignored with its keys%s%s%s",
+                    gs_quote(name, quoted), nearest ? "; did you mean [" : "",
+                    nearest ? nearest : "", nearest ? "]?" : "");
+    }
+}
+
+static void key_complain(struct reader *reader, struct gs_text key, struct gs_text value)
+{
+    char quoted_key[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE];
+    const struct gs_option *nearest = option_nearest(reader->section, key);
+    gs_quote(key, quoted_key);
+    gs_quote(value, quoted);
+    if (nearest)
+        gs_complain(reader->loader, reader->place,
+                    "%s = %s is ignored: [%s] has no such key; did you mean %s under [%s]?",
+                    quoted_key, quoted, reader->section, nearest->key, nearest->section);
+    else
+        gs_complain(reader->loader, reader->place, "%s = %s is ignored: [%s] has no such key",
+                    quoted_key, quoted, reader->section);
+}
+
+static void key_read(struct reader *reader, struct gs_text line)
+{
+    char name[GS_OPTION_NAME_SIZE];
+    char quoted[GS_QUOTE_SIZE];
+    const char *equals = memchr(line.at, '=', line.size);
+    if (!equals) {
+        gs_complain(reader->loader, reader->place,
+                    "%s is ignored: neither key = value nor [section]", gs_quote(line, quoted));
+        return;
+    }
+    struct gs_text key = gs_text_trim((struct gs_text){line.at, (size_t)(equals - line.at)});
+    struct gs_text value =
+        gs_text_trim((struct gs_text){equals + 1, line.size - (size_t)(equals + 1 - line.at)});
+    const struct gs_option *option = option_find(reader->section, key);
+    if (!option) {
+        key_complain(reader, key, value);
+        return;
+    }
+    gs_option_name(option, name);
+    gs_loader_set(reader->loader, option, reader->place, name, value);
+}
+
+/* The line up to its comment. */
+static struct gs_text comment_drop(struct gs_text line)
+{
+    for (size_t i = 0; i < line.size; i++) {
+        bool begins = i == 0 || line.at[i - 1] == ' ' || line.at[i - 1] == '\t';
+        if (line.at[i] == '#' && begins)
+            return (struct gs_text){line.at, i};
+    }
+    return line;
+}
+
+static void line_read(struct reader *reader, struct gs_text line)
+{
+    if (line.size > LINE_SIZE) {
+        gs_complain(reader->loader, reader->place,
+                    "the line is ignored: it is longer than %d bytes", LINE_SIZE);
+        return;
+    }
+    if (memchr(line.at, '\0', line.size)) {
+        gs_complain(reader->loader, reader->place, "the line is ignored: it has NUL bytes in it");
+        return;
+    }
+    line = gs_text_trim(comment_drop(line));
+    if (line.size == 0)
+        return;
+    if (line.at[0] == '[')
+        section_read(reader, line);
+    else if (reader->section)
+        key_read(reader, line);
+}
+
+void gs_file_parse(struct gs_loader *loader, const char *name, struct gs_text text)
+{
+    struct reader reader = {.loader = loader, .place = {.file = name}, .section = "general"};
+    while (text.size) {
+        const char *newline = memchr(text.at, '\n', text.size);
+        size_t size = newline ? (size_t)(newline - text.at) : text.size;
+        size_t step = newline ? size + 1 : size;
+        reader.place.line++;
+        line_read(&reader, (struct gs_text){text.at, size});
+        text.at += step;
+        text.size -= step;
+    }
+}
+
+/* Reads up to `size` bytes. -1 with errno on failure. */
+static ssize_t read_all(int fd, char *buffer, size_t size)
+{
+    size_t used = 0;
+    while (used < size) {
+        ssize_t n = read(fd, buffer + used, size - used);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        used += (size_t)n;
+    }
+    return (ssize_t)used;
+}
+
+/* statx here and below because stat and fstat would bind the library to glibc 2.33 and later. */
+static void contents_load(struct gs_loader *loader, const char *path, int fd)
+{
+    struct gs_place place = {.file = path};
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &status) < 0 || !S_ISREG(status.stx_mode)) {
+        gs_complain(loader, place, "the configuration is ignored: not a regular file");
+        return;
+    }
+    /* One byte more than allowed shows that there is more, also where the file's size is of no use.
+     */
+    char *text = malloc(GS_CONFIG_FILE_SIZE + 1);
+    ssize_t size = text ? read_all(fd, text, GS_CONFIG_FILE_SIZE + 1) : -1;
+    if (size < 0)
+        gs_complain(loader, place, "the configuration is ignored: %m");
+    else if (size > GS_CONFIG_FILE_SIZE)
+        gs_complain(loader, place, "the configuration is ignored: longer than %d bytes",
+                    GS_CONFIG_FILE_SIZE);
+    else
+        gs_file_parse(loader, path, (struct gs_text){text, (size_t)size});
+    free(text);
+}
+
+/* Whether a failed open means that nobody put a file there. A folder that this user may not search
+ * (HOME=/root in a container run as somebody else) is none of the user's doing. */
+static bool is_absent(const char *path)
+{
+    struct statx status;
+    int error = errno;
+    bool absent =
+        error == ENOENT || error == ENOTDIR ||
+        (error == EACCES && statx(AT_FDCWD, path, 0, STATX_TYPE, &status) < 0 && errno == EACCES);
+    errno = error;
+    return absent;
+}
+
+void gs_file_load(struct gs_loader *loader, const char *path, bool required)
+{
+    /* O_NONBLOCK: opening a FIFO must not wait for its other end. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        if (required || !is_absent(path))
+            gs_complain(loader, (struct gs_place){.file = path},
+                        "the configuration is ignored: %m%s",
+                        required ? "; correct GPUSHIM_CONFIG or unset it" : "");
+        return;
+    }
+    contents_load(loader, path, fd);
+    close(fd);
+}

@@ -1,0 +1,119 @@
+/* What the parts of config/ share. A load goes from the strongest source to the weakest; a source
+ * decides the options that no stronger one named (struct gs_loader). */
+#ifndef GS_CONFIG_INTERNAL_H
+#define GS_CONFIG_INTERNAL_H
+
+#include "config/config.h"
+
+/* Bytes that need not end in NUL. */
+struct gs_text {
+    const char *at;
+    size_t size;
+};
+
+/* Longest name of an option in any form, its NUL included. */
+#define GS_OPTION_NAME_SIZE 64
+
+/* Longest description of what an option allows, its NUL included. */
+#define GS_OPTION_ALLOWED_SIZE 128
+
+enum gs_option_type {
+    GS_OPTION_BOOL,
+    GS_OPTION_ENUM,
+    GS_OPTION_BYTES,
+    GS_OPTION_TIME,
+    GS_OPTION_NUMBER,
+    GS_OPTION_PATH,
+    GS_OPTION_IDS,
+};
+
+/* A row of options.h. */
+struct gs_option {
+    const char *section;
+    const char *key;
+    enum gs_option_type type;
+    const char *low, *high;   /* BYTES, TIME, NUMBER, IDS */
+    const char *const *words; /* ENUM: in the order of the constants, ends with NULL */
+    const char *word;         /* PATH: what may stand in place of a path */
+    const char *standard;     /* the default */
+    const char *help;
+    size_t offset; /* of the field in struct gs_config */
+};
+
+struct gs_section {
+    const char *name;
+    const char *help;
+};
+
+extern const struct gs_option gs_options[];
+extern const size_t gs_option_count;
+extern const struct gs_section gs_sections[];
+extern const size_t gs_section_count;
+extern const char *const gs_reserved_names[]; /* ends with NULL */
+
+struct gs_text gs_text_of(const char *string);
+bool gs_text_equal(struct gs_text text, const char *string);
+/* Letters of ASCII compare without their case, whatever the locale. */
+bool gs_text_equal_caseless(struct gs_text text, const char *string);
+struct gs_text gs_text_trim(struct gs_text text);
+char gs_char_lower(char c);
+
+/* "pool.small_limit", "log" */
+void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
+/* "GPUSHIM_POOL_SMALL_LIMIT", "GPUSHIM_LOG" */
+void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
+/* "a size from 0 to 2 MiB" */
+void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWED_SIZE]);
+
+/* Reads a value (blanks around it are dropped) into the option's field. NULL on success; otherwise
+ * what is wrong, to be read after the value ("is too large"), and the field is as before. */
+const char *gs_value_parse(struct gs_config *config, const struct gs_option *option,
+                           struct gs_text text);
+
+/* Where a value or a mistake stands. */
+struct gs_place {
+    const char *file; /* NULL: the environment */
+    unsigned line;    /* 0: the file as a whole */
+};
+
+struct gs_loader {
+    struct gs_config *config;
+    uint64_t decided;                    /* options that a stronger source has named, by index */
+    uint64_t seen;                       /* options that this source has named so far */
+    unsigned left_out;                   /* complaints that found no room in lines */
+    size_t used;                         /* bytes of lines */
+    char lines[8 * GS_CONFIG_LINE_SIZE]; /* complaints, each ending in NUL */
+};
+
+/* Begins a load: every field has its default. */
+void gs_loader_init(struct gs_loader *ret, struct gs_config *config);
+/* A value for an option as a source has it. `name` is how that source calls the option. */
+void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, struct gs_place place,
+                   const char *name, struct gs_text value);
+/* What the next source says counts only for options this one did not name. */
+void gs_loader_next_source(struct gs_loader *loader);
+void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg);
+
+/* Adds one line. What comes from outside has to go through gs_quote or gs_escape; %m is errno. */
+void gs_complain(struct gs_loader *loader, struct gs_place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The text as printable ASCII, cut to `size` bytes (at least 16) with its NUL. Returns ret. */
+const char *gs_escape(struct gs_text text, char *ret, size_t size);
+
+/* Longest result of gs_quote, its NUL included. */
+#define GS_QUOTE_SIZE 72
+
+/* The same in quotes. */
+const char *gs_quote(struct gs_text text, char ret[GS_QUOTE_SIZE]);
+
+/* How many letters to add, drop, change or swap to get from one text to the other, without their
+ * case; SIZE_MAX where they are too different to be a slip of the pen. */
+size_t gs_text_distance(struct gs_text a, const char *b);
+
+/* Reads the lines of a file's text. */
+void gs_file_parse(struct gs_loader *loader, const char *name, struct gs_text text);
+/* Reads a file. Absent: a complaint when `required`, nothing otherwise. */
+void gs_file_load(struct gs_loader *loader, const char *path, bool required);
+
+#endif

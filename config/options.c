@@ -1,0 +1,99 @@
+/* The rows of options.h as data, and the forms in which an option's name and limits are written. It
+ * uses nothing of the system but the C library's stdio: the build machine compiles it too, for
+ * document.c. */
+#include "config/internal.h"
+
+#include <stdio.h>
+
+#define GS_WORD(constant, word) word,
+#define GS_WORD_LIST(name, words)                                                                  \
+    static const char *const gs_words_##name[] = {words(GS_WORD) NULL};
+GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
+
+#define GS_TYPE_BOOL()              .type = GS_OPTION_BOOL
+#define GS_TYPE_ENUM(name)          .type = GS_OPTION_ENUM, .words = gs_words_##name
+#define GS_TYPE_BYTES(low_, high_)  .type = GS_OPTION_BYTES, .low = low_, .high = high_
+#define GS_TYPE_TIME(low_, high_)   .type = GS_OPTION_TIME, .low = low_, .high = high_
+#define GS_TYPE_NUMBER(low_, high_) .type = GS_OPTION_NUMBER, .low = low_, .high = high_
+#define GS_TYPE_IDS(low_, high_)    .type = GS_OPTION_IDS, .low = low_, .high = high_
+#define GS_TYPE_PATH(word_)         .type = GS_OPTION_PATH, .word = word_
+
+#define GS_ROW(section_, key_, type_, standard_, help_)                                            \
+    {.section = #section_,                                                                         \
+     .key = #key_,                                                                                 \
+     GS_TYPE_##type_,                                                                              \
+     .standard = standard_,                                                                        \
+     .help = help_,                                                                                \
+     .offset = offsetof(struct gs_config, section_.key_)},
+#define GS_SECTION_ROWS(name, options, help) options(GS_ROW)
+#define GS_SECTION(name_, options, help_)    {.name = #name_, .help = help_},
+#define GS_RESERVED(name)                    name,
+
+const struct gs_option gs_options[] = {GS_CONFIG_SECTIONS(GS_SECTION_ROWS)};
+const size_t gs_option_count = sizeof gs_options / sizeof *gs_options;
+
+const struct gs_section gs_sections[] = {GS_CONFIG_SECTIONS(GS_SECTION)};
+const size_t gs_section_count = sizeof gs_sections / sizeof *gs_sections;
+
+const char *const gs_reserved_names[] = {GS_CONFIG_RESERVED(GS_RESERVED) NULL};
+
+/* gs_loader keeps one bit an option. */
+_Static_assert(sizeof gs_options / sizeof *gs_options <= 64, "more options than bits");
+
+void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
+{
+    bool general = gs_text_equal(gs_text_of(option->section), "general");
+    snprintf(ret, GS_OPTION_NAME_SIZE, "%s%s%s", general ? "" : option->section, general ? "" : ".",
+             option->key);
+}
+
+void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
+{
+    char name[GS_OPTION_NAME_SIZE];
+    gs_option_name(option, name);
+    int length = snprintf(ret, GS_OPTION_NAME_SIZE, "GPUSHIM_%s", name);
+    for (int i = 0; i < length && ret[i]; i++) {
+        if (ret[i] == '.')
+            ret[i] = '_';
+        else if (ret[i] >= 'a' && ret[i] <= 'z')
+            ret[i] += 'A' - 'a';
+    }
+}
+
+static void words_allowed(const char *const *words, char ret[GS_OPTION_ALLOWED_SIZE])
+{
+    size_t used = 0;
+    for (size_t i = 0; words[i] && used < GS_OPTION_ALLOWED_SIZE; i++) {
+        const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        used += snprintf(ret + used, GS_OPTION_ALLOWED_SIZE - used, "%s%s", before, words[i]);
+    }
+}
+
+void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWED_SIZE])
+{
+    size_t size = GS_OPTION_ALLOWED_SIZE;
+    switch (option->type) {
+    case GS_OPTION_BOOL:
+        snprintf(ret, size, "on or off");
+        break;
+    case GS_OPTION_ENUM:
+        words_allowed(option->words, ret);
+        break;
+    case GS_OPTION_BYTES:
+        snprintf(ret, size, "a size from %s to %s", option->low, option->high);
+        break;
+    case GS_OPTION_TIME:
+        snprintf(ret, size, "a time from %s to %s", option->low, option->high);
+        break;
+    case GS_OPTION_NUMBER:
+        snprintf(ret, size, "a number from %s to %s", option->low, option->high);
+        break;
+    case GS_OPTION_PATH:
+        snprintf(ret, size, "%s or an absolute path", *option->word ? option->word : "nothing");
+        break;
+    case GS_OPTION_IDS:
+        snprintf(ret, size, "up to %d numbers from %s to %s", GS_CONFIG_IDS_MAX, option->low,
+                 option->high);
+        break;
+    }
+}

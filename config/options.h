@@ -1,0 +1,93 @@
+/* THE table of options. One row is one option:
+ *
+ *     OPTION(section, key, TYPE(limits), default, help)
+ *
+ * From the row alone follow the field of struct gs_config (config.h), the variable
+ * GPUSHIM_<SECTION>_<KEY> (section `general`: GPUSHIM_<KEY>), the line `key = value` under
+ * `[section]` of the file, the checks and complaints, gpushim.conf.sample and the README's table.
+ * After a change here: `meson compile -C build update-docs`.
+ *
+ * Default and limits are written as a person would write them in the file and are read by the same
+ * code. Types:
+ *
+ *     BOOL()            on/off, yes/no, true/false, 1/0                             bool
+ *     ENUM(name)        one word of a list below                                    enum
+ *     BYTES(low, high)  "64M", "64 MiB"; high may be "unlimited"                    bytes
+ *     TIME(low, high)   "200 ms"; ns, us, ms, s, min                                nanoseconds
+ *     NUMBER(low, high) a whole number                                              uint64_t
+ *     PATH(word)        an absolute path, or `word` in its place                    char array
+ *     IDS(low, high)    numbers with commas or spaces between them, or nothing      gs_config_ids
+ */
+#ifndef GS_CONFIG_OPTIONS_H
+#define GS_CONFIG_OPTIONS_H
+
+/* Words of the ENUM options, in the order of their constants: WORD(constant, word). */
+#define GS_CONFIG_LOG_WORDS(WORD)                                                                  \
+    WORD(GS_CONFIG_LOG_OFF, "off")                                                                 \
+    WORD(GS_CONFIG_LOG_ERROR, "error")                                                             \
+    WORD(GS_CONFIG_LOG_WARNING, "warning")                                                         \
+    WORD(GS_CONFIG_LOG_INFO, "info")                                                               \
+    WORD(GS_CONFIG_LOG_DEBUG, "debug")
+
+#define GS_CONFIG_POOL_FREE_WORDS(WORD)                                                            \
+    WORD(GS_CONFIG_POOL_FREE_DEFERRED, "deferred")                                                 \
+    WORD(GS_CONFIG_POOL_FREE_NATIVE, "native")
+
+/* ENUMERATION(name, words): gives `enum gs_config_<name>` and is what ENUM(name) refers to. */
+#define GS_CONFIG_ENUMERATIONS(ENUMERATION)                                                        \
+    ENUMERATION(log, GS_CONFIG_LOG_WORDS)                                                          \
+    ENUMERATION(pool_free, GS_CONFIG_POOL_FREE_WORDS)
+
+#define GS_CONFIG_GENERAL_OPTIONS(OPTION)                                                          \
+    OPTION(general, enable, BOOL(), "on",                                                          \
+           "Whether the library does anything; off leaves every call to the driver as if the "     \
+           "library were not loaded.")                                                             \
+    OPTION(general, log, ENUM(log), "warning",                                                     \
+           "How much is logged: each level includes the ones before it.")                          \
+    OPTION(general, log_target, PATH("stderr"), "stderr",                                          \
+           "Where the log goes: standard error or a file that is appended to, with %p in its "     \
+           "name replaced by the process id.")
+
+#define GS_CONFIG_POOL_OPTIONS(OPTION)                                                             \
+    OPTION(pool, free, ENUM(pool_free), "deferred",                                                \
+           "What cuMemFree does while the GPU still works: deferred returns at once and reuses "   \
+           "the memory when that work is done, native waits for the work as the driver does.")     \
+    OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
+           "Blocks below this size share chunks of GPU memory; larger ones have their own.")       \
+    OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
+           "How much memory is freed before one GPU event is recorded to learn when all of it "    \
+           "may be reused; 0 records one for every free.")                                         \
+    OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \
+           "How much free memory a process keeps on each GPU for its next allocations; what is "   \
+           "beyond goes back to the driver.")
+
+#define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                            \
+    OPTION(share, enable, BOOL(), "on",                                                            \
+           "Whether the CUDA IPC calls share pool memory with other processes.")                   \
+    OPTION(share, dir, PATH(""), "",                                                               \
+           "Folder of the sockets by which processes and containers find each other, the same "    \
+           "for all of them; when empty, /run/user/UID/gpushim where /run/user/UID exists and "    \
+           "/tmp/gpushim-UID elsewhere.")                                                          \
+    OPTION(share, grace, TIME("0", "60 min"), "1 s",                                               \
+           "How long a freed block is kept when its IPC handle was given out but not opened yet.") \
+    OPTION(share, settle, TIME("0", "60 min"), "200 ms",                                           \
+           "How long memory rests before its reuse when a process that had it open ended in a "    \
+           "way that leaves open whether its GPU work has ended too.")                             \
+    OPTION(share, timeout, TIME("1 ms", "10 min"), "5 s",                                          \
+           "How long opening an IPC handle waits for the answer of the process that gave it out.") \
+    OPTION(share, uids, IDS("0", "4294967294"), "",                                                \
+           "User ids that may open this process's IPC handles besides its own user.")              \
+    OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
+           "How many connections from other processes a process serves at a time.")
+
+/* SECTION(name, options, help), in the order of the sample and the README. */
+#define GS_CONFIG_SECTIONS(SECTION)                                                                \
+    SECTION(general, GS_CONFIG_GENERAL_OPTIONS, "The library as a whole.")                         \
+    SECTION(pool, GS_CONFIG_POOL_OPTIONS, "Allocating and freeing GPU memory.")                    \
+    SECTION(share, GS_CONFIG_SHARE_OPTIONS, "Memory shared with other processes by CUDA IPC.")
+
+/* Variables GPUSHIM_<NAME> that are no options and draw no complaint about an unknown name. */
+#define GS_CONFIG_RESERVED(NAME)                                                                   \
+    NAME("CONFIG") /* the configuration file: gs_config_load */
+
+#endif

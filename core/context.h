@@ -1,0 +1,57 @@
+/*
+ * The contexts this process allocates in, each with its pool, and the devices behind them.
+ *
+ * A record is found by the handle of the current context. Handles are reused by the driver after
+ * a context's end, so a context that is about to go is detached first: from then on its handle
+ * means a new record. Records are recycled, not freed, as chunk records are.
+ */
+#ifndef GS_CORE_CONTEXT_H
+#define GS_CORE_CONTEXT_H
+
+#include "core/core.h"
+#include "core/pool.h"
+
+#define GS_DEVICES_MAX 64
+
+struct gs_context {
+    struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
+    CUcontext handle;
+    bool detached; /* its handle is not looked up any more */
+    struct gs_pool pool;
+};
+
+struct gs_core {
+    struct gs_driver driver;
+    struct gs_core_options options;
+    struct gs_fences fences;
+    struct gs_share *share;
+    struct gs_pool_shared shared;
+    struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
+    struct gs_context *contexts, *spare_contexts;
+    unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
+    struct gs_device device[GS_DEVICES_MAX];
+    CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
+    uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
+    struct gs_map map;
+};
+
+/* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
+ * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
+gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
+
+/* From now on no thread relies on what it looked up before. */
+void gs_context_handles_changed(struct gs_core *core);
+
+/* The record of the context that a stream belongs to. */
+gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
+                               struct gs_context **ret_context);
+
+/* Locks the pool of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
+ * then. GS_NOT_LIVE: an import does; no lock. */
+gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
+                                struct gs_chunk **ret_chunk);
+
+/* Gives back what of dead contexts has left limbo. Takes all locks it needs; none is held. */
+void gs_context_bury_dead(struct gs_core *core);
+
+#endif

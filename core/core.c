@@ -1,0 +1,569 @@
+/* The public face of core (core/core.h): allocating, freeing, asking, sharing. */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/context.h"
+
+#define POOLS_MAX 256 /* contexts of one device asked for memory when it is full */
+
+/* A lease has ended: its blocks may leave limbo. Runs on the share thread. */
+static void lease_ended(void *arg)
+{
+    struct gs_core *core = arg;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next) {
+        gs_lock_take(&context->pool.lock);
+        gs_pool_collect_limbo(&context->pool, false);
+        gs_lock_release(&context->pool.lock);
+    }
+    gs_lock_release(&core->lock);
+    gs_context_bury_dead(core);
+}
+
+gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
+                         struct gs_core **ret_core)
+{
+    struct gs_core *core = calloc(1, sizeof *core);
+    struct gs_share_events events = {.lease_ended = lease_ended, .arg = core};
+    gs_status status;
+
+    if (!core)
+        return GS_NO_HOST_MEMORY;
+    core->driver = *driver;
+    core->options = *options;
+    gs_context_handles_changed(core);
+    gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
+    gs_map_init(&core->map);
+    gs_fences_init(&core->fences, &core->driver);
+    status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
+                             &core->options.share, &events, &core->share);
+    if (status != GS_OK) {
+        free(core);
+        return status;
+    }
+    core->shared = (struct gs_pool_shared){
+        .driver = &core->driver,
+        .log = &core->options.log,
+        .map = &core->map,
+        .fences = &core->fences,
+        .share = core->share,
+        .small_limit = options->small_limit,
+        .epoch_bytes = options->epoch_bytes,
+        .cache_limit = options->cache_limit,
+    };
+    *ret_core = core;
+    return GS_OK;
+}
+
+void gs_core_destroy(struct gs_core *core)
+{
+    struct gs_context *context;
+    CUcontext popped;
+
+    for (context = core->contexts; context; context = context->next) {
+        if (context->pool.dead || core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
+            continue;
+        core->driver.ctx_synchronize();
+        gs_lock_take(&context->pool.lock);
+        gs_pool_collect(&context->pool);
+        gs_fence_pool_destroy(&core->fences, &context->pool.events);
+        gs_lock_release(&context->pool.lock);
+        core->driver.ctx_pop_current(&popped);
+    }
+    while ((context = core->contexts)) {
+        while (context && context->detached)
+            context = context->next;
+        if (!context)
+            break;
+        gs_core_context_gone(core, context->handle,
+                             gs_core_context_detach(core, context->handle));
+    }
+    gs_share_destroy(core->share);
+    while ((context = core->spare_contexts)) {
+        core->spare_contexts = context->next;
+        gs_lock_destroy(&context->pool.lock);
+        free(context);
+    }
+    gs_map_destroy(&core->map);
+    gs_fences_destroy(&core->fences);
+    gs_lock_destroy(&core->lock);
+    free(core);
+}
+
+void gs_core_at_exit(struct gs_core *core)
+{
+    gs_share_at_exit(core->share);
+}
+
+/* ---- Allocate --------------------------------------------------------------------------- */
+
+/* A block from what is there, looking at what has come back since the last time. */
+static struct gs_block *take_collected(struct gs_pool *pool, size_t size)
+{
+    struct gs_block *block = gs_pool_take(pool, size);
+
+    if (block)
+        return block;
+    gs_pool_flush_streams(pool, 0);
+    gs_pool_collect(pool);
+    if (pool->limbo.first)
+        gs_pool_collect_limbo(pool, false);
+    return gs_pool_take(pool, size);
+}
+
+/* A new chunk, and the block out of it. */
+static gs_status grow(struct gs_core *core, struct gs_pool *pool, size_t size,
+                      CUdeviceptr *ret_address, struct gs_block **ret_block)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    bool small;
+    size_t chunk_size = gs_pool_round(pool, size, &small);
+    gs_status status;
+
+    if (small)
+        chunk_size = GS_PAGE_SIZE;
+    status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
+    if (status != GS_OK)
+        return status;
+    gs_lock_take(&pool->lock);
+    status = gs_pool_add_chunk(pool, address, chunk_size, small, handle);
+    if (status == GS_OK) {
+        *ret_block = gs_pool_take(pool, size);
+        *ret_address = (*ret_block)->base;
+    }
+    gs_lock_release(&pool->lock);
+    if (status != GS_OK)
+        gs_device_unmap(&core->driver, handle, address, chunk_size);
+    return status;
+}
+
+/* What one pool can give up; with `wait`, also what has to be waited for. */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait)
+{
+    struct gs_chunk *chunks;
+
+    gs_lock_take(&pool->lock);
+    gs_pool_flush_streams(pool, 0);
+    gs_pool_collect(pool);
+    while (wait && gs_pool_wait_oldest(pool))
+        continue;
+    gs_pool_collect_limbo(pool, wait);
+    chunks = gs_pool_detach_ready(pool, 0);
+    gs_lock_release(&pool->lock);
+    return gs_chunks_release(&core->shared, chunks);
+}
+
+/* Every pool of the device gives up what it can. A pool found under the contexts' lock stays a
+ * pool after it (records are recycled, not freed); one that dies meanwhile has nothing to give. */
+static size_t release_ready(struct gs_core *core, const struct gs_device *device, bool wait)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = 0;
+    size_t bytes = 0;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context && count < POOLS_MAX;
+         context = context->next)
+        if (context->pool.device == device)
+            pools[count++] = &context->pool;
+    gs_lock_release(&core->lock);
+    for (unsigned i = 0; i < count; i++)
+        bytes += release_pool(core, pools[i], wait);
+    gs_context_bury_dead(core);
+    return bytes;
+}
+
+/* The device is full. What is held back is given up step by step, the cheapest first. */
+static gs_status reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
+                         CUdeviceptr *ret_address, struct gs_block **ret_block)
+{
+    gs_status status = GS_NO_MEMORY;
+
+    if (release_ready(core, pool->device, false) > 0) {
+        status = grow(core, pool, size, ret_address, ret_block);
+        if (status != (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+            return status;
+    }
+    for (bool more = true; more;) {
+        gs_lock_take(&pool->lock);
+        more = gs_pool_wait_oldest(pool);
+        *ret_block = gs_pool_take(pool, size);
+        if (*ret_block)
+            *ret_address = (*ret_block)->base;
+        gs_lock_release(&pool->lock);
+        if (*ret_block)
+            return GS_OK;
+    }
+    release_ready(core, pool->device, true);
+    status = grow(core, pool, size, ret_address, ret_block);
+    return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
+}
+
+static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
+                          uint64_t stream_key, CUdeviceptr *ret_address)
+{
+    struct gs_pool *pool = &context->pool;
+    struct gs_block *block = NULL;
+    gs_status status;
+
+    if (pool->device->rung == GS_RUNG_UNKNOWN)
+        return GS_NO_MEMORY;
+    if (pool->device->rung == GS_RUNG_NATIVE)
+        return GS_NOT_OFFERED;
+    if (size == 0)
+        return GS_INVALID;
+    if (size > pool->device->total)
+        return GS_NO_MEMORY;
+    gs_lock_take(&pool->lock);
+    if (stream_key)
+        block = gs_pool_take_stream(pool, size, stream_key);
+    if (!block)
+        block = take_collected(pool, size);
+    if (block) {
+        block->async = stream_key != 0;
+        *ret_address = block->base;
+    }
+    gs_lock_release(&pool->lock);
+    if (block)
+        return GS_OK;
+    gs_context_bury_dead(core);
+    status = grow(core, pool, size, ret_address, &block);
+    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        status = reclaim(core, pool, size, ret_address, &block);
+    /* The address is not known to the program yet, so the block cannot have changed. */
+    if (status == GS_OK)
+        block->async = stream_key != 0;
+    return status;
+}
+
+gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
+{
+    struct gs_context *context;
+    gs_status status = gs_context_current(core, &context);
+
+    return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
+}
+
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
+                              CUstream stream, CUdeviceptr *ret_address)
+{
+    const struct gs_device *device;
+    struct gs_context *context;
+    gs_status status;
+
+    if (!core->driver.ctx_record_event)
+        return GS_NOT_OFFERED;
+    status = gs_context_of_stream(core, stream, &context);
+    if (status != GS_OK)
+        return status;
+    device = context->pool.device;
+    if (!pool)
+        pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
+    if (pool && pool != device->default_pool)
+        return GS_NOT_OFFERED;
+    return allocate(core, context, size, gs_stream_key(stream), ret_address);
+}
+
+/* ---- Free ------------------------------------------------------------------------------- */
+
+/* The live block that starts at the address, its pool locked. */
+static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
+{
+    struct gs_chunk *chunk;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    struct gs_block *block;
+
+    if (status != GS_OK)
+        return status;
+    block = gs_chunk_find(chunk, address);
+    if (block->base == address && block->state == GS_BLOCK_LIVE) {
+        *ret = block;
+        return GS_OK;
+    }
+    gs_lock_release(&chunk->pool->lock);
+    return GS_NOT_LIVE;
+}
+
+/* Waits for all work of the context, as the driver's own free does. No lock is held. */
+static gs_status synchronize(struct gs_core *core, CUcontext handle)
+{
+    CUcontext popped;
+    gs_status status = core->driver.ctx_push_current(handle);
+
+    if (status != GS_OK)
+        return status;
+    status = core->driver.ctx_synchronize();
+    core->driver.ctx_pop_current(&popped);
+    return status;
+}
+
+/* As the driver's free: waits first. The pool's lock is held and let go meanwhile. */
+static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct gs_block *block)
+{
+    gs_status status;
+
+    gs_pool_unlive(pool, block);
+    gs_lock_release(&pool->lock);
+    status = synchronize(core, pool->context);
+    gs_lock_take(&pool->lock);
+    if (status == GS_OK)
+        gs_pool_pass(pool, block);
+    else
+        gs_block_list_push(&pool->retiring, block);
+    return status;
+}
+
+gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *surplus = NULL;
+    struct gs_block *block;
+    struct gs_pool *pool;
+    gs_status status = lock_live(core, address, &block);
+
+    if (status != GS_OK)
+        return status;
+    pool = block->chunk->pool;
+    if (block->offer && pool->limbo.first)
+        gs_pool_collect_limbo(pool, false);
+    if (core->options.free_native || !core->driver.ctx_record_event)
+        status = pass_waiting(core, pool, block);
+    else
+        gs_pool_retire(pool, block);
+    if (pool->ready > core->options.cache_limit)
+        surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
+    gs_lock_release(&pool->lock);
+    gs_chunks_release(&core->shared, surplus);
+    return status;
+}
+
+/* The work of another context's stream is not behind the owning context's event: waits for it. */
+static gs_status wait_for_context(struct gs_core *core, struct gs_context *context)
+{
+    struct gs_pool *pool = &context->pool;
+    struct gs_fence fence = {0};
+    gs_status status;
+
+    gs_lock_take(&pool->lock);
+    status = gs_fence_record(&core->fences, &pool->events, &fence);
+    gs_lock_release(&pool->lock);
+    if (status == GS_NOT_OFFERED)
+        return synchronize(core, context->handle);
+    if (status != GS_OK)
+        return status;
+    status = gs_fence_wait(&core->fences, &fence);
+    gs_lock_take(&pool->lock);
+    gs_fence_query(&core->fences, &pool->events, &fence);
+    gs_lock_release(&pool->lock);
+    return status;
+}
+
+gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
+{
+    struct gs_context *context;
+    struct gs_block *block;
+    struct gs_pool *pool;
+    gs_status status;
+
+    if (!gs_map_find(&core->map, address))
+        return GS_NOT_OURS;
+    if (!core->driver.ctx_record_event)
+        return gs_core_free(core, address);
+    status = gs_context_of_stream(core, stream, &context);
+    if (status != GS_OK)
+        return status;
+    status = lock_live(core, address, &block);
+    if (status != GS_OK)
+        return status;
+    pool = block->chunk->pool;
+    if (pool == &context->pool) {
+        gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        gs_lock_release(&pool->lock);
+        return GS_OK;
+    }
+    gs_lock_release(&pool->lock);
+    status = wait_for_context(core, context);
+    return status == GS_OK ? gs_core_free(core, address) : status;
+}
+
+/* ---- Ask -------------------------------------------------------------------------------- */
+
+static gs_status find_import(struct gs_core *core, CUdeviceptr address,
+                             struct gs_block_info *ret_info)
+{
+    struct gs_import_info import;
+    gs_status status = gs_share_find(core->share, address, &import);
+
+    if (status != GS_OK)
+        return GS_NOT_LIVE;
+    *ret_info = (struct gs_block_info){
+        .base = import.base,
+        .size = import.size,
+        .id = import.id,
+        .context = import.context,
+        .imported = true,
+    };
+    return GS_OK;
+}
+
+gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info)
+{
+    struct gs_chunk *chunk;
+    struct gs_pool *pool;
+    const struct gs_block *block;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+
+    if (status == GS_NOT_LIVE)
+        return find_import(core, address, ret_info);
+    if (status != GS_OK)
+        return status;
+    pool = chunk->pool;
+    block = gs_chunk_find(chunk, address);
+    if (block->state != GS_BLOCK_LIVE || address - block->base >= block->size) {
+        status = GS_NOT_LIVE;
+    } else {
+        *ret_info = (struct gs_block_info){
+            .base = block->base,
+            .size = block->size,
+            .id = block->id,
+            .context = pool->context,
+            .async = block->async,
+            .default_pool = pool->device->default_pool,
+        };
+    }
+    gs_lock_release(&pool->lock);
+    return status;
+}
+
+bool gs_core_covers(const struct gs_core *core, CUdeviceptr address)
+{
+    return gs_map_find(&core->map, address) != NULL;
+}
+
+gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
+{
+    CUcontext context = NULL;
+
+    core->driver.ctx_get_current(&context);
+    return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
+}
+
+void gs_core_capture_end(struct gs_core *core, CUstream stream)
+{
+    gs_fences_capture_end(&core->fences, gs_stream_key(stream));
+}
+
+bool gs_core_capturing(struct gs_core *core)
+{
+    return gs_fences_capturing(&core->fences);
+}
+
+CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
+                               CUstreamCaptureStatus *ret_status)
+{
+    *ret_status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!core->driver.stream_is_capturing)
+        return CUDA_SUCCESS;
+    return core->driver.stream_is_capturing(stream, ret_status);
+}
+
+/* ---- Share ------------------------------------------------------------------------------ */
+
+static struct gs_share_source source_of(const struct gs_block *block)
+{
+    const struct gs_chunk *chunk = block->chunk;
+    struct gs_share_source source = {
+        .handle = chunk->handle,
+        .chunk_id = chunk->id,
+        .chunk_size = chunk->span.size,
+        .block_id = block->id,
+        .offset = block->base - chunk->span.base,
+        .size = block->size,
+    };
+
+    memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);
+    return source;
+}
+
+/* The live block around an address, its pool locked. */
+static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
+{
+    struct gs_chunk *chunk;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+
+    if (status != GS_OK)
+        return status;
+    *ret = gs_chunk_find(chunk, address);
+    if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
+        return GS_OK;
+    gs_lock_release(&chunk->pool->lock);
+    return GS_INVALID;
+}
+
+gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
+                        unsigned char ret_token[GS_TOKEN_SIZE])
+{
+    struct gs_share_source source;
+    struct gs_import_info import;
+    struct gs_offer *offer;
+    struct gs_block *block;
+    gs_status status = lock_around(core, address, &block);
+
+    if (status == GS_NOT_LIVE) {
+        status = gs_share_find(core->share, address, &import);
+        if (status == GS_OK)
+            memcpy(ret_token, import.token, GS_TOKEN_SIZE);
+        return status == GS_OK ? GS_OK : GS_INVALID;
+    }
+    if (status != GS_OK)
+        return status;
+    source = source_of(block);
+    offer = block->offer;
+    if (offer)
+        gs_offer_token(offer, ret_token);
+    gs_lock_release(&block->chunk->pool->lock);
+    if (offer)
+        return GS_OK;
+
+    /* The first offer of a process starts a thread and a socket: not under the pool's lock. */
+    status = gs_share_offer(core->share, &source, &offer);
+    if (status != GS_OK)
+        return status;
+    status = lock_around(core, address, &block);
+    if (status == GS_OK && block->id == source.block_id && !block->offer) {
+        block->offer = offer;
+        gs_offer_token(offer, ret_token);
+        gs_lock_release(&block->chunk->pool->lock);
+        return GS_OK;
+    }
+    /* Another thread was first, or freed the block meanwhile. */
+    if (status == GS_OK) {
+        if (block->id == source.block_id)
+            gs_offer_token(block->offer, ret_token);
+        else
+            status = GS_INVALID;
+        gs_lock_release(&block->chunk->pool->lock);
+    }
+    gs_share_withdraw(core->share, offer, 0, gs_now_ns(), true);
+    return status == GS_OK ? GS_OK : GS_INVALID;
+}
+
+gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_SIZE],
+                       CUdeviceptr *ret_address)
+{
+    struct gs_context *context;
+    gs_status status = gs_context_current(core, &context);
+
+    if (status != GS_OK)
+        return status;
+    return gs_share_open(core->share, token, context->handle, context->pool.device->ordinal,
+                         ret_address);
+}
+
+gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)
+{
+    return gs_share_close(core->share, address);
+}

@@ -1,0 +1,136 @@
+/*
+ * The public face of core: what the hooks call. One struct gs_core a process.
+ *
+ *   hook ──► gs_core_* ──► map ──► context's pool ──► chunk          (allocate, free, ask)
+ *                                   └─► epochs, fences               (GPU work)
+ *                                   └─► share: offers, imports       (peers)
+ *
+ * Every function may be called from any thread; errno is preserved by the hooks, not here.
+ * Addresses, sizes and strides are bytes; times are nanoseconds of CLOCK_MONOTONIC.
+ */
+#ifndef GS_CORE_CORE_H
+#define GS_CORE_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/driver.h"
+#include "core/log.h"
+#include "core/share/share.h"
+#include "core/status.h"
+
+struct gs_core_options {
+    bool free_native;    /* a free waits for the GPU, as the driver's does */
+    size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
+    size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
+    size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
+    struct gs_share_options share;
+    struct gs_log log;
+};
+
+struct gs_core;
+
+/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY. */
+gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
+                         struct gs_core **ret_core);
+
+/* For tests: waits for all GPU work, gives everything back to the driver. No block may be shared
+ * or in use, and no other call under way. */
+void gs_core_destroy(struct gs_core *core);
+
+/* Removes what this process left in the runtime directory. No driver call, no lock. */
+void gs_core_at_exit(struct gs_core *core);
+
+/* ---- Allocate and free ------------------------------------------------------------------ */
+
+/*
+ * A block of `size` (> 0) bytes in the current context, aligned to 512 bytes at least.
+ * GS_NOT_OFFERED: this device's memory stays the driver's. GS_NO_CONTEXT. GS_NO_MEMORY: even
+ * after everything held back was given up. Other: the driver's error.
+ */
+gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address);
+
+/*
+ * The same in the order of `stream`: a handle of any context, or for the current context NULL
+ * (legacy default stream), CU_STREAM_LEGACY or CU_STREAM_PER_THREAD. The stream must not be
+ * capturing. `pool` is the program's choice, NULL for the device's current pool. GS_NOT_OFFERED
+ * also where that is not the device's default pool: a program's own pool stays its own.
+ */
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
+                              CUstream stream, CUdeviceptr *ret_address);
+
+/* Frees the live block that starts at `address`. GS_NOT_OURS: ask the driver. GS_NOT_LIVE: our
+ * memory, but not the start of a live block; nothing was changed. */
+gs_status gs_core_free(struct gs_core *core, CUdeviceptr address);
+
+/* Frees in the order of `stream`, as above; the stream may be of any context. */
+gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream);
+
+/* ---- Ask -------------------------------------------------------------------------------- */
+
+struct gs_block_info {
+    CUdeviceptr base;
+    size_t size;         /* bytes the program asked for */
+    uint64_t id;         /* unique for each allocation and import of this process */
+    CUcontext context;   /* that owns it, or that opened it */
+    bool async;          /* allocated in stream order: its pool is the device's default pool */
+    bool imported;
+    CUmemoryPool default_pool;
+};
+
+/* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
+gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
+
+/* Whether any chunk or import covers `address`: one look at the map. */
+bool gs_core_covers(const struct gs_core *core, CUdeviceptr address);
+
+/* Bytes of the current context's device that are held but that the program has freed. */
+size_t gs_core_cached(struct gs_core *core);
+
+/* ---- Share ------------------------------------------------------------------------------ */
+
+/* The token of the live block or import that covers `address`. GS_NOT_OFFERED: sharing is off or
+ * cannot be had (the log said why). */
+gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
+                        unsigned char ret_token[GS_TOKEN_SIZE]);
+/* As gs_share_open and gs_share_close, in the current context. */
+gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_SIZE],
+                       CUdeviceptr *ret_address);
+gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
+
+/* ---- What the program does beside ------------------------------------------------------- */
+
+/* A capture is about to begin on the stream (GS_NO_HOST_MEMORY: it must not), or is over, or did
+ * not begin after all. */
+gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream);
+void gs_core_capture_end(struct gs_core *core, CUstream stream);
+/* Whether any stream of this process captures. */
+bool gs_core_capturing(struct gs_core *core);
+/* The driver's answer for one stream; a driver without captures says that it does not. */
+CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
+                               CUstreamCaptureStatus *ret_status);
+
+/* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
+void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
+
+/*
+ * A context is about to go: from here on its handle means a new context. Then either the driver
+ * destroyed it (gs_core_context_gone gives its memory back; shared blocks wait in limbo) or it did
+ * not (gs_core_context_stays). Both take NULL, which detach returns where nothing was allocated in
+ * it.
+ */
+struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
+void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
+void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
+/* Whether a handle is still a context. */
+bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
+/* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */
+CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
+bool gs_core_primary_active(struct gs_core *core, CUdevice device);
+
+/* A stream is being destroyed: what was ready for it alone is ready for the context's next
+ * epoch, since a new stream may get the same handle. */
+void gs_core_stream_gone(struct gs_core *core, CUstream stream);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * What one GPU can do, found by doing it. Devices lie about support (measured: FABRIC handles are
+ * reported and refused; others report descriptors and fail), so the ladder is climbed with real
+ * calls: a handle that exports as a descriptor with GPUDirect RDMA, the same without RDMA, and
+ * last the driver's own allocator, where this library steps aside for the device.
+ */
+#ifndef GS_CORE_DEVICE_H
+#define GS_CORE_DEVICE_H
+
+#include <stdint.h>
+
+#include "core/driver.h"
+#include "core/log.h"
+#include "core/status.h"
+
+enum gs_rung {
+    GS_RUNG_UNKNOWN = 0,
+    GS_RUNG_FD_RDMA, /* descriptors, and network cards can register the memory */
+    GS_RUNG_FD,      /* descriptors */
+    GS_RUNG_NATIVE,  /* the driver's allocator: nothing of this device is ours */
+};
+
+struct gs_device {
+    CUdevice ordinal;
+    enum gs_rung rung;
+    CUmemAllocationProp properties; /* for mem_create */
+    unsigned char uuid[16];
+    size_t total; /* bytes of memory */
+    CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
+};
+
+/* Finds out about a device; needs no current context, changes nothing. Does not fail: a device
+ * that cannot is on the last rung, and the log says why. */
+void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
+                     struct gs_device *ret_device);
+
+/* Creates, maps at a new address and makes accessible `size` bytes (a multiple of 2 MiB).
+ * On failure nothing is left behind and the status is the driver's. */
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
+                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address);
+
+/* The reverse. No GPU work may still touch the range. */
+void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                     CUdeviceptr address, size_t size);
+
+#endif

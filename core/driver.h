@@ -1,0 +1,67 @@
+/*
+ * The driver operations that core uses: one table, filled by whoever starts core (shim/ with the
+ * real driver's functions, unit tests with the software driver's). Core calls the driver through
+ * it and in no other way.
+ *
+ * What always holds for every operation: it may be called from any thread; it is never called
+ * with a lock held unless its row below says that it does not block; core never calls one in a
+ * forked child, nor from an exit handler.
+ *
+ * Pre-conditions, stated once:
+ *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
+ *   mem_export, mem_import        no current context needed; fine during a capture.
+ *   mem_unmap                     nothing may still touch the range: it does not wait, and work
+ *                                 that faults kills the context (measured: a sticky
+ *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
+ *   event_create, event_destroy   a context is current (the event belongs to it). Neither blocks.
+ *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
+ *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
+ *                                 capture. Neither blocks: fence.c calls them under its lock.
+ *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
+ *
+ * Optional operations are NULL where the driver has none.
+ */
+#ifndef GS_CORE_DRIVER_H
+#define GS_CORE_DRIVER_H
+
+#include <cuda.h>
+
+/* OP(field, exact symbol, required) */
+#define GS_DRIVER_OPS(OP)                                                                          \
+    OP(ctx_get_current, cuCtxGetCurrent, 1)                                                        \
+    OP(ctx_get_device, cuCtxGetDevice, 1)                                                          \
+    OP(ctx_push_current, cuCtxPushCurrent_v2, 1)                                                   \
+    OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                                                     \
+    OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \
+    OP(ctx_record_event, cuCtxRecordEvent, 0)                                                      \
+    OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                                                 \
+    OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
+    OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
+    OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
+    OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
+    OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
+    OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \
+    OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
+    OP(event_create, cuEventCreate, 1)                                                             \
+    OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
+    OP(event_query, cuEventQuery, 1)                                                               \
+    OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
+    OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
+    OP(mem_create, cuMemCreate, 0)                                                                 \
+    OP(mem_release, cuMemRelease, 0)                                                               \
+    OP(mem_address_reserve, cuMemAddressReserve, 0)                                                \
+    OP(mem_address_free, cuMemAddressFree, 0)                                                      \
+    OP(mem_map, cuMemMap, 0)                                                                       \
+    OP(mem_unmap, cuMemUnmap, 0)                                                                   \
+    OP(mem_set_access, cuMemSetAccess, 0)                                                          \
+    OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
+    OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
+    OP(mem_import, cuMemImportFromShareableHandle, 0)
+
+struct gs_driver {
+#define GS_OP_FIELD(field, symbol, required) __typeof__(&symbol) field;
+    GS_DRIVER_OPS(GS_OP_FIELD)
+#undef GS_OP_FIELD
+};
+
+#endif

@@ -1,0 +1,212 @@
+/* Fences (core/fence.h): context events, and the count of open captures that forbids them. */
+#include "core/fence.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WAIT_FIRST_NS 5000   /* between the first two looks; then doubled up to */
+#define WAIT_LONGEST_NS 200000
+
+void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
+{
+    memset(fences, 0, sizeof *fences);
+    fences->driver = driver;
+    gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
+}
+
+void gs_fences_destroy(struct gs_fences *fences)
+{
+    free(fences->capture);
+    gs_lock_destroy(&fences->lock);
+}
+
+/* Handles are pointers, so a number that is 2 modulo 8 is none, and neither is 1. */
+uint64_t gs_stream_key(CUstream stream)
+{
+    static uint64_t threads;
+    static _Thread_local uint64_t thread;
+
+    if (stream == CU_STREAM_PER_THREAD) {
+        if (!thread)
+            thread = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+        return thread << 3 | 2;
+    }
+    return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
+}
+
+static void set_count(struct gs_fences *fences, unsigned count)
+{
+    __atomic_store_n(&fences->captures, count, __ATOMIC_RELAXED);
+}
+
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&fences->lock);
+    if (fences->captures == fences->room) {
+        unsigned room = fences->room + 16;
+        struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
+
+        if (grown) {
+            fences->capture = grown;
+            fences->room = room;
+        } else {
+            status = GS_NO_HOST_MEMORY;
+        }
+    }
+    if (status == GS_OK) {
+        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
+        set_count(fences, fences->captures + 1);
+    }
+    gs_lock_release(&fences->lock);
+    return status;
+}
+
+/* Called with the lock held. */
+static void capture_remove(struct gs_fences *fences, unsigned i)
+{
+    fences->capture[i] = fences->capture[fences->captures - 1];
+    set_count(fences, fences->captures - 1);
+}
+
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = 0; i < fences->captures; i++)
+        if (fences->capture[i].stream == stream_key) {
+            capture_remove(fences, i);
+            break;
+        }
+    gs_lock_release(&fences->lock);
+}
+
+void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = fences->captures; i > 0; i--)
+        if (fences->capture[i - 1].context == context)
+            capture_remove(fences, i - 1);
+    gs_lock_release(&fences->lock);
+}
+
+bool gs_fences_capturing(struct gs_fences *fences)
+{
+    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+}
+
+void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context)
+{
+    memset(pool, 0, sizeof *pool);
+    pool->context = context;
+}
+
+void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool)
+{
+    for (unsigned i = 0; i < pool->count; i++)
+        fences->driver->event_destroy(pool->spare[i]);
+    gs_fence_pool_forget(pool);
+}
+
+void gs_fence_pool_forget(struct gs_fence_pool *pool)
+{
+    free(pool->spare);
+    pool->spare = NULL;
+    pool->count = pool->room = 0;
+}
+
+/* Room for one more spare event is made before an event is made, so giving it back cannot fail. */
+static gs_status event_take(struct gs_fences *fences, struct gs_fence_pool *pool, CUevent *ret)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUcontext popped;
+    gs_status status;
+
+    if (pool->count > 0) {
+        *ret = pool->spare[--pool->count];
+        return GS_OK;
+    }
+    CUevent *grown = realloc(pool->spare, (pool->room + 1) * sizeof *grown);
+    if (!grown)
+        return GS_NO_HOST_MEMORY;
+    pool->spare = grown;
+    status = driver->ctx_push_current(pool->context);
+    if (status != GS_OK)
+        return status;
+    status = driver->event_create(ret, CU_EVENT_DISABLE_TIMING);
+    driver->ctx_pop_current(&popped);
+    if (status == GS_OK)
+        pool->room++;
+    return status;
+}
+
+static void event_give(struct gs_fence_pool *pool, CUevent event)
+{
+    pool->spare[pool->count++] = event;
+}
+
+gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
+                          struct gs_fence *ret)
+{
+    CUevent event;
+    gs_status status;
+
+    if (!fences->driver->ctx_record_event)
+        return GS_NOT_OFFERED;
+    if (gs_fences_capturing(fences))
+        return GS_CAPTURING;
+    status = event_take(fences, pool, &event);
+    if (status != GS_OK)
+        return status;
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING
+                                  : (gs_status)fences->driver->ctx_record_event(pool->context,
+                                                                                event);
+    gs_lock_release(&fences->lock);
+    if (status != GS_OK)
+        event_give(pool, event);
+    else
+        ret->event = event;
+    return status;
+}
+
+static gs_status query(struct gs_fences *fences, CUevent event)
+{
+    gs_status status;
+
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING : (gs_status)fences->driver->event_query(event);
+    gs_lock_release(&fences->lock);
+    return status;
+}
+
+gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
+                         struct gs_fence *fence)
+{
+    gs_status status;
+
+    if (!fence->event)
+        return GS_OK;
+    status = query(fences, fence->event);
+    if (status == GS_OK) {
+        event_give(pool, fence->event);
+        fence->event = NULL;
+    }
+    return status;
+}
+
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence)
+{
+    struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    gs_status status;
+
+    if (!fence->event)
+        return GS_OK;
+    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY) {
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < WAIT_LONGEST_NS)
+            pause.tv_nsec *= 2;
+    }
+    return status;
+}

@@ -1,0 +1,32 @@
+/*
+ * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
+ * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed here.
+ */
+#ifndef GS_CORE_LOCK_H
+#define GS_CORE_LOCK_H
+
+#include <pthread.h>
+
+enum gs_rank {
+    GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
+    GS_RANK_CONTEXTS = 20, /* core/context.c: the table of contexts and devices */
+    GS_RANK_POOL = 30,     /* core/pool.c: one context's chunks, blocks and epochs */
+    GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
+    GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
+    GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
+    GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
+};
+
+struct gs_lock {
+    pthread_mutex_t mutex;
+    enum gs_rank rank;
+};
+
+#define GS_LOCK_INITIALIZER(its_rank) {PTHREAD_MUTEX_INITIALIZER, its_rank}
+
+void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
+void gs_lock_destroy(struct gs_lock *lock);
+void gs_lock_take(struct gs_lock *lock);
+void gs_lock_release(struct gs_lock *lock);
+
+#endif

@@ -1,0 +1,89 @@
+/* The allocation map (core/map.h): a two-level table over 2 MiB pages. */
+#include "core/map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAF_ENTRIES ((size_t)1 << GS_MAP_LEAF_BITS)
+#define LEAF_COUNT (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
+
+struct gs_map_leaf {
+    struct gs_span *entry[LEAF_ENTRIES];
+};
+
+void gs_map_init(struct gs_map *map)
+{
+    memset(map, 0, sizeof *map);
+    gs_lock_init(&map->lock, GS_RANK_MAP);
+}
+
+void gs_map_destroy(struct gs_map *map)
+{
+    for (size_t i = 0; i < LEAF_COUNT; i++)
+        free(map->leaf[i]);
+    gs_lock_destroy(&map->lock);
+}
+
+struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address)
+{
+    const struct gs_map_leaf *leaf;
+    uint64_t page = address >> GS_PAGE_SHIFT;
+
+    if (page >> GS_MAP_LEAF_BITS >= LEAF_COUNT)
+        return NULL;
+    leaf = __atomic_load_n(&map->leaf[page >> GS_MAP_LEAF_BITS], __ATOMIC_ACQUIRE);
+    if (!leaf)
+        return NULL;
+    return __atomic_load_n(&leaf->entry[page & (LEAF_ENTRIES - 1)], __ATOMIC_ACQUIRE);
+}
+
+/* Every leaf under [first, last] exists afterwards. Called with the lock held. */
+static gs_status make_leaves(struct gs_map *map, uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first >> GS_MAP_LEAF_BITS; i <= last >> GS_MAP_LEAF_BITS; i++) {
+        struct gs_map_leaf *leaf;
+
+        if (map->leaf[i])
+            continue;
+        leaf = calloc(1, sizeof *leaf);
+        if (!leaf)
+            return GS_NO_HOST_MEMORY;
+        __atomic_store_n(&map->leaf[i], leaf, __ATOMIC_RELEASE);
+    }
+    return GS_OK;
+}
+
+static void set_range(struct gs_map *map, const struct gs_span *span, struct gs_span *value)
+{
+    uint64_t page = span->base >> GS_PAGE_SHIFT;
+    uint64_t end = page + (span->size >> GS_PAGE_SHIFT);
+
+    for (; page < end; page++) {
+        struct gs_map_leaf *leaf = map->leaf[page >> GS_MAP_LEAF_BITS];
+        __atomic_store_n(&leaf->entry[page & (LEAF_ENTRIES - 1)], value, __ATOMIC_RELEASE);
+    }
+}
+
+gs_status gs_map_insert(struct gs_map *map, struct gs_span *span)
+{
+    uint64_t first = span->base >> GS_PAGE_SHIFT;
+    uint64_t last = (span->base + span->size - 1) >> GS_PAGE_SHIFT;
+    gs_status status;
+
+    if (span->size == 0 || (span->base | span->size) & (GS_PAGE_SIZE - 1) || last < first ||
+        last >> GS_MAP_LEAF_BITS >= LEAF_COUNT)
+        return GS_INVALID;
+    gs_lock_take(&map->lock);
+    status = make_leaves(map, first, last);
+    if (status == GS_OK)
+        set_range(map, span, span);
+    gs_lock_release(&map->lock);
+    return status;
+}
+
+void gs_map_remove(struct gs_map *map, struct gs_span *span)
+{
+    gs_lock_take(&map->lock);
+    set_range(map, span, NULL);
+    gs_lock_release(&map->lock);
+}

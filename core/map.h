@@ -1,0 +1,54 @@
+/*
+ * The allocation map: from any address to the chunk that covers it.
+ *
+ * Chunks are mapped at multiples of 2 MiB and cover whole multiples of it, so the map is a
+ * two-level table with one entry for each 2 MiB of a 49-bit address space. A look-up takes no
+ * lock and touches two words; an address that no chunk covers costs the same. Chunk records are
+ * never given back to the host allocator (they are recycled), so a look-up that races with a
+ * release reads a record that may be stale but is always a record: whoever acts on it takes the
+ * owner's lock and looks again.
+ */
+#ifndef GS_CORE_MAP_H
+#define GS_CORE_MAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/lock.h"
+#include "core/status.h"
+
+#define GS_PAGE_SHIFT 21
+#define GS_PAGE_SIZE ((size_t)1 << GS_PAGE_SHIFT)
+#define GS_MAP_ADDRESS_BITS 49
+#define GS_MAP_LEAF_BITS 14
+
+/* What the map points at: the first member of struct gs_chunk and of struct gs_import. */
+struct gs_span {
+    uint64_t base; /* device address, a multiple of 2 MiB */
+    size_t size;   /* bytes, a multiple of 2 MiB */
+    enum gs_span_kind {
+        GS_SPAN_CHUNK = 1,  /* a pool's chunk: struct gs_chunk of core/pool.h */
+        GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
+    } kind;
+};
+
+struct gs_map {
+    struct gs_lock lock; /* rank MAP; protects writers against each other */
+    struct gs_map_leaf *leaf[1 << (GS_MAP_ADDRESS_BITS - GS_PAGE_SHIFT - GS_MAP_LEAF_BITS)];
+};
+
+void gs_map_init(struct gs_map *map);
+/* Frees the leaves; no span may be in the map and no reader under way. */
+void gs_map_destroy(struct gs_map *map);
+
+/* The span that covers `address`, or NULL. Lock-free. */
+struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address);
+
+/*
+ * Enters a span, which must not overlap one in the map; it stays the caller's.
+ * GS_NO_HOST_MEMORY: nothing was entered. GS_INVALID: the address is beyond the map.
+ */
+gs_status gs_map_insert(struct gs_map *map, struct gs_span *span);
+void gs_map_remove(struct gs_map *map, struct gs_span *span);
+
+#endif

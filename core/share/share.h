@@ -1,0 +1,144 @@
+/*
+ * Sharing: blocks of this process that others open (offers), blocks of others that this process
+ * has opened (imports), and the lease that ties the two.
+ *
+ *   exporter                                       opener
+ *   cuIpcGetMemHandle -> gs_share_offer            cuIpcOpenMemHandle -> gs_share_open
+ *        token ------------- by the program's own means ---------------> token
+ *        share thread <---- seqpacket socket in the runtime directory --- connect, hello, open
+ *                     ----- the chunk's descriptor by SCM_RIGHTS -------> import, map
+ *   pool: gs_share_withdraw at the free            cuIpcCloseMemHandle -> gs_share_close
+ *
+ * One connection joins an opener with an exporter; each block open over it is one hold of that
+ * lease. All of them end with the connection: when the socket has hung up AND the opener's pidfd
+ * has reported its exit, because the GPU work of a killed process outlives its sockets by tens of
+ * milliseconds (measured: hang-up after 1 ms, last write at 11 ms, exit at 60 ms). No counter
+ * lives in memory that a peer can touch.
+ *
+ * Nothing exists (no socket, no thread, no file) before the first offer or open.
+ *
+ * Locks: rank OPENER for imports and connections to exporters, rank SHARE for offers, clients and
+ * leases. Neither is held across a driver call that can wait for the GPU, nor across a callback.
+ */
+#ifndef GS_CORE_SHARE_SHARE_H
+#define GS_CORE_SHARE_SHARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/driver.h"
+#include "core/fence.h"
+#include "core/log.h"
+#include "core/map.h"
+#include "core/status.h"
+
+#define GS_TOKEN_SIZE 64 /* sizeof(CUipcMemHandle) */
+
+struct gs_share_options {
+    bool enable;          /* false: offers are refused with GS_NOT_OFFERED, tokens not opened */
+    char dir[80];         /* the runtime directory; made with mode 0700 if its parent is there */
+    uint64_t grace_ns;    /* how long an unopened offer keeps its block after the free */
+    uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
+    uint64_t timeout_ns;  /* how long an opener waits for an exporter */
+    uint32_t max_clients; /* connections an exporter serves at once */
+    uid_t uids[16];       /* further users that may open, besides our own */
+    unsigned uid_count;
+};
+
+/* What happens in core's other half when a lease has ended: the pool looks through its limbo.
+ * Called from the share thread with no lock held. */
+struct gs_share_events {
+    void (*lease_ended)(void *arg);
+    void *arg;
+};
+
+struct gs_share;
+
+/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it. */
+gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
+                          struct gs_fences *fences, const struct gs_log *log,
+                          const struct gs_share_options *options,
+                          const struct gs_share_events *events, struct gs_share **ret_share);
+
+/*
+ * Ends the thread, closes sockets, removes this process's file from the runtime directory,
+ * unmaps imports. For tests and orderly shutdown; every fence has passed, no other call is under
+ * way.
+ */
+void gs_share_destroy(struct gs_share *share);
+
+/* Exit handler: removes this process's file from the runtime directory and nothing else. No
+ * driver call, no lock. Safe in a forked child (it then does nothing). */
+void gs_share_at_exit(struct gs_share *share);
+
+/* ---- Exporter -------------------------------------------------------------------------- */
+
+struct gs_share_source {
+    CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
+    uint64_t chunk_id;                   /* never reused within this process */
+    size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
+    uint64_t block_id;                   /* never reused within this process: the generation */
+    size_t offset, size;                 /* of the block within the chunk */
+    unsigned char uuid[16];              /* of the device that holds the memory */
+};
+
+struct gs_offer;
+
+/*
+ * Offers one block. The same offer always writes the same token; nothing is exported yet. The
+ * first call starts the share thread and its socket. GS_NOT_OFFERED: sharing is off, or the
+ * runtime directory cannot be used (said once in the log, with the reason).
+ */
+gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
+                         struct gs_offer **ret_offer);
+void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE]);
+
+/*
+ * Asks whether a freed block may be used again. True: no lease and no grace covers it, the offer
+ * is gone and its token is stale from now on. False: ask again later (a lease's end is announced
+ * by lease_ended). `freed_ns` is CLOCK_MONOTONIC at the free; `now_ns` the present. With
+ * `no_grace` an offer that nobody holds is withdrawn at once: memory is out.
+ * Never blocks; may be called with rank POOL held.
+ */
+bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
+                       uint64_t now_ns, bool no_grace);
+
+/* ---- Opener ---------------------------------------------------------------------------- */
+
+/* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
+ * driver's. */
+bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
+
+/*
+ * Opens a block of another process for `context` (current in the calling thread) on `device`, and
+ * returns its address. Opened again: the same address, one count more.
+ * GS_BAD_TOKEN, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
+ */
+gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
+                        CUcontext context, CUdevice device, CUdeviceptr *ret_address);
+
+/*
+ * Takes back one count of the block opened at exactly `address`. With the last one, the hold is
+ * given back once the GPU work submitted so far in the context that opened it is done; this call
+ * does not wait for that. GS_NOT_OURS: nothing of ours was opened there.
+ */
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
+
+struct gs_import_info {
+    CUdeviceptr base;    /* of the block */
+    size_t size;         /* bytes the exporter's program asked for */
+    uint64_t id;         /* of this import, never reused within this process */
+    CUcontext context;   /* that opened it */
+    unsigned char token[GS_TOKEN_SIZE];
+};
+
+/* The imported block that covers `address` (open, not only mapped); GS_NOT_OURS if none does. */
+gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
+                        struct gs_import_info *ret_info);
+
+/* The context is being destroyed and its work is over: what it had opened is closed. */
+void gs_share_context_gone(struct gs_share *share, CUcontext context);
+
+#endif

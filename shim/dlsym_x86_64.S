@@ -1,0 +1,65 @@
+/*
+ * dlsym and dlvsym for x86-64. Each asks gs_resolve_* (resolve.c) about the name. What is ours is
+ * answered; everything else leaves by a jump with the caller's own arguments and return address, so
+ * that the real function sees its real caller: RTLD_NEXT depends on it.
+ *
+ * gs_resolve_* return { rax: address, rdx: non-zero if the address is the answer }.
+ */
+    .text
+
+    .globl  dlsym
+    .type   dlsym, @function
+    .p2align 4
+dlsym:
+    .cfi_startproc
+    pushq   %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq   %rsi
+    .cfi_adjust_cfa_offset 8
+    subq    $8, %rsp                /* the stack is 16-byte aligned again */
+    .cfi_adjust_cfa_offset 8
+    movq    24(%rsp), %rdx          /* where we were called from */
+    call    gs_resolve_dlsym
+    addq    $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    popq    %rsi
+    .cfi_adjust_cfa_offset -8
+    popq    %rdi
+    .cfi_adjust_cfa_offset -8
+    testq   %rdx, %rdx
+    jnz     1f
+    jmp     *%rax
+1:  ret
+    .cfi_endproc
+    .size   dlsym, . - dlsym
+
+    .globl  dlvsym
+    .type   dlvsym, @function
+    .p2align 4
+dlvsym:
+    .cfi_startproc
+    pushq   %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq   %rsi
+    .cfi_adjust_cfa_offset 8
+    pushq   %rdx                    /* and aligned again */
+    .cfi_adjust_cfa_offset 8
+    movq    24(%rsp), %rcx
+    call    gs_resolve_dlvsym
+    movq    %rdx, %rcx
+    popq    %rdx
+    .cfi_adjust_cfa_offset -8
+    popq    %rsi
+    .cfi_adjust_cfa_offset -8
+    popq    %rdi
+    .cfi_adjust_cfa_offset -8
+    testq   %rcx, %rcx
+    jnz     1f
+    jmp     *%rax
+1:  ret
+    .cfi_endproc
+    .size   dlvsym, . - dlvsym
+
+    .hidden gs_resolve_dlsym
+    .hidden gs_resolve_dlvsym
+    .section .note.GNU-stack, "", @progbits

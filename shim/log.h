@@ -1,0 +1,24 @@
+/*
+ * The shim's log lines: one write(2) a line to stderr or a file, never stdout, errno preserved,
+ * nothing allocated. A warning or error that comes again and again from the same place is capped.
+ */
+#ifndef GPUSHIM_SHIM_LOG_H
+#define GPUSHIM_SHIM_LOG_H
+
+#include "core/log.h" /* the levels; a level shows itself and what stands above it */
+
+/* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
+ * for its owner alone; NULL means stderr. The descriptor is close-on-exec and stays open for the
+ * life of the process. Returns 0, or an errno value where the file cannot be opened; level is set
+ * and the target is as it was then. Call it before other threads log. */
+int gs_log_configure(enum gs_log_level level, const char *path);
+
+/* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
+ * names the cause, then the way out. */
+void gs_log(enum gs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for a finished text. `place` stands for where in the code it comes from, and what comes
+ * again and again from one place is capped; NULL: never capped. */
+void gs_log_text(enum gs_log_level level, const void *place, const char *text);
+
+#endif

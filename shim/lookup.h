@@ -1,0 +1,39 @@
+/*
+ * Answers to look-ups of names that are ours, and the driver's addresses behind them.
+ */
+#ifndef GPUSHIM_SHIM_LOOKUP_H
+#define GPUSHIM_SHIM_LOOKUP_H
+
+#include <stdbool.h>
+
+struct gs_lookup {
+    void *handle;        /* as given to dlsym */
+    const char *name;    /* of the row */
+    const char *version; /* as given to dlvsym; NULL for dlsym */
+    const void *caller;  /* the return address into the code that asked */
+    int row;
+};
+
+/* The answer to a look-up of one of our names. False: the real function is to answer, for its real
+ * caller. dlerror afterwards is as the real function left it for that answer. Preserves errno where
+ * the real function does. */
+bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
+
+/* Finds libcuda.so.1, loading it if that is allowed, and keeps it loaded for the life of the
+ * process: the addresses stay good. row: GS_ENTRY_COUNT places, NULL where the driver lacks the
+ * symbol. False if there is no libcuda; row is untouched then. */
+bool gs_lookup_find_driver(bool may_load, void **row);
+
+/* A function of the driver that was found, by exact symbol name; NULL where it has none. Takes no
+ * lock and calls no libc function. */
+void *gs_lookup_driver_symbol(const char *name);
+
+/* Takes the addresses over into gs_real and the map from address to hook. Called before hooks are
+ * handed out; calling it again, with the same addresses, changes nothing. */
+void gs_lookup_adopt_driver(void *const *row);
+
+/* What to give for an address that the driver gave: the hook of the row that it is the real
+ * function of, or the address itself where it is none or no hooks are handed out. */
+void *gs_lookup_lead(void *address);
+
+#endif

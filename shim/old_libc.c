@@ -1,0 +1,166 @@
+/*
+ * Keeps the library loadable where libc is older than the one it was built with.
+ *
+ * glibc moves functions between its libraries (libpthread into libc in 2.34) and gives them a new
+ * symbol version then, or renames them (stat in 2.33, strtol in 2.38). A library that refers to the
+ * new symbol stops every program of an older container from starting. The link therefore sends each
+ * reference to such a function here (ld's --wrap, the list is in meson.build), and here the
+ * function is looked up in the process when it is called, or is a system call. Nothing refers to
+ * libpthread, so there is no DT_NEEDED for it either: where it still is a library of its own,
+ * libcuda has it loaded before any of this is called.
+ */
+#include "elf_symbols.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct walk {
+    const char *name;
+    void *found;
+};
+
+static int visit(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct walk *walk = data;
+    walk->found = gs_elf_symbol(info->dlpi_addr, gs_elf_dynamic(info), walk->name);
+    return walk->found != NULL;
+}
+
+/* The process's function of that name, the first in load order as the dynamic linker would have it
+ * (a sanitizer must see our threads); NULL if there is none. */
+static void *process_function(_Atomic(void *) *cache, const char *name)
+{
+    void *found = atomic_load_explicit(cache, memory_order_relaxed);
+    if (!found) {
+        int (*iterate)(int (*)(struct dl_phdr_info *, size_t, void *), void *) =
+            gs_elf_next("dl_iterate_phdr");
+        struct walk walk = {name, NULL};
+        if (iterate)
+            iterate(visit, &walk);
+        found = walk.found;
+        atomic_store_explicit(cache, found, memory_order_relaxed);
+    }
+    return found;
+}
+
+/* A function of libpthread that answers an error number, EAGAIN in a process without it. */
+#define FORWARD(name, parameters, arguments)                                                       \
+    int __wrap_##name parameters;                                                                  \
+    int __wrap_##name parameters                                                                   \
+    {                                                                                              \
+        static _Atomic(void *) cache;                                                              \
+        int(*real) parameters = process_function(&cache, #name);                                   \
+        if (!real)                                                                                 \
+            return EAGAIN;                                                                         \
+        return real arguments;                                                                     \
+    }
+
+FORWARD(pthread_create,
+        (pthread_t * thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg),
+        (thread, attr, start, arg))
+FORWARD(pthread_join, (pthread_t thread, void **value), (thread, value))
+FORWARD(pthread_detach, (pthread_t thread), (thread))
+FORWARD(pthread_once, (pthread_once_t * once, void (*routine)(void)), (once, routine))
+FORWARD(pthread_mutex_trylock, (pthread_mutex_t * mutex), (mutex))
+FORWARD(pthread_key_create, (pthread_key_t * key, void (*destructor)(void *)), (key, destructor))
+FORWARD(pthread_setspecific, (pthread_key_t key, const void *value), (key, value))
+FORWARD(pthread_setname_np, (pthread_t thread, const char *name), (thread, name))
+
+FORWARD(pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t size), (attributes, size))
+
+void *__wrap_pthread_getspecific(pthread_key_t key);
+void *__wrap_pthread_getspecific(pthread_key_t key)
+{
+    static _Atomic(void *) cache;
+    void *(*real)(pthread_key_t) = process_function(&cache, "pthread_getspecific");
+    return real ? real(key) : NULL;
+}
+
+/* On Linux the mask that sigprocmask changes is the calling thread's. */
+int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *old);
+int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+    int saved_errno = errno;
+    int result = sigprocmask(how, set, old) == 0 ? 0 : errno;
+    errno = saved_errno;
+    return result;
+}
+
+/* On the 64-bit ABIs there are, struct stat is the kernel's. */
+int __wrap_fstatat(int dir, const char *path, struct stat *status, int flags);
+int __wrap_fstatat(int dir, const char *path, struct stat *status, int flags)
+{
+    return (int)syscall(SYS_newfstatat, dir, path, status, flags);
+}
+
+int __wrap_stat(const char *path, struct stat *status);
+int __wrap_stat(const char *path, struct stat *status)
+{
+    return __wrap_fstatat(AT_FDCWD, path, status, 0);
+}
+
+int __wrap_lstat(const char *path, struct stat *status);
+int __wrap_lstat(const char *path, struct stat *status)
+{
+    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+
+int __wrap_fstat(int fd, struct stat *status);
+int __wrap_fstat(int fd, struct stat *status)
+{
+    return (int)syscall(SYS_fstat, fd, status);
+}
+
+/* With 64-bit file offsets the headers say ...64 where a 64-bit ABI has one function. */
+int __wrap_lstat64(const char *path, struct stat *status);
+int __wrap_lstat64(const char *path, struct stat *status)
+{
+    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags);
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags)
+{
+    return __wrap_fstatat(dir, path, status, flags);
+}
+
+int __wrap_fstat64(int fd, struct stat *status);
+int __wrap_fstat64(int fd, struct stat *status)
+{
+    return __wrap_fstat(fd, status);
+}
+
+/* Other libcs have no such names, and a strong reference would keep their programs from starting. */
+extern int old_fcntl(int, int, ...) __asm__("fcntl");
+int __wrap_fcntl64(int fd, int command, void *argument);
+int __wrap_fcntl64(int fd, int command, void *argument)
+{
+    return old_fcntl(fd, command, argument);
+}
+
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status);
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status)
+{
+    return (int)syscall(SYS_statx, dir, path, flags, mask, status);
+}
+
+/* glibc 2.38's headers turn strtol and its kin into these, which read binary constants as well. */
+#define FORWARD_STRTO(name, type)                                                                  \
+    extern type old_##name(const char *, char **, int) __asm__(#name);                             \
+    type __wrap___isoc23_##name(const char *text, char **end, int base);                           \
+    type __wrap___isoc23_##name(const char *text, char **end, int base)                            \
+    {                                                                                              \
+        return old_##name(text, end, base);                                                        \
+    }
+
+FORWARD_STRTO(strtol, long)
+FORWARD_STRTO(strtoul, unsigned long)
+FORWARD_STRTO(strtoll, long long)
+FORWARD_STRTO(strtoull, unsigned long long)

@@ -1,0 +1,27 @@
+/*
+ * Between the assembly dlsym and dlvsym and the rest of the shim.
+ */
+#ifndef GPUSHIM_SHIM_RESOLVE_H
+#define GPUSHIM_SHIM_RESOLVE_H
+
+/* What the assembly does next: return address, or jump to it with the caller's arguments. */
+struct gs_resolution {
+    void *address;
+    unsigned long is_answer;
+};
+
+struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void *caller);
+struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const char *version,
+                                       const void *caller);
+
+/* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes
+ * after us. NULL only where the process has none. */
+typedef void *gs_dlsym_fn(void *handle, const char *name);
+typedef void *gs_dlvsym_fn(void *handle, const char *name, const char *version);
+gs_dlsym_fn *gs_next_dlsym(void);
+gs_dlvsym_fn *gs_next_dlvsym(void);
+
+/* The row (enum gs_entry_index) of an exact name, or -1. */
+int gs_resolve_row(const char *name);
+
+#endif

@@ -1,0 +1,471 @@
+/*
+ * Stream captures. Natively cuMemAlloc is refused in some modes; the shim must never be what breaks
+ * a capture (an event recorded at the wrong moment does), whatever is allocated and freed
+ * meanwhile.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+
+TestSuite(capture, .init = conform_start, .timeout = 30);
+
+static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                            CU_STREAM_CAPTURE_MODE_RELAXED};
+static const char *const mode_names[] = {"global", "thread_local", "relaxed"};
+
+#define WORDS 1024
+
+/* A capture of one fill of target is under way on stream. */
+static void begin(CUstream stream, CUstreamCaptureMode mode, CUdeviceptr target, uint32_t value)
+{
+    OK(cuStreamBeginCapture(stream, mode));
+    OK(launch_fill(stream, target, value, WORDS));
+}
+
+/* Ends the capture, which must be whole, and runs its graph: target gets value. */
+static void end_and_run(CUstream stream, CUdeviceptr target, uint32_t value)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+
+    OK(cuStreamEndCapture(stream, &graph));
+    cr_assert_not_null(graph);
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuMemsetD32(target, 0, WORDS));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    cr_assert_eq(words_other(target, value, WORDS), 0, "the graph did not run");
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+/* Ends a capture that may have been invalidated, and says how it went. */
+static CUresult end(CUstream stream)
+{
+    CUgraph graph = NULL;
+    CUresult r = cuStreamEndCapture(stream, &graph);
+
+    if (graph)
+        OK(cuGraphDestroy(graph));
+    return r;
+}
+
+struct elsewhere {
+    CUresult alloc, query, record;
+    CUevent event;
+    CUdeviceptr ptr, to_free;
+    CUresult freed;
+};
+
+/* What a thread that has nothing to do with the capture does meanwhile. */
+static void *allocate_elsewhere(void *arg)
+{
+    struct elsewhere *e = arg;
+
+    e->alloc = cuCtxSetCurrent(context);
+    if (e->alloc == CUDA_SUCCESS)
+        e->alloc = cuMemAlloc(&e->ptr, MIB);
+    if (e->to_free)
+        e->freed = cuMemFree(e->to_free);
+    return NULL;
+}
+
+static void run_elsewhere(struct elsewhere *e)
+{
+    pthread_t thread;
+
+    cr_assert_eq(pthread_create(&thread, NULL, allocate_elsewhere, e), 0);
+    pthread_join(thread, NULL);
+}
+
+Test(capture, allocation_on_the_capturing_thread)
+{
+    static const CUresult native[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                                      CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS};
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        CUdeviceptr ptr = 0;
+        CUresult r;
+
+        begin(stream, modes[m], target, 50u + (uint32_t)m);
+        r = cuMemAlloc(&ptr, MIB);
+        probe("alloc_in_capture", "%s: %s", mode_names[m], result_name(r));
+        if (under_shim()) {
+            end_and_run(stream, target, 50u + (uint32_t)m);
+        } else {
+            CHECK(native[m], r);
+            r = end(stream);
+            probe("alloc_in_capture_then_end", "%s: %s", mode_names[m], result_name(r));
+        }
+        if (ptr)
+            OK(cuMemFree(ptr));
+    }
+    OK(cuMemFree(target));
+}
+
+Test(capture, allocation_on_another_thread)
+{
+    static const CUresult native[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
+                                      CUDA_SUCCESS};
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        struct elsewhere e = {.ptr = 0};
+
+        begin(stream, modes[m], target, 60u + (uint32_t)m);
+        run_elsewhere(&e);
+        probe("alloc_in_other_threads_capture", "%s: %s", mode_names[m], result_name(e.alloc));
+        if (under_shim()) {
+            end_and_run(stream, target, 60u + (uint32_t)m);
+        } else {
+            CHECK(native[m], e.alloc);
+            probe("alloc_in_other_threads_capture_then_end", "%s: %s", mode_names[m],
+                  result_name(end(stream)));
+        }
+        if (e.ptr)
+            OK(cuMemFree(e.ptr));
+    }
+    OK(cuMemFree(target));
+}
+
+Test(capture, frees_during_a_capture)
+{
+    CUstream stream = new_stream(), user = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        CUdeviceptr ptr = 0, fresh = 0;
+        struct elsewhere e = {.ptr = 0};
+        CUresult r;
+
+        OK(cuMemAlloc(&ptr, MIB));
+        OK(cuMemAlloc(&e.to_free, MIB));
+        OK(launch_spin_fill(user, ptr, 1, MIB / 4, 20 * MILLISECOND));
+        OK(launch_spin_fill(user, e.to_free, 1, MIB / 4, 20 * MILLISECOND));
+        begin(stream, modes[m], target, 70u + (uint32_t)m);
+        r = cuMemFree(ptr);
+        probe("free_in_capture", "%s: %s", mode_names[m], result_name(r));
+        if (under_shim()) {
+            CHECK(CUDA_SUCCESS, r);
+            run_elsewhere(&e);
+            CHECK(CUDA_SUCCESS, e.freed);
+            end_and_run(stream, target, 70u + (uint32_t)m);
+            /* What was freed meanwhile is guarded like any other. */
+            OK(cuMemAlloc(&fresh, MIB));
+            OK(launch_fill(stream, fresh, 2, MIB / 4));
+            OK(cuCtxSynchronize());
+            cr_assert_eq(words_other(fresh, 2, MIB / 4), 0);
+            OK(cuMemFree(fresh));
+            if (e.ptr)
+                OK(cuMemFree(e.ptr));
+        } else {
+            probe("free_in_capture_then_end", "%s: %s", mode_names[m], result_name(end(stream)));
+            if (r != CUDA_SUCCESS)
+                OK(cuMemFree(ptr));
+            OK(cuMemFree(e.to_free));
+        }
+    }
+    OK(cuMemFree(target));
+}
+
+/* Many allocations and frees in a row: the moment at which a pool would close an epoch or grow. */
+Test(capture, a_storm_of_allocations_during_a_capture)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0, ptr[64];
+
+    if (!under_shim())
+        cr_skip_test("natively refused in two of three modes");
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        int n = 0;
+
+        begin(stream, modes[m], target, 80u + (uint32_t)m);
+        for (int i = 0; i < 64; i++)
+            n += cuMemAlloc(&ptr[n], i % 3 ? 64 * KIB : 4 * MIB) == CUDA_SUCCESS;
+        while (n)
+            OK(cuMemFree(ptr[--n]));
+        end_and_run(stream, target, 80u + (uint32_t)m);
+    }
+    for (int i = 0; i < 64; i++)
+        OK(cuMemAlloc(&ptr[i], 4 * MIB));
+    for (int i = 0; i < 64; i++)
+        OK(cuMemFree(ptr[i]));
+    OK(cuMemFree(target));
+}
+
+Test(capture, questions_during_a_capture)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        CUdeviceptr base = 0;
+        size_t size = 0, total = 0;
+        unsigned int type = 0;
+        CUipcMemHandle handle;
+        CUresult info, share;
+
+        begin(stream, modes[m], target, 90u + (uint32_t)m);
+        OK(cuMemGetAddressRange(&base, &size, target));
+        OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, target));
+        end_and_run(stream, target, 90u + (uint32_t)m);
+        begin(stream, modes[m], target, 1);
+        info = cuMemGetInfo(&size, &total);
+        share = cuIpcGetMemHandle(&handle, target);
+        probe("questions_in_capture", "%s: info %s share %s then end %s", mode_names[m],
+              result_name(info), result_name(share), result_name(end(stream)));
+    }
+    OK(cuMemFree(target));
+}
+
+Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
+{
+    typedef CUresult (*begin_fn)(CUstream, CUstreamCaptureMode);
+    typedef CUresult (*end_fn)(CUstream, CUgraph *);
+    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int i = 0; i < 2; i++) {
+        begin_fn begin_capture = (begin_fn)driver_lookup("cuStreamBeginCapture", 12000, flags[i]);
+        end_fn end_capture = (end_fn)driver_lookup("cuStreamEndCapture", 12000, flags[i]);
+        CUgraph graph = NULL;
+        CUdeviceptr ptr = 0;
+
+        cr_assert(begin_capture && end_capture);
+        OK(begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        OK(launch_fill(stream, target, 5, WORDS));
+        for (int k = 0; k < 8; k++) {
+            OK(cuMemAlloc(&ptr, 8 * MIB));
+            if (under_shim())
+                OK(cuMemFree(ptr));
+            else
+                OK(cuStreamIsCapturing(stream, &(CUstreamCaptureStatus){0}));
+            if (!under_shim())
+                break;
+        }
+        OK(end_capture(stream, &graph));
+        OK(cuGraphDestroy(graph));
+        if (!under_shim())
+            OK(cuMemFree(ptr));
+    }
+    OK(cuMemFree(target));
+}
+
+Test(capture, a_capture_abandoned_with_its_stream)
+{
+    CUdeviceptr ptr = 0, target = 0;
+    CUstream stream;
+    CUresult r;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int i = 0; i < 4; i++) {
+        stream = new_stream();
+        begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 1);
+        r = cuStreamDestroy(stream);
+        probe("destroy_of_a_capturing_stream", "%s", result_name(r));
+        if (r != CUDA_SUCCESS) {
+            (void)end(stream);
+            OK(cuStreamDestroy(stream));
+        }
+    }
+    /* No capture is open any more: freed memory comes back as usual. */
+    for (int i = 0; i < 40; i++) {
+        OK(cuMemAlloc(&ptr, 64 * MIB));
+        OK(fill_now(ptr, 1, 16));
+        OK(cuMemFree(ptr));
+    }
+    OK(cuMemFree(target));
+}
+
+/* ---- graph memory nodes ---- */
+
+Test(capture, async_memory_of_a_capturing_stream_belongs_to_the_graph)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr out = 0, ptr = 0;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    size_t nodes = 0;
+
+    OK(cuMemAlloc(&out, WORDS * 4));
+    OK(fill_now(out, 0, WORDS));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuMemAllocAsync(&ptr, WORDS * 4, stream));
+    OK(launch_fill(stream, ptr, 123, WORDS));
+    OK(launch_copy(stream, out, ptr, WORDS));
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &nodes));
+    cr_assert_eq(nodes, 4, "%zu nodes", nodes);
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemsetD32(out, 0, WORDS));
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(out, 123, WORDS), 0, "launch %d", i);
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(out));
+}
+
+Test(capture, graph_memory_that_outlives_its_graph_is_freed_by_either_call)
+{
+    for (int by_async = 0; by_async < 2; by_async++) {
+        CUstream stream = new_stream();
+        CUdeviceptr ptr = 0;
+        CUgraph graph = NULL;
+        CUgraphExec exec = NULL;
+
+        OK(launch_spin(stream, 1));
+        OK(cuStreamSynchronize(stream));
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        OK(cuMemAllocAsync(&ptr, WORDS * 4, stream));
+        OK(launch_fill(stream, ptr, 124, WORDS));
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphInstantiate(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(ptr, 124, WORDS), 0);
+        OK(by_async ? cuMemFreeAsync(ptr, stream) : cuMemFree(ptr));
+        OK(cuStreamSynchronize(stream));
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+        OK(cuStreamDestroy(stream));
+    }
+}
+
+Test(capture, a_graph_works_on_plain_memory_that_stays)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0, other = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(cuMemAlloc(&other, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 31);
+    end_and_run(stream, target, 31);
+    OK(cuMemFree(other));
+    OK(cuMemFree(target));
+}
+
+Test(capture, async_memory_beside_a_capture)
+{
+    CUstream stream = new_stream(), beside = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        CUdeviceptr ptr = 0;
+        CUresult r, f = CUDA_SUCCESS;
+
+        begin(stream, modes[m], target, 40u + (uint32_t)m);
+        r = cuMemAllocAsync(&ptr, MIB, beside);
+        if (r == CUDA_SUCCESS)
+            f = cuMemFreeAsync(ptr, beside);
+        probe("async_beside_capture", "%s: alloc %s free %s", mode_names[m], result_name(r),
+              result_name(f));
+        if (under_shim())
+            end_and_run(stream, target, 40u + (uint32_t)m);
+        else
+            probe("async_beside_capture_then_end", "%s: %s", mode_names[m],
+                  result_name(end(stream)));
+        if (r == CUDA_SUCCESS && f != CUDA_SUCCESS)
+            OK(cuMemFreeAsync(ptr, beside));
+        OK(cuStreamSynchronize(beside));
+    }
+    OK(cuMemFree(target));
+}
+
+/* ---- what the driver says to events: the same with the shim, which passes these on ---- */
+
+typedef CUresult (*ctx_record_fn)(CUcontext, CUevent);
+
+Test(capture, a_context_event_breaks_a_capture)
+{
+    ctx_record_fn record = (ctx_record_fn)driver_lookup("cuCtxRecordEvent", 12050, 0);
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+    CUevent event;
+
+    if (!record)
+        cr_skip_test("this driver has no cuCtxRecordEvent");
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int m = 0; m < 3; m++) {
+        OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        begin(stream, modes[m], target, 1);
+        CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, record(context, event));
+        CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
+        OK(cuEventDestroy(event));
+    }
+    OK(cuMemFree(target));
+}
+
+Test(capture, a_context_event_covers_all_work_before_it)
+{
+    ctx_record_fn record = (ctx_record_fn)driver_lookup("cuCtxRecordEvent", 12050, 0);
+    CUstream gone = new_stream(), later = new_stream();
+    CUdeviceptr ptr = 0;
+    CUevent event;
+
+    if (!record)
+        cr_skip_test("this driver has no cuCtxRecordEvent");
+    OK(cuMemAlloc(&ptr, WORDS * 4));
+    OK(fill_now(ptr, 0, WORDS));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(launch_spin_fill(gone, ptr, 1, WORDS, 60 * MILLISECOND));
+    OK(launch_spin(CU_STREAM_PER_THREAD, 30 * MILLISECOND));
+    OK(cuStreamDestroy(gone));
+    OK(record(context, event));
+    OK(launch_spin(later, 800 * MILLISECOND)); /* not waited for */
+    CHECK(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    OK(cuEventSynchronize(event));
+    CHECK(CUDA_ERROR_NOT_READY, cuStreamQuery(later));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(ptr, 1, WORDS), 0);
+    OK(cuEventDestroy(event));
+    OK(cuMemFree(ptr));
+}
+
+Test(capture, event_queries_and_records_beside_a_capture)
+{
+    CUstream stream = new_stream(), beside = new_stream();
+    CUdeviceptr target = 0;
+    CUevent event;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(event, beside));
+    OK(cuEventSynchronize(event));
+    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, target, 1);
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventQuery(event));
+    probe("event_query_in_global_capture_then_end", "%s", result_name(end(stream)));
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 32);
+    OK(cuEventRecord(event, beside));
+    end_and_run(stream, target, 32);
+    OK(cuEventDestroy(event));
+    OK(cuMemFree(target));
+}

@@ -1,0 +1,281 @@
+/* The ground the conformance tests stand on: see conform.h. */
+#include "conform.h"
+#include "kernels.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KERNELS  6
+#define CONTEXTS 8
+
+static const char *const kernel_names[KERNELS] = {"spin",     "fill",        "spin_fill",
+                                                  "scribble", "count_other", "copy_words"};
+enum kernel { SPIN, FILL, SPIN_FILL, SCRIBBLE, COUNT_OTHER, COPY_WORDS };
+
+/* The kernels of one context; a module belongs to the context it was loaded in. */
+struct kernels {
+    CUcontext owner;
+    CUfunction function[KERNELS];
+};
+
+CUdevice device;
+CUcontext context;
+
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER; /* protects loaded */
+static struct kernels loaded[CONTEXTS];
+
+const char *result_name(CUresult result)
+{
+    static __thread char numbers[8][32];
+    static __thread unsigned int next;
+    const char *name = NULL;
+    char *number;
+
+    if (cuGetErrorName(result, &name) == CUDA_SUCCESS && name)
+        return name;
+    number = numbers[next++ % 8];
+    snprintf(number, sizeof numbers[0], "CUresult %d", (int)result);
+    return number;
+}
+
+void probe(const char *name, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    int n = snprintf(line, sizeof line, "PROBE %s = ", name);
+
+    va_start(args, format);
+    n += vsnprintf(line + n, sizeof line - 1 - (size_t)n, format, args);
+    va_end(args);
+    if (n > (int)sizeof line - 2)
+        n = (int)sizeof line - 2;
+    line[n++] = '\n';
+    /* One write, so that tests running side by side do not mix their lines. */
+    if (write(STDOUT_FILENO, line, (size_t)n) != n)
+        cr_assert_fail("cannot write a probe to stdout");
+}
+
+bool under_shim(void)
+{
+    static int known = -1;
+    char line[4096];
+    FILE *maps;
+    const char *enable = getenv("GPUSHIM_ENABLE");
+
+    if (known >= 0)
+        return known;
+    if (enable && (strcmp(enable, "0") == 0 || strcmp(enable, "off") == 0))
+        return false;
+    maps = fopen("/proc/self/maps", "re");
+    cr_assert(maps, "cannot read /proc/self/maps");
+    known = 0;
+    while (!known && fgets(line, sizeof line, maps))
+        known = strstr(line, "/libgpushim.so") != NULL;
+    fclose(maps);
+    return known;
+}
+
+bool software_driver(void)
+{
+    return dlsym(RTLD_DEFAULT, "softcuda_version") != NULL;
+}
+
+void *driver_lookup(const char *name, int version, cuuint64_t flags)
+{
+    void *address = NULL;
+
+    if (cuGetProcAddress(name, &address, version, flags, NULL) != CUDA_SUCCESS)
+        return NULL;
+    return address;
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void sleep_ms(unsigned int ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+void conform_start(void)
+{
+    OK(cuInit(0));
+    OK(cuDeviceGet(&device, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+}
+
+CUstream new_stream(void)
+{
+    CUstream stream = NULL;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size)
+{
+    size_t pitch;
+
+    if (kind == MEMORY_ASYNC)
+        return cuMemAllocAsync(ret_ptr, size, CU_STREAM_LEGACY);
+    if (kind == MEMORY_PITCH)
+        return cuMemAllocPitch(ret_ptr, &pitch, size < 4096 ? size : 4096, (size + 4095) / 4096, 4);
+    return cuMemAlloc(ret_ptr, size);
+}
+
+CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr)
+{
+    return kind == MEMORY_ASYNC ? cuMemFreeAsync(ptr, CU_STREAM_LEGACY) : cuMemFree(ptr);
+}
+
+static CUresult kernels_load(struct kernels *kernels, CUcontext owner)
+{
+    CUmodule module;
+    CUresult r = cuModuleLoadData(&module, kernels_ptx);
+
+    for (int i = 0; i < KERNELS && r == CUDA_SUCCESS; i++)
+        r = cuModuleGetFunction(&kernels->function[i], module, kernel_names[i]);
+    if (r == CUDA_SUCCESS)
+        kernels->owner = owner;
+    return r;
+}
+
+/* The current context's kernel, loaded when first asked for. */
+static CUresult kernel_find(enum kernel which, CUfunction *ret_function)
+{
+    CUcontext current = NULL;
+    CUresult r = cuCtxGetCurrent(&current);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    r = CUDA_ERROR_NOT_FOUND;
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < CONTEXTS; i++) {
+        struct kernels *kernels = &loaded[i];
+        if (kernels->owner && kernels->owner != current)
+            continue;
+        r = kernels->owner ? CUDA_SUCCESS : kernels_load(kernels, current);
+        if (r == CUDA_SUCCESS)
+            *ret_function = kernels->function[which];
+        break;
+    }
+    pthread_mutex_unlock(&kernels_lock);
+    return r;
+}
+
+void kernels_forget(void)
+{
+    CUcontext current = NULL;
+
+    OK(cuCtxGetCurrent(&current));
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < CONTEXTS; i++)
+        if (loaded[i].owner == current) {
+            int last = i;
+            while (last + 1 < CONTEXTS && loaded[last + 1].owner)
+                last++;
+            loaded[i] = loaded[last];
+            loaded[last].owner = NULL;
+        }
+    pthread_mutex_unlock(&kernels_lock);
+}
+
+static CUresult kernel_launch(enum kernel which, CUstream stream, size_t words, void **args)
+{
+    CUfunction function;
+    unsigned int blocks = words >= 32768 ? 128 : (unsigned int)((words + 255) / 256);
+    CUresult r = kernel_find(which, &function);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (which == SPIN)
+        return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args, NULL);
+    return cuLaunchKernel(function, blocks ? blocks : 1, 1, 1, 256, 1, 1, 0, stream, args, NULL);
+}
+
+CUresult launch_spin(CUstream stream, uint64_t ns)
+{
+    return kernel_launch(SPIN, stream, 1, (void *[]){&ns});
+}
+
+CUresult launch_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    uint64_t count = words;
+
+    return kernel_launch(FILL, stream, words, (void *[]){&ptr, &value, &count});
+}
+
+CUresult launch_spin_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,
+                          uint64_t ns)
+{
+    uint64_t count = words;
+
+    return kernel_launch(SPIN_FILL, stream, words, (void *[]){&ptr, &value, &count, &ns});
+}
+
+CUresult launch_scribble(CUstream stream, CUdeviceptr ptr, size_t words, uint64_t ns)
+{
+    uint64_t count = words;
+
+    return kernel_launch(SCRIBBLE, stream, words, (void *[]){&ptr, &count, &ns});
+}
+
+CUresult launch_count_other(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,
+                            CUdeviceptr out)
+{
+    uint64_t count = words;
+
+    return kernel_launch(COUNT_OTHER, stream, words, (void *[]){&ptr, &value, &count, &out});
+}
+
+CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t words)
+{
+    uint64_t count = words;
+
+    return kernel_launch(COPY_WORDS, stream, words, (void *[]){&dst, &src, &count});
+}
+
+CUresult fill_now(CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    CUresult r = launch_fill(CU_STREAM_LEGACY, ptr, value, words);
+
+    return r == CUDA_SUCCESS ? cuStreamSynchronize(CU_STREAM_LEGACY) : r;
+}
+
+size_t words_other(CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    uint32_t *host = malloc(words * sizeof *host);
+    size_t other = 0;
+
+    if (!host || cuMemcpyDtoH(host, ptr, words * sizeof *host) != CUDA_SUCCESS) {
+        free(host);
+        return SIZE_MAX;
+    }
+    for (size_t i = 0; i < words; i++)
+        other += host[i] != value;
+    free(host);
+    return other;
+}
+
+size_t memory_free_bytes(void)
+{
+    size_t free_bytes = 0, total = 0;
+
+    OK(cuMemGetInfo(&free_bytes, &total));
+    return free_bytes;
+}

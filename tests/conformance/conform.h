@@ -1,0 +1,103 @@
+/*
+ * What every conformance test uses: checks that name the driver's result, the device and its
+ * context, the kernels of kernels.h, reading memory back, and probes.
+ *
+ * The same binary runs four ways: on the software driver and on a real one, each natively and under
+ * the shim, and a test states what must be seen in all four. Where the shim is meant to behave
+ * differently (it works better, or has not come to it yet) a test asks under_shim(); where only the
+ * software driver can be asked something (filling the whole device), software_driver(). Where the
+ * native answer is not documented or measured, a test prints a probe and asserts only what is sure.
+ *
+ * Nothing here may be called from a forked child, and CHECK, OK and FAILS only on the test's own
+ * thread: Criterion ends a test with longjmp.
+ */
+#ifndef CONFORMANCE_CONFORM_H
+#define CONFORMANCE_CONFORM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define KIB         ((size_t)1 << 10)
+#define MIB         ((size_t)1 << 20)
+#define MILLISECOND 1000000ull
+
+/* An address that no allocation has. */
+#define NOWHERE ((CUdeviceptr)0x1234000)
+
+#define CHECK(expected, call)                                                                      \
+    do {                                                                                           \
+        CUresult check_got = (call);                                                               \
+        cr_assert(check_got == (expected), "%s: %s instead of %s", #call, result_name(check_got),  \
+                  result_name(expected));                                                          \
+    } while (0)
+#define OK(call) CHECK(CUDA_SUCCESS, call)
+#define FAILS(call)                                                                                \
+    do {                                                                                           \
+        CUresult fails_got = (call);                                                               \
+        cr_assert(fails_got != CUDA_SUCCESS, "%s: CUDA_SUCCESS instead of an error", #call);       \
+    } while (0)
+
+/* How a program reaches memory; what each kind's calls are is in conform.c. */
+enum memory_kind { MEMORY_PLAIN, MEMORY_ASYNC, MEMORY_PITCH };
+
+extern CUdevice device;   /* device 0, set by conform_start */
+extern CUcontext context; /* its primary context, current on the test's thread */
+
+/* The fixture of every suite: cuInit, device 0, its primary context made current. Fails the test
+ * where that does not work. */
+void conform_start(void);
+
+bool under_shim(void);
+bool software_driver(void);
+
+/* CUDA_ERROR_… or, where the driver knows no name, the number; good for eight more calls. */
+const char *result_name(CUresult result);
+
+/* One line "PROBE name = value" on stdout, for comparing drivers. */
+__attribute__((format(printf, 2, 3))) void probe(const char *name, const char *format, ...);
+
+/* The entry point a program built for this version (such as 12050) gets, or NULL where the driver
+ * has none. */
+void *driver_lookup(const char *name, int version, cuuint64_t flags);
+
+/* CLOCK_MONOTONIC. */
+uint64_t now_ns(void);
+void sleep_ms(unsigned int ms);
+
+/* A non-blocking stream of the current context. Fails the test where there is none. */
+CUstream new_stream(void);
+
+/* Allocates and frees memory of a kind in the current context; async memory on the legacy stream,
+ * which free does not wait for. */
+CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size);
+CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr);
+
+/* The kernels, launched on stream in the current context; safe from any thread. Words are 32 bits.
+ */
+CUresult launch_spin(CUstream stream, uint64_t ns);
+CUresult launch_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words);
+CUresult launch_spin_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,
+                          uint64_t ns);
+CUresult launch_scribble(CUstream stream, CUdeviceptr ptr, size_t words, uint64_t ns);
+CUresult launch_count_other(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,
+                            CUdeviceptr out);
+CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t words);
+
+/* Forgets the loaded kernels of the current context, because the context is about to die. */
+void kernels_forget(void);
+
+/* Fills, and waits until it is done. */
+CUresult fill_now(CUdeviceptr ptr, uint32_t value, size_t words);
+
+/* How many of the words are not value, by copying them to the host; does not wait for other work.
+ * SIZE_MAX where the copy fails. */
+size_t words_other(CUdeviceptr ptr, uint32_t value, size_t words);
+
+/* Free memory of the device in bytes. Fails the test where the driver does not say. */
+size_t memory_free_bytes(void);
+
+#endif

@@ -1,0 +1,374 @@
+/* Several contexts and devices, and memory whose context dies. */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(contexts, .init = conform_start, .timeout = 30);
+
+/* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
+static CUcontext context_create(CUdevice on)
+{
+    typedef CUresult (*create_fn)(CUcontext *, unsigned int, CUdevice);
+    create_fn create = (create_fn)driver_lookup("cuCtxCreate", 11000, 0);
+    CUcontext created = NULL;
+
+    cr_assert(create, "no cuCtxCreate");
+    OK(create(&created, 0, on));
+    return created;
+}
+
+Test(contexts, memory_belongs_to_the_context_that_was_current)
+{
+    CUcontext second = context_create(device), owner = NULL;
+    CUdeviceptr ptr = 0, first = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, ptr));
+    cr_assert_eq(owner, second);
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&first, 4096));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, first));
+    cr_assert_eq(owner, context);
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, ptr + 100));
+    cr_assert_eq(owner, second);
+    OK(cuMemFree(ptr));
+    OK(cuMemFree(first));
+    OK(cuCtxDestroy(second));
+}
+
+Test(contexts, another_context_may_free)
+{
+    CUcontext second = context_create(device);
+    CUdeviceptr ptr[6];
+
+    for (int i = 0; i < 6; i++)
+        OK(cuMemAlloc(&ptr[i], (size_t)4096 << 2 * i));
+    OK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 6; i++) {
+        OK(cuMemFree(ptr[i]));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(ptr[i]));
+    }
+    OK(cuCtxDestroy(second));
+}
+
+/* The free covers the owner's work even where another context is current. */
+Test(contexts, a_free_from_another_context_still_waits_for_the_owners_kernels)
+{
+    CUcontext second = context_create(device);
+    CUstream user = new_stream(), filler;
+    CUdeviceptr old = 0, fresh = 0;
+
+    OK(cuCtxSetCurrent(context));
+    filler = new_stream();
+    OK(launch_spin(filler, 1));
+    for (int i = 0; i < 12; i++) {
+        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
+
+        OK(cuCtxSetCurrent(second));
+        OK(cuMemAlloc(&old, size));
+        OK(launch_spin_fill(user, old, 1, size / 4, 5 * MILLISECOND));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemFree(old));
+        OK(cuMemAlloc(&fresh, size));
+        OK(launch_fill(filler, fresh, 2, size / 4));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(second));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(context));
+        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
+        OK(cuMemFree(fresh));
+    }
+    OK(cuCtxDestroy(second));
+}
+
+/* cuMemAlloc memory of one context used by another: the free must be behind both. */
+Test(contexts, memory_used_by_two_contexts)
+{
+    CUcontext second = context_create(device);
+    CUstream user = new_stream();
+    CUdeviceptr shared = 0;
+
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&shared, MIB));
+    OK(fill_now(shared, 7, MIB / 4));
+    OK(cuCtxSetCurrent(second));
+    OK(launch_spin_fill(user, shared, 8, MIB / 4, MILLISECOND));
+    OK(cuStreamSynchronize(user));
+    cr_assert_eq(words_other(shared, 8, MIB / 4), 0);
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(words_other(shared, 8, MIB / 4), 0);
+    OK(cuMemFree(shared));
+    OK(cuCtxDestroy(second));
+}
+
+static void check_gone(CUdeviceptr ptr, const char *how)
+{
+    unsigned int type = 0;
+    CUresult range = cuMemGetAddressRange(NULL, NULL, ptr);
+    CUresult attribute = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
+    CUresult freed = cuMemFree(ptr);
+
+    probe("memory_of_a_dead_context", "%s: range %s attribute %s free %s", how, result_name(range),
+          result_name(attribute), result_name(freed));
+    FAILS(range);
+    FAILS(attribute);
+    FAILS(freed);
+}
+
+Test(contexts, destroying_a_context_takes_its_memory)
+{
+    CUdeviceptr large = 0, small = 0, kept = 0;
+    CUcontext second;
+    size_t before;
+
+    OK(cuMemAlloc(&kept, 4096));
+    OK(fill_now(kept, 3, 1024));
+    for (int i = 0; i < 4; i++) {
+        OK(cuCtxSetCurrent(context));
+        before = memory_free_bytes();
+        second = context_create(device);
+        OK(cuMemAlloc(&large, 64 * MIB));
+        OK(cuMemAlloc(&small, 512));
+        OK(fill_now(large, 1, 16 * MIB));
+        kernels_forget();
+        OK(cuCtxDestroy(second));
+        OK(cuCtxSetCurrent(context));
+        check_gone(large, "destroyed");
+        check_gone(small, "destroyed");
+        cr_assert_geq(memory_free_bytes() + 8 * MIB, before, "round %d", i);
+        cr_assert_eq(words_other(kept, 3, 1024), 0, "another context's memory changed");
+    }
+    OK(cuMemFree(kept));
+}
+
+Test(contexts, destroying_a_context_with_work_under_way)
+{
+    CUstream filler = new_stream();
+    CUdeviceptr old = 0, fresh[4];
+
+    OK(launch_spin(filler, 1));
+    for (int i = 0; i < 4; i++) {
+        CUcontext second = context_create(device);
+        CUstream user = new_stream();
+
+        OK(cuMemAlloc(&old, 2 * MIB));
+        OK(launch_spin_fill(user, old, 1, MIB / 2, 10 * MILLISECOND));
+        kernels_forget();
+        OK(cuCtxDestroy(second));
+        OK(cuCtxSetCurrent(context));
+        for (int k = 0; k < 4; k++) {
+            OK(cuMemAlloc(&fresh[k], 2 * MIB));
+            OK(launch_fill(filler, fresh[k], 2, MIB / 2));
+        }
+        OK(cuStreamSynchronize(filler));
+        sleep_ms(20);
+        for (int k = 0; k < 4; k++) {
+            cr_assert_eq(words_other(fresh[k], 2, MIB / 2), 0);
+            OK(cuMemFree(fresh[k]));
+        }
+    }
+}
+
+Test(contexts, reset_of_the_primary_context_takes_its_memory)
+{
+    CUdeviceptr large = 0, small = 0, fresh = 0;
+
+    OK(cuMemAlloc(&large, 8 * MIB));
+    OK(cuMemAlloc(&small, 512));
+    OK(fill_now(large, 1, 2 * MIB));
+    kernels_forget();
+    OK(cuDevicePrimaryCtxReset(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    check_gone(large, "reset");
+    check_gone(small, "reset");
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemAlloc(&fresh, 8 * MIB));
+        OK(fill_now(fresh, 9, 2 * MIB));
+        cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
+        OK(cuMemFree(fresh));
+    }
+}
+
+Test(contexts, the_last_release_of_the_primary_context_takes_its_memory)
+{
+    CUdeviceptr ptr = 0, fresh = 0;
+
+    OK(cuMemAlloc(&ptr, 8 * MIB));
+    OK(fill_now(ptr, 1, 2 * MIB));
+    kernels_forget();
+    OK(cuDevicePrimaryCtxRelease(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    check_gone(ptr, "released");
+    OK(cuMemAlloc(&fresh, 8 * MIB));
+    OK(fill_now(fresh, 9, 2 * MIB));
+    cr_assert_eq(words_other(fresh, 9, 2 * MIB), 0);
+    OK(cuMemFree(fresh));
+}
+
+/* The forms without a version end memory just the same. */
+static void older_primary_call(const char *name)
+{
+    CUresult (*call)(CUdevice) = (CUresult(*)(CUdevice))driver_lookup(name, 7000, 0);
+    CUdeviceptr ptr = 0;
+
+    cr_assert(call, "%s is missing", name);
+    OK(cuMemAlloc(&ptr, 8 * MIB));
+    OK(call(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    check_gone(ptr, name);
+}
+
+Test(contexts, older_form_of_the_reset)
+{
+    older_primary_call("cuDevicePrimaryCtxReset");
+}
+
+Test(contexts, older_form_of_the_release)
+{
+    older_primary_call("cuDevicePrimaryCtxRelease");
+}
+
+Test(contexts, older_form_of_the_destroy)
+{
+    CUresult (*destroy)(CUcontext) = (CUresult(*)(CUcontext))driver_lookup("cuCtxDestroy", 2000, 0);
+    CUcontext second = context_create(device);
+    CUdeviceptr ptr = 0;
+
+    cr_assert(destroy, "cuCtxDestroy is missing");
+    OK(cuMemAlloc(&ptr, 8 * MIB));
+    OK(destroy(second));
+    OK(cuCtxSetCurrent(context));
+    check_gone(ptr, "cuCtxDestroy");
+}
+
+Test(contexts, a_release_that_is_not_the_last_takes_nothing)
+{
+    CUdeviceptr ptr = 0;
+    CUcontext again = NULL;
+
+    OK(cuDevicePrimaryCtxRetain(&again, device));
+    cr_assert_eq(again, context);
+    OK(cuMemAlloc(&ptr, 8 * MIB));
+    OK(fill_now(ptr, 4, 2 * MIB));
+    OK(cuDevicePrimaryCtxRelease(device));
+    cr_assert_eq(words_other(ptr, 4, 2 * MIB), 0);
+    OK(cuMemFree(ptr));
+}
+
+/* ---- several devices ---- */
+
+static int devices(void)
+{
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    return count;
+}
+
+Test(contexts, each_device_has_its_own_memory)
+{
+    CUcontext primary[2] = {NULL, NULL}, owner = NULL;
+    CUdeviceptr ptr[2][3];
+    int ordinal = -1;
+
+    if (devices() < 2)
+        cr_skip_test("one device");
+    for (int d = 0; d < 2; d++) {
+        OK(cuDevicePrimaryCtxRetain(&primary[d], d));
+        OK(cuCtxSetCurrent(primary[d]));
+        for (int i = 0; i < 3; i++) {
+            OK(cuMemAlloc(&ptr[d][i], (size_t)4096 << 5 * i));
+            OK(fill_now(ptr[d][i], (uint32_t)(d * 10 + i), 1024));
+        }
+    }
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++) {
+            OK(cuCtxSetCurrent(primary[d]));
+            cr_assert_eq(words_other(ptr[d][i], (uint32_t)(d * 10 + i), 1024), 0);
+            OK(cuCtxSetCurrent(primary[!d]));
+            OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr[d][i]));
+            cr_assert_eq(ordinal, d);
+            OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, ptr[d][i]));
+            cr_assert_eq(owner, primary[d]);
+            OK(cuMemFree(ptr[d][i])); /* with the other device current */
+        }
+}
+
+Test(contexts, free_memory_is_counted_per_device)
+{
+    CUcontext second = NULL;
+    CUdeviceptr ptr = 0;
+    size_t here, there;
+
+    if (devices() < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    there = memory_free_bytes();
+    OK(cuCtxSetCurrent(context));
+    here = memory_free_bytes();
+    OK(cuMemAlloc(&ptr, 64 * MIB));
+    cr_assert_leq(memory_free_bytes(), here - 64 * MIB);
+    OK(cuCtxSetCurrent(second));
+    cr_assert_eq(memory_free_bytes(), there);
+    OK(cuMemFree(ptr));
+    OK(cuCtxSetCurrent(context));
+}
+
+/* A free does not wait for another device's kernels, with or without the shim. */
+Test(contexts, a_free_does_not_wait_for_another_device)
+{
+    CUcontext second = NULL;
+    CUdeviceptr ptr = 0;
+    CUstream stream;
+    uint64_t start, took;
+
+    if (devices() < 2)
+        cr_skip_test("one device");
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    stream = new_stream();
+    OK(launch_spin(stream, MILLISECOND));
+    OK(cuStreamSynchronize(stream));
+    OK(launch_spin(stream, 600 * MILLISECOND));
+    OK(cuCtxSetCurrent(context));
+    start = now_ns();
+    OK(cuMemFree(ptr));
+    took = now_ns() - start;
+    cr_assert_lt(took, 300 * MILLISECOND);
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxSynchronize());
+}
+
+Test(contexts, copies_between_devices)
+{
+    CUcontext second = NULL;
+    CUdeviceptr here = 0, there = 0;
+    CUresult plain;
+
+    if (devices() < 2)
+        cr_skip_test("one device");
+    OK(cuMemAlloc(&here, MIB));
+    OK(fill_now(here, 1, MIB / 4));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&there, MIB));
+    OK(fill_now(there, 2, MIB / 4));
+    OK(cuMemcpyPeer(there, second, here, context, MIB));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(there, 1, MIB / 4), 0);
+    OK(fill_now(there, 3, MIB / 4));
+    OK(cuCtxSetCurrent(context));
+    plain = cuMemcpyDtoD(here, there, MIB);
+    probe("copy_from_another_device_without_peer_access", "%s", result_name(plain));
+    if (!under_shim()) { /* the copies are not hooked yet */
+        CHECK(CUDA_SUCCESS, plain);
+        cr_assert_eq(words_other(here, 3, MIB / 4), 0);
+    }
+    OK(cuMemFree(here));
+    OK(cuMemFree(there));
+}

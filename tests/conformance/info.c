@@ -1,0 +1,485 @@
+/* cuMemGetInfo, cuPointerGetAttribute(s), cuMemRetainAllocationHandle. */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+TestSuite(info, .init = conform_start, .timeout = 30);
+
+/* ---- memory info ---- */
+
+/* Other processes on a real device allocate too: a few tries, each with its own before and after.
+ */
+Test(info, free_memory_drops_by_an_allocation_and_comes_back)
+{
+    size_t before = 0, during = 0, after = 0;
+    CUdeviceptr ptr = 0;
+
+    for (int i = 0; i < 5; i++) {
+        before = memory_free_bytes();
+        OK(cuMemAlloc(&ptr, 64 * MIB));
+        during = memory_free_bytes();
+        OK(cuMemFree(ptr));
+        OK(cuCtxSynchronize());
+        after = memory_free_bytes();
+        if (before - during == 64 * MIB && after == before)
+            break;
+    }
+    cr_assert_eq(before - during, 64 * MIB, "dropped by %zd", (ssize_t)(before - during));
+    cr_assert_eq(after, before, "%zd after the free", (ssize_t)(after - before));
+}
+
+Test(info, freed_memory_counts_as_free_when_its_work_is_done)
+{
+    CUdeviceptr ptr[16];
+    size_t before = 0, after = 0;
+    CUstream stream = new_stream();
+
+    OK(launch_spin(stream, MILLISECOND)); /* loads the kernels, which takes memory */
+    OK(cuCtxSynchronize());
+    before = memory_free_bytes();
+    for (int i = 0; i < 16; i++)
+        OK(cuMemAlloc(&ptr[i], 8 * MIB));
+    OK(launch_spin_fill(stream, ptr[3], 1, 100, 20 * MILLISECOND));
+    for (int i = 0; i < 16; i++)
+        OK(cuMemFree(ptr[i]));
+    OK(cuCtxSynchronize());
+    after = memory_free_bytes();
+    cr_assert_geq(after + 2 * MIB, before, "%zd bytes missing", (ssize_t)(before - after));
+}
+
+Test(info, total_is_more_than_free)
+{
+    size_t free_bytes = 0, total = 0, of_device = 0;
+
+    OK(cuMemGetInfo(&free_bytes, &total));
+    OK(cuDeviceTotalMem(&of_device, device));
+    cr_assert_leq(free_bytes, total);
+    probe("total_equals_device_total", "%d", total == of_device);
+}
+
+Test(info, memory_info_without_an_output)
+{
+    size_t bytes = 0;
+
+    probe("mem_info_without_free", "%s", result_name(cuMemGetInfo(NULL, &bytes)));
+    probe("mem_info_without_total", "%s", result_name(cuMemGetInfo(&bytes, NULL)));
+}
+
+Test(info, memory_comes_back_after_async_frees)
+{
+    CUstream stream = new_stream();
+    CUmemoryPool pool = NULL;
+    CUdeviceptr ptr[8];
+    size_t before, after;
+
+    OK(cuDeviceGetDefaultMemPool(&pool, device));
+    OK(cuMemAllocAsync(&ptr[0], MIB, stream));
+    OK(cuMemFreeAsync(ptr[0], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolTrimTo(pool, 0));
+    before = memory_free_bytes();
+    for (int i = 0; i < 8; i++)
+        OK(cuMemAllocAsync(&ptr[i], 16 * MIB, stream));
+    cr_assert_leq(memory_free_bytes(), before - 96 * MIB);
+    for (int i = 0; i < 8; i++)
+        OK(cuMemFreeAsync(ptr[i], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuCtxSynchronize());
+    after = memory_free_bytes();
+    probe("async_memory_missing_after_trim", "%zd KiB", (ssize_t)(before - after) / 1024);
+    cr_assert_geq(after + 32 * MIB, before);
+}
+
+/* ---- attributes ---- */
+
+static CUresult attribute(CUpointer_attribute which, CUdeviceptr ptr, unsigned long long *ret)
+{
+    unsigned long long data[4] = {0};
+    CUresult r = cuPointerGetAttribute(data, which, ptr);
+
+    *ret = data[0];
+    return r;
+}
+
+/* The attribute's value; the test fails where the driver has none. */
+static unsigned long long value_of(CUpointer_attribute which, CUdeviceptr ptr)
+{
+    unsigned long long value = 0;
+    CUresult r = attribute(which, ptr, &value);
+
+    cr_assert_eq(r, CUDA_SUCCESS, "attribute %d: %s", (int)which, result_name(r));
+    return value;
+}
+
+/* All results and those values that are the same in every process, on one line. */
+static void probe_attributes(const char *what, CUdeviceptr ptr)
+{
+    char line[900];
+    size_t at = 0;
+
+    for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which <= 21; which++) {
+        unsigned long long value = 0;
+        CUresult r = attribute((CUpointer_attribute)which, ptr, &value);
+        bool telling = which != CU_POINTER_ATTRIBUTE_P2P_TOKENS &&
+                       which != CU_POINTER_ATTRIBUTE_BUFFER_ID &&
+                       which != CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
+
+        if (r != CUDA_SUCCESS)
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:e%d", which, (int)r);
+        else if (!telling)
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ok", which);
+        else if (value > (1ull << 32) && value - ptr < (1ull << 32))
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ptr+%llu", which, value - ptr);
+        else if (value > (1ull << 32) && ptr - value < (1ull << 32))
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ptr-%llu", which, ptr - value);
+        else if (value == (uintptr_t)context)
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:context", which);
+        else if (value > (1ull << 32))
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:pointer", which);
+        else
+            at += (size_t)snprintf(line + at, sizeof line - at, " %d:%llu", which, value);
+    }
+    probe(what, "%s", line);
+}
+
+static void check_plain_attributes(CUdeviceptr ptr, CUdeviceptr base, size_t size)
+{
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr), CU_MEMORYTYPE_DEVICE);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, ptr), ptr);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr), 1);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, ptr), base);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_RANGE_SIZE, ptr), size);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MAPPED, ptr), 1);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr), 0);
+    cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr), 0);
+}
+
+Test(info, attributes_of_plain_memory)
+{
+    static const size_t size[] = {4096, 512, 2 * MIB, 5 * MIB};
+    unsigned long long host;
+
+    for (int i = 0; i < 4; i++) {
+        CUdeviceptr ptr = 0;
+
+        OK(cuMemAlloc(&ptr, size[i]));
+        check_plain_attributes(ptr, ptr, size[i]);
+        check_plain_attributes(ptr + size[i] - 4, ptr, size[i]);
+        cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr),
+                     value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr + size[i] - 4));
+        CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, ptr, &host));
+        probe_attributes(size[i] < MIB ? "attributes_plain_small" : "attributes_plain_large", ptr);
+        OK(cuMemFree(ptr));
+    }
+}
+
+Test(info, attributes_of_pitched_memory)
+{
+    CUdeviceptr ptr = 0;
+    size_t pitch = 0, size = 0;
+
+    OK(cuMemAllocPitch(&ptr, &pitch, 1000, 10, 4));
+    OK(cuMemGetAddressRange(NULL, &size, ptr));
+    check_plain_attributes(ptr + 1024, ptr, size);
+    probe_attributes("attributes_pitch", ptr);
+    OK(cuMemFree(ptr));
+}
+
+Test(info, attributes_of_async_memory)
+{
+    CUmemoryPool pool = NULL;
+    CUdeviceptr ptr = 0;
+
+    OK(cuDeviceGetDefaultMemPool(&pool, device));
+    OK(cuMemAllocAsync(&ptr, 8192, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr), CU_MEMORYTYPE_DEVICE);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr), 0);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr), (uintptr_t)pool);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, ptr + 4), ptr + 4);
+    probe_attributes("attributes_async", ptr);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+}
+
+Test(info, attributes_of_host_memory)
+{
+    void *host = NULL;
+    CUdeviceptr ptr;
+
+    OK(cuMemAllocHost(&host, 8192));
+    ptr = (CUdeviceptr)(uintptr_t)host;
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr), CU_MEMORYTYPE_HOST);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_HOST_POINTER, ptr), ptr);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
+    probe_attributes("attributes_host", ptr);
+    OK(cuMemFreeHost(host));
+}
+
+Test(info, attributes_of_managed_memory)
+{
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAllocManaged(&ptr, 8192, CU_MEM_ATTACH_GLOBAL));
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr), 1);
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
+    probe_attributes("attributes_managed", ptr);
+    OK(cuMemFree(ptr));
+}
+
+Test(info, attributes_of_no_memory)
+{
+    unsigned long long value;
+    CUdeviceptr ptr = 0;
+
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE, &value));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_CONTEXT, NOWHERE, &value));
+    probe_attributes("attributes_unknown", NOWHERE);
+    probe_attributes("attributes_null", 0);
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(cuMemFree(ptr));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr, &value));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_CONTEXT, ptr, &value));
+    probe_attributes("attributes_freed", ptr);
+    OK(cuMemAlloc(&ptr, 512));
+    OK(cuMemFree(ptr));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_CONTEXT, ptr, &value));
+    probe_attributes("attributes_freed_small", ptr);
+}
+
+Test(info, bad_attribute_calls)
+{
+    CUdeviceptr ptr = 0;
+    unsigned long long value;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute((CUpointer_attribute)4711, ptr, &value));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute((CUpointer_attribute)0, ptr, &value));
+    CHECK(CUDA_ERROR_INVALID_VALUE,
+          cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
+    OK(cuMemFree(ptr));
+}
+
+Test(info, every_allocation_has_its_own_buffer_id)
+{
+    enum { BLOCKS = 200 };
+    unsigned long long seen[BLOCKS];
+
+    for (int i = 0; i < BLOCKS; i++) {
+        CUdeviceptr ptr = 0;
+
+        OK(cuMemAlloc(&ptr, i % 2 ? 4096 : 2 * MIB));
+        seen[i] = value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
+        for (int k = 0; k < i; k++)
+            cr_assert_neq(seen[k], seen[i], "allocations %d and %d", k, i);
+        OK(cuMemFree(ptr));
+    }
+}
+
+Test(info, blocks_that_live_together_have_their_own_buffer_ids)
+{
+    CUdeviceptr plain = 0, other = 0, async = 0, managed = 0;
+
+    OK(cuMemAlloc(&plain, 512));
+    OK(cuMemAlloc(&other, 512));
+    OK(cuMemAllocAsync(&async, 512, CU_STREAM_LEGACY));
+    OK(cuMemAllocManaged(&managed, 512, CU_MEM_ATTACH_GLOBAL));
+    cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, plain),
+                  value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
+    cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, plain),
+                  value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, async));
+    cr_assert_neq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, plain),
+                  value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, managed));
+    OK(cuMemFree(managed));
+    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+    OK(cuMemFree(other));
+    OK(cuMemFree(plain));
+}
+
+/* ---- the plural form ---- */
+
+struct several {
+    CUcontext owner;
+    unsigned int type;
+    CUdeviceptr device_pointer;
+    void *host_pointer;
+    unsigned long long id;
+    unsigned int managed;
+    int ordinal;
+    CUdeviceptr start;
+    size_t size;
+    unsigned int mapped, legacy;
+    unsigned long long handle_types; /* 64 bits, or 32 of them */
+    CUmemoryPool pool;
+};
+
+#define ATTRIBUTES 13
+
+static CUresult ask_several(CUdeviceptr ptr, struct several *ret)
+{
+    CUpointer_attribute which[ATTRIBUTES] = {CU_POINTER_ATTRIBUTE_CONTEXT,
+                                             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                             CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                             CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                             CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                             CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                             CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                             CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                             CU_POINTER_ATTRIBUTE_MAPPED,
+                                             CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                             CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                             CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void *data[ATTRIBUTES];
+
+    memset(ret, 0xff, sizeof *ret);
+    ret->managed = ret->mapped = ret->legacy = 0;
+    ret->handle_types = 0;
+    data[0] = &ret->owner;
+    data[1] = &ret->type;
+    data[2] = &ret->device_pointer;
+    data[3] = &ret->host_pointer;
+    data[4] = &ret->id;
+    data[5] = &ret->managed;
+    data[6] = &ret->ordinal;
+    data[7] = &ret->start;
+    data[8] = &ret->size;
+    data[9] = &ret->mapped;
+    data[10] = &ret->legacy;
+    data[11] = &ret->handle_types;
+    data[12] = &ret->pool;
+    return cuPointerGetAttributes(ATTRIBUTES, which, data, ptr);
+}
+
+static void probe_several(const char *name, CUresult r, const struct several *s)
+{
+    probe(name,
+          "%s owner %d type %u device %d host %d id %d managed %u ordinal %d start %d size %zd"
+          " mapped %u legacy %u handles %llu pool %d",
+          result_name(r), s->owner == context ? 2 : s->owner != NULL, s->type,
+          s->device_pointer != 0, s->host_pointer != NULL, s->id != 0, s->managed & 0xff,
+          s->ordinal, s->start != 0, (ssize_t)s->size, s->mapped & 0xff, s->legacy & 0xff,
+          s->handle_types, s->pool != NULL);
+}
+
+Test(info, several_attributes_of_plain_memory)
+{
+    CUdeviceptr ptr = 0;
+    struct several s;
+
+    OK(cuMemAlloc(&ptr, 12000));
+    OK(ask_several(ptr + 40, &s));
+    cr_assert_eq(s.owner, context);
+    cr_assert_eq(s.type, CU_MEMORYTYPE_DEVICE);
+    cr_assert_eq(s.device_pointer, ptr + 40);
+    cr_assert_null(s.host_pointer, "a failed item is not zeroed");
+    cr_assert_eq(s.id, value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
+    cr_assert_eq(s.managed & 0xff, 0);
+    cr_assert_eq(s.ordinal, 0);
+    cr_assert_eq(s.start, ptr);
+    cr_assert_eq(s.size, 12000);
+    cr_assert_eq(s.mapped & 0xff, 1);
+    cr_assert_eq(s.legacy & 0xff, 1);
+    cr_assert_eq(s.handle_types, 0);
+    cr_assert_null(s.pool);
+    OK(cuMemFree(ptr));
+}
+
+Test(info, several_attributes_of_other_memory)
+{
+    CUdeviceptr ptr = 0;
+    struct several s;
+    CUresult r;
+
+    r = ask_several(NOWHERE, &s);
+    probe_several("several_unknown", r, &s);
+    CHECK(CUDA_SUCCESS, r);
+    cr_assert_null(s.owner);
+    cr_assert_eq(s.type, 0);
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(cuMemFree(ptr));
+    r = ask_several(ptr, &s);
+    probe_several("several_freed", r, &s);
+    CHECK(CUDA_SUCCESS, r);
+    cr_assert_null(s.owner);
+    cr_assert_eq(s.type, 0);
+    OK(cuMemAllocManaged(&ptr, 4096, CU_MEM_ATTACH_GLOBAL));
+    OK(ask_several(ptr, &s));
+    cr_assert_eq(s.owner, context);
+    cr_assert_eq(s.managed & 0xff, 1);
+    OK(cuMemFree(ptr));
+    OK(cuMemAllocAsync(&ptr, 4096, CU_STREAM_LEGACY));
+    OK(ask_several(ptr, &s));
+    cr_assert_null(s.owner);
+    cr_assert_eq(s.type, CU_MEMORYTYPE_DEVICE);
+    cr_assert_not_null(s.pool);
+    probe_several("several_async", CUDA_SUCCESS, &s);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+}
+
+Test(info, bad_calls_for_several_attributes)
+{
+    CUpointer_attribute none = (CUpointer_attribute)4711;
+    CUpointer_attribute which = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    unsigned long long id = 0;
+    void *data[] = {&id};
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    probe("several_none", "%s", result_name(cuPointerGetAttributes(0, &which, data, ptr)));
+    probe("several_unknown_attribute", "%s",
+          result_name(cuPointerGetAttributes(1, &none, data, ptr)));
+    FAILS(cuPointerGetAttributes(1, NULL, data, ptr));
+    FAILS(cuPointerGetAttributes(1, &which, NULL, ptr));
+    OK(cuPointerGetAttributes(1, &which, data, ptr));
+    cr_assert_eq(id, value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
+    OK(cuMemFree(ptr));
+}
+
+/* ---- retain, sync_memops, dma-buf ---- */
+
+Test(info, allocation_handles_are_for_vmm_memory_only)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr plain = 0, large = 0, async = 0;
+
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemAlloc(&large, 4 * MIB));
+    OK(cuMemAllocAsync(&async, 4 * MIB, CU_STREAM_LEGACY));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)plain));
+    CHECK(CUDA_ERROR_INVALID_VALUE,
+          cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(large + 2 * MIB)));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)async));
+    FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)NOWHERE));
+    OK(cuMemFree(plain));
+    OK(cuMemFree(large));
+    FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)large));
+    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+}
+
+Test(info, sync_memops_can_be_set)
+{
+    unsigned int on = 1;
+    CUdeviceptr plain = 0, async = 0;
+    CUresult of_plain, of_async;
+
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemAllocAsync(&async, 4096, CU_STREAM_LEGACY));
+    of_plain = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, plain);
+    of_async = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, async);
+    probe("sync_memops", "plain %s async %s", result_name(of_plain), result_name(of_async));
+    if (!under_shim()) { /* cuPointerSetAttribute is not hooked yet */
+        CHECK(CUDA_SUCCESS, of_plain);
+        CHECK(CUDA_SUCCESS, of_async);
+    }
+    OK(cuMemFree(plain));
+    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+}

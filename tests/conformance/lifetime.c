@@ -1,0 +1,324 @@
+/*
+ * Who owns shared memory when one side frees it, leaves or is killed. What an opener reads stays
+ * what was there; what nobody holds any more comes back.
+ */
+#include "peer.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(lifetime, .init = conform_start, .timeout = 60);
+
+#define HERE  0x33333333u
+#define THERE 0x44444444u
+
+/* Waits until free memory is at least `bytes`; 0 where it came, else what is missing. */
+static size_t wait_for_free(size_t bytes, unsigned int ms)
+{
+    uint64_t end = now_ns() + ms * MILLISECOND;
+    size_t seen;
+
+    while ((seen = memory_free_bytes()) < bytes && now_ns() < end)
+        sleep_ms(20);
+    return seen < bytes ? bytes - seen : 0;
+}
+
+static uint32_t peer_other(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    uint32_t count = UINT32_MAX;
+
+    OK(peer_count_other(peer, ptr, value, words, &count));
+    return count;
+}
+
+static void exporter_frees(struct peer *peer, enum memory_kind kind, size_t size)
+{
+    CUdeviceptr ptr = 0, opened = 0, again[6];
+    CUipcMemHandle handle;
+
+    OK(memory_alloc(kind, &ptr, size));
+    OK(fill_now(ptr, HERE, size / 4));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &opened));
+    OK(memory_free(kind, ptr));
+    cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "%zu bytes changed by the free",
+                 size);
+    /* New owners: none may be given what the peer still reads and writes. */
+    for (int i = 0; i < 6; i++) {
+        OK(memory_alloc(i % 2 ? kind : MEMORY_PLAIN, &again[i], size));
+        OK(fill_now(again[i], 0xbadu + (uint32_t)i, size / 4));
+    }
+    cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "%zu bytes: a new owner's words",
+                 size);
+    OK(peer_fill(peer, opened, THERE, size / 4));
+    for (int i = 0; i < 6; i++) {
+        cr_assert_eq(words_other(again[i], 0xbadu + (uint32_t)i, size / 4), 0,
+                     "%zu bytes: the opener writes into a new owner's block", size);
+        OK(memory_free(i % 2 ? kind : MEMORY_PLAIN, again[i]));
+    }
+    OK(peer_close(peer, opened));
+    OK(cuCtxSynchronize());
+}
+
+/* Large memory natively too: the opener's mapping keeps it. */
+Test(lifetime, large_memory_outlives_the_exporters_free)
+{
+    struct peer *peer = peer_start(-1);
+
+    exporter_frees(peer, MEMORY_PLAIN, 4 * MIB);
+    exporter_frees(peer, MEMORY_PLAIN, 2 * MIB);
+    exporter_frees(peer, MEMORY_PITCH, 8 * MIB);
+    peer_quit(peer);
+}
+
+Test(lifetime, small_and_async_memory_outlives_the_exporters_free_under_the_shim)
+{
+    struct peer *peer;
+
+    if (!under_shim())
+        cr_skip_test("natively a freed small block is given to the next owner");
+    peer = peer_start(-1);
+    exporter_frees(peer, MEMORY_PLAIN, 512);
+    exporter_frees(peer, MEMORY_PLAIN, 64 * KIB);
+    exporter_frees(peer, MEMORY_ASYNC, 512);
+    exporter_frees(peer, MEMORY_ASYNC, 3 * MIB);
+    peer_quit(peer);
+}
+
+/* What the shim is for: natively the next owner's words turn up at the opener. */
+Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, next = 0, opened = 0;
+    CUipcMemHandle handle;
+    uint32_t foreign;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(fill_now(ptr, HERE, 1024));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &opened));
+    OK(cuMemFree(ptr));
+    OK(cuMemAlloc(&next, 4096));
+    OK(fill_now(next, 0xbad, 1024));
+    foreign = peer_other(peer, opened, HERE, 1024);
+    probe("foreign_words_at_the_opener", "%u", foreign);
+    if (under_shim())
+        cr_assert_eq(foreign, 0);
+    OK(peer_close(peer, opened));
+    OK(cuMemFree(next));
+    peer_quit(peer);
+}
+
+static void exporter_leaves(bool killed, size_t size)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr theirs = 0, opened = 0;
+    CUipcMemHandle handle;
+
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, size));
+    OK(peer_fill(peer, theirs, THERE, size / 4));
+    OK(peer_share(peer, theirs, &handle));
+    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    cr_assert_eq(words_other(opened, THERE, size / 4), 0);
+    if (killed)
+        peer_kill(peer);
+    else
+        peer_quit(peer);
+    cr_assert_eq(words_other(opened, THERE, size / 4), 0, "%zu bytes", size);
+    OK(fill_now(opened, HERE, size / 4));
+    cr_assert_eq(words_other(opened, HERE, size / 4), 0);
+    OK(cuIpcCloseMemHandle(opened));
+}
+
+Test(lifetime, memory_outlives_the_exporters_exit)
+{
+    exporter_leaves(false, 4 * MIB);
+    exporter_leaves(false, 4 * KIB);
+}
+
+Test(lifetime, memory_outlives_the_exporters_death)
+{
+    exporter_leaves(true, 4 * MIB);
+    exporter_leaves(true, 4 * KIB);
+}
+
+Test(lifetime, a_dead_exporters_handle_is_refused)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr theirs = 0, opened = 0;
+    CUipcMemHandle handle;
+
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
+    OK(peer_share(peer, theirs, &handle));
+    peer_kill(peer);
+    FAILS(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+}
+
+/* A freed block that an opener held comes back when the opener is gone, however it went. */
+static void opener_leaves(bool killed, bool busy)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, opened = 0, warm = 0;
+    CUipcMemHandle handle;
+    size_t before, missing;
+
+    OK(cuMemAlloc(&warm, MIB));
+    OK(fill_now(warm, 1, 16));
+    OK(peer_alloc(peer, MEMORY_PLAIN, &opened, MIB)); /* the peer's context is up */
+    OK(peer_fill(peer, opened, 1, 16));
+    OK(peer_free(peer, MEMORY_PLAIN, opened));
+    OK(cuMemAlloc(&ptr, 128 * MIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &opened));
+    before = memory_free_bytes();
+    if (busy)
+        OK(peer_spin_fill(peer, opened, THERE, MIB, 50 * MILLISECOND));
+    OK(cuMemFree(ptr));
+    OK(cuCtxSynchronize());
+    probe("freed_memory_an_opener_holds_counts_as_free", "%d",
+          memory_free_bytes() >= before + 126 * MIB);
+    if (under_shim())
+        cr_assert_lt(memory_free_bytes(), before + 126 * MIB, "free while a peer holds it");
+    if (killed)
+        peer_kill(peer);
+    else
+        peer_quit(peer);
+    missing = wait_for_free(before + 126 * MIB, 10000);
+    cr_assert_eq(missing, 0, "%zu bytes did not come back", missing);
+    OK(cuMemFree(warm));
+}
+
+Test(lifetime, memory_comes_back_when_the_opener_exits)
+{
+    opener_leaves(false, false);
+}
+
+Test(lifetime, memory_comes_back_when_the_opener_is_killed)
+{
+    opener_leaves(true, false);
+    opener_leaves(true, true);
+}
+
+Test(lifetime, memory_comes_back_when_the_opener_closes)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, opened = 0;
+    CUipcMemHandle handle;
+    size_t before, missing;
+
+    OK(cuMemAlloc(&ptr, 128 * MIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &opened));
+    before = memory_free_bytes();
+    OK(cuMemFree(ptr));
+    OK(peer_close(peer, opened));
+    missing = wait_for_free(before + 126 * MIB, 10000);
+    cr_assert_eq(missing, 0, "%zu bytes did not come back", missing);
+    peer_quit(peer);
+}
+
+/* A killed opener's kernel goes on for a moment: nobody may have the memory until it is over. */
+Test(lifetime, a_killed_openers_kernel_never_writes_into_a_new_owner)
+{
+    CUdeviceptr ptr = 0, opened = 0, next[8];
+    CUipcMemHandle handle;
+
+    for (int round = 0; round < 3; round++) {
+        size_t size = round == 0 ? 64 * KIB : 2 * MIB;
+        struct peer *peer = peer_start(-1);
+
+        if (!under_shim() && size < MIB) {
+            peer_quit(peer);
+            continue; /* natively a small block has its next owner at once */
+        }
+        OK(cuMemAlloc(&ptr, size));
+        OK(cuIpcGetMemHandle(&handle, ptr));
+        OK(peer_open(peer, &handle, &opened));
+        OK(peer_fill(peer, opened, 1, size / 4)); /* loads the kernels */
+        OK(peer_spin_fill(peer, opened, THERE, size / 4, 30 * MILLISECOND));
+        OK(cuMemFree(ptr));
+        peer_kill(peer);
+        for (int i = 0; i < 8; i++) {
+            OK(cuMemAlloc(&next[i], size));
+            OK(fill_now(next[i], HERE, size / 4));
+        }
+        sleep_ms(120);
+        for (int i = 0; i < 8; i++) {
+            cr_assert_eq(words_other(next[i], HERE, size / 4), 0, "%zu bytes", size);
+            OK(cuMemFree(next[i]));
+        }
+    }
+}
+
+/* A handle whose block was freed: within the grace it opens the old words, later nothing; and
+ * never the words of the block that is at that address now. */
+Test(lifetime, a_stale_handle_never_opens_somebody_elses_memory)
+{
+    static const size_t sizes[] = {4 * KIB, 4 * MIB};
+    struct peer *peer = peer_start(-1);
+
+    for (int i = 0; i < 2; i++) {
+        size_t words = sizes[i] / 4;
+        CUdeviceptr ptr = 0, next = 0, opened = 0;
+        CUipcMemHandle handle;
+        CUresult r;
+
+        OK(cuMemAlloc(&ptr, sizes[i]));
+        OK(fill_now(ptr, HERE, words));
+        OK(cuIpcGetMemHandle(&handle, ptr));
+        OK(cuMemFree(ptr));
+        OK(cuMemAlloc(&next, sizes[i]));
+        OK(fill_now(next, 0xbad, words));
+        r = peer_open(peer, &handle, &opened);
+        probe("stale_handle", "%zu bytes, same address %d: %s", sizes[i], next == ptr,
+              result_name(r));
+        if (under_shim() && r == CUDA_SUCCESS) {
+            cr_assert_eq(peer_other(peer, opened, HERE, words), 0, "the grace lost the words");
+            OK(peer_close(peer, opened));
+        }
+        OK(cuMemFree(next));
+    }
+    peer_quit(peer);
+}
+
+Test(lifetime, a_stale_handle_is_refused_after_the_grace)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, opened = 0;
+    CUipcMemHandle handle;
+    uint64_t end = now_ns() + 8000 * MILLISECOND;
+    CUresult r = CUDA_SUCCESS;
+
+    if (!under_shim())
+        cr_skip_test("grace is the shim's");
+    OK(cuMemAlloc(&ptr, 4 * KIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(cuMemFree(ptr));
+    sleep_ms(1500); /* the default grace is one second; opening within it would renew nothing */
+    while (r == CUDA_SUCCESS && now_ns() < end) {
+        OK(cuMemAlloc(&ptr, 4 * KIB));
+        r = peer_open(peer, &handle, &opened);
+        OK(cuMemFree(ptr));
+        if (r == CUDA_SUCCESS) {
+            OK(peer_close(peer, opened));
+            sleep_ms(300);
+        }
+    }
+    CHECK(CUDA_ERROR_INVALID_VALUE, r);
+    peer_quit(peer);
+}
+
+Test(lifetime, memory_comes_back_when_nobody_opened_it)
+{
+    CUdeviceptr ptr = 0;
+    CUipcMemHandle handle;
+    size_t before, missing;
+
+    OK(cuMemAlloc(&ptr, MIB));
+    before = memory_free_bytes();
+    OK(cuMemFree(ptr));
+    OK(cuMemAlloc(&ptr, 128 * MIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(cuMemFree(ptr));
+    missing = wait_for_free(before, 10000);
+    cr_assert_eq(missing, 0, "%zu bytes did not come back", missing);
+}

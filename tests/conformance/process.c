@@ -1,0 +1,208 @@
+/* The process around the calls: fork, errno, stdout. */
+#include "peer.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TestSuite(process, .init = conform_start, .timeout = 40);
+
+struct child_saw {
+    CUresult alloc, free, async, info, range, attribute, open;
+};
+
+/* In the forked child: no Criterion, no stdio, and out by _exit. */
+static _Noreturn void child(int out, CUdeviceptr ptr, const CUipcMemHandle *handle)
+{
+    struct child_saw saw;
+    CUdeviceptr fresh = 0;
+    size_t a = 0, b = 0;
+    unsigned int type = 0;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    saw.alloc = cuMemAlloc(&fresh, 4096);
+    saw.async = cuMemAllocAsync(&fresh, 4096, CU_STREAM_LEGACY);
+    saw.info = cuMemGetInfo(&a, &b);
+    saw.range = cuMemGetAddressRange(&fresh, &a, ptr);
+    saw.attribute = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
+    saw.open = cuIpcOpenMemHandle(&fresh, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    saw.free = cuMemFree(ptr);
+    _exit(write(out, &saw, sizeof saw) == (ssize_t)sizeof saw ? 0 : 1);
+}
+
+Test(process, a_forked_child_is_refused_and_the_parent_goes_on)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, there = 0;
+    CUipcMemHandle handle;
+    struct child_saw saw;
+    struct pollfd ready;
+    uint32_t other = 1;
+    int out[2];
+    pid_t pid;
+
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(fill_now(ptr, 1, MIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &there));
+    cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
+    pid = fork();
+    if (pid == 0)
+        child(out[1], ptr, &handle);
+    cr_assert_gt(pid, 0);
+    close(out[1]);
+    ready = (struct pollfd){.fd = out[0], .events = POLLIN};
+    if (poll(&ready, 1, 15000) <= 0)
+        kill(pid, SIGKILL);
+    cr_assert_eq(read(out[0], &saw, sizeof saw), (ssize_t)sizeof saw, "the child hangs or died");
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
+    probe("forked_child", "alloc %s async %s info %s range %s attribute %s open %s free %s",
+          result_name(saw.alloc), result_name(saw.async), result_name(saw.info),
+          result_name(saw.range), result_name(saw.attribute), result_name(saw.open),
+          result_name(saw.free));
+    FAILS(saw.alloc);
+    FAILS(saw.async);
+    FAILS(saw.info);
+    FAILS(saw.open);
+    FAILS(saw.free);
+    /* The parent, its memory, and what it shares are as before. */
+    cr_assert_eq(words_other(ptr, 1, MIB), 0);
+    OK(peer_count_other(peer, there, 1, MIB, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_fill(peer, there, 2, MIB));
+    cr_assert_eq(words_other(ptr, 2, MIB), 0);
+    OK(peer_close(peer, there));
+    OK(peer_open(peer, &handle, &there));
+    OK(peer_close(peer, there));
+    OK(cuMemFree(ptr));
+    peer_quit(peer);
+}
+
+/* A child that lives on while the parent shares and frees: nothing of it is the child's. */
+Test(process, a_forked_child_that_stays_holds_nothing)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, there = 0, fresh = 0;
+    CUipcMemHandle handle;
+    pid_t pid;
+
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(fill_now(ptr, 3, MIB));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &there));
+    pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pause();
+        _exit(0);
+    }
+    cr_assert_gt(pid, 0);
+    OK(peer_close(peer, there));
+    OK(cuMemFree(ptr));
+    for (int i = 0; i < 10; i++) {
+        OK(cuMemAlloc(&fresh, 4 * MIB));
+        OK(fill_now(fresh, 4, MIB));
+        cr_assert_eq(words_other(fresh, 4, MIB), 0);
+        OK(cuIpcGetMemHandle(&handle, fresh));
+        OK(peer_open(peer, &handle, &there));
+        OK(peer_close(peer, there));
+        OK(cuMemFree(fresh));
+    }
+    kill(pid, SIGKILL);
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
+    peer_quit(peer);
+}
+
+/* ---- errno ---- */
+
+#define KEEPS_ERRNO(call)                                                                          \
+    do {                                                                                           \
+        errno = EXDEV;                                                                             \
+        (void)(call);                                                                              \
+        changed += errno != EXDEV;                                                                 \
+        if (under_shim())                                                                          \
+            cr_expect_eq(errno, EXDEV, "%s: errno %d", #call, errno);                              \
+    } while (0)
+
+Test(process, calls_leave_errno_alone)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, small = 0, async = 0, pitched = 0, theirs = 0, opened = 0, base;
+    CUstream stream = new_stream();
+    CUipcMemHandle handle, junk;
+    CUmemGenericAllocationHandle allocation;
+    size_t pitch, size;
+    unsigned int type;
+    int changed = 0;
+
+    memset(&junk, 0xab, sizeof junk);
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
+    OK(launch_spin(stream, 20 * MILLISECOND));
+    KEEPS_ERRNO(cuMemAlloc(&ptr, 40 * MIB));
+    KEEPS_ERRNO(cuMemAlloc(&small, 512));
+    KEEPS_ERRNO(cuMemAlloc(&base, 0));
+    KEEPS_ERRNO(cuMemAlloc(&base, (size_t)1 << 50));
+    KEEPS_ERRNO(cuMemAllocPitch(&pitched, &pitch, 1000, 10, 4));
+    KEEPS_ERRNO(cuMemAllocAsync(&async, MIB, stream));
+    KEEPS_ERRNO(cuMemGetInfo(&pitch, &size));
+    KEEPS_ERRNO(cuMemGetAddressRange(&base, &size, ptr));
+    KEEPS_ERRNO(cuMemGetAddressRange(&base, &size, NOWHERE));
+    KEEPS_ERRNO(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr));
+    KEEPS_ERRNO(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE));
+    KEEPS_ERRNO(cuMemRetainAllocationHandle(&allocation, (void *)(uintptr_t)ptr));
+    KEEPS_ERRNO(cuIpcGetMemHandle(&handle, ptr));
+    OK(peer_open(peer, &handle, &opened));
+    KEEPS_ERRNO(cuIpcOpenMemHandle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    KEEPS_ERRNO(cuIpcOpenMemHandle(&base, junk, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(peer_share(peer, theirs, &handle));
+    KEEPS_ERRNO(cuIpcOpenMemHandle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    KEEPS_ERRNO(cuIpcCloseMemHandle(base));
+    KEEPS_ERRNO(cuIpcCloseMemHandle(NOWHERE));
+    KEEPS_ERRNO(cuMemFree(NOWHERE));
+    KEEPS_ERRNO(cuMemFreeAsync(async, stream));
+    KEEPS_ERRNO(cuMemFree(small));
+    KEEPS_ERRNO(cuMemFree(pitched));
+    KEEPS_ERRNO(cuMemFree(ptr));
+    KEEPS_ERRNO(cuGetProcAddress("cuMemAlloc", &(void *){NULL}, 12000, 0, NULL));
+    KEEPS_ERRNO(cuCtxSynchronize());
+    probe("calls_that_change_errno", "%d", changed);
+    peer_quit(peer);
+}
+
+/* ---- stdout ---- */
+
+Test(process, nothing_is_written_to_stdout)
+{
+    CUdeviceptr ptr = 0, theirs = 0, opened = 0, mine = 0;
+    CUipcMemHandle handle, junk;
+    struct peer *peer;
+    char byte;
+    int out[2];
+
+    cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
+    peer = peer_start(out[1]);
+    close(out[1]);
+    memset(&junk, 0xab, sizeof junk);
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_PITCH; kind++) {
+        OK(peer_alloc(peer, (enum memory_kind)kind, &ptr, 4 * MIB));
+        OK(peer_fill(peer, ptr, 1, MIB));
+        OK(peer_free(peer, (enum memory_kind)kind, ptr));
+    }
+    FAILS(peer_free(peer, MEMORY_PLAIN, NOWHERE));
+    FAILS(peer_alloc(peer, MEMORY_PLAIN, &ptr, (size_t)1 << 50));
+    FAILS(peer_open(peer, &junk, &opened));
+    FAILS(peer_close(peer, NOWHERE));
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, MIB));
+    OK(peer_share(peer, theirs, &handle));
+    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuMemAlloc(&mine, MIB));
+    OK(cuIpcGetMemHandle(&handle, mine));
+    OK(peer_open(peer, &handle, &ptr));
+    peer_quit(peer);
+    cr_assert_eq(read(out[0], &byte, 1), 0, "something was written to stdout");
+}

@@ -1,0 +1,265 @@
+/* The program's own virtual memory management: the driver's, untouched by the shim. */
+#include "peer.h"
+
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+TestSuite(vmm, .init = conform_start, .timeout = 30);
+
+struct mapping {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr ptr;
+    size_t size;
+};
+
+static CUmemAllocationProp props(void)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+}
+
+static void access_set(CUdeviceptr ptr, size_t size, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                              .flags = flags};
+
+    OK(cuMemSetAccess(ptr, size, &access, 1));
+}
+
+static struct mapping map_new(size_t size)
+{
+    CUmemAllocationProp p = props();
+    struct mapping m = {.size = size};
+
+    OK(cuMemCreate(&m.handle, size, &p, 0));
+    OK(cuMemAddressReserve(&m.ptr, size, 0, 0, 0));
+    OK(cuMemMap(m.ptr, size, 0, m.handle, 0));
+    access_set(m.ptr, size, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return m;
+}
+
+static void unmap(struct mapping *m)
+{
+    OK(cuMemUnmap(m->ptr, m->size));
+    OK(cuMemRelease(m->handle));
+    OK(cuMemAddressFree(m->ptr, m->size));
+}
+
+Test(vmm, granularity_is_2_mib)
+{
+    CUmemAllocationProp p = props();
+    size_t least = 0, best = 0;
+
+    OK(cuMemGetAllocationGranularity(&least, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemGetAllocationGranularity(&best, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    cr_assert_eq(least, 2 * MIB);
+    cr_assert_eq(best, 2 * MIB);
+}
+
+Test(vmm, mapped_memory_works_beside_plain_memory)
+{
+    struct mapping m[4];
+    CUdeviceptr ptr[4];
+
+    for (int i = 0; i < 4; i++) {
+        m[i] = map_new((size_t)(i + 1) * 2 * MIB);
+        OK(cuMemAlloc(&ptr[i], m[i].size));
+        OK(fill_now(m[i].ptr, 100u + (uint32_t)i, m[i].size / 4));
+        OK(fill_now(ptr[i], 200u + (uint32_t)i, m[i].size / 4));
+    }
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(words_other(m[i].ptr, 100u + (uint32_t)i, m[i].size / 4), 0);
+        cr_assert_eq(words_other(ptr[i], 200u + (uint32_t)i, m[i].size / 4), 0);
+        unmap(&m[i]);
+        OK(cuMemFree(ptr[i]));
+    }
+}
+
+Test(vmm, what_the_driver_says_of_it)
+{
+    struct mapping m = map_new(4 * MIB);
+    CUmemGenericAllocationHandle handle = 0;
+    CUcontext owner = context;
+    CUdeviceptr base = 0;
+    CUipcMemHandle ipc;
+    unsigned int on = 1, legacy = 1;
+    unsigned long long types = 0, id = 0;
+    size_t size = 0;
+
+    CHECK(CUDA_ERROR_NOT_SUPPORTED,
+          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, m.ptr));
+    OK(cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, m.ptr));
+    cr_assert_eq(legacy & 0xff, 0);
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, m.ptr));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, m.ptr));
+    cr_assert_null(owner);
+    OK(cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, m.ptr + 5));
+    cr_assert_eq(base, m.ptr);
+    OK(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, m.ptr + 5));
+    cr_assert_eq(size, m.size);
+    OK(cuMemGetAddressRange(&base, &size, m.ptr + 3 * MIB));
+    cr_assert_eq(base, m.ptr);
+    cr_assert_eq(size, m.size);
+    OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, m.ptr));
+    cr_assert_eq(types & 1, 1);
+    OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, m.ptr));
+    cr_assert_neq(id, 0);
+    OK(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(m.ptr + MIB)));
+    probe("retained_handle_is_the_creators", "%d", handle == m.handle);
+    OK(cuMemRelease(handle));
+    probe("free_of_vmm_memory", "%s", result_name(cuMemFree(m.ptr)));
+    probe("async_free_of_vmm_memory", "%s", result_name(cuMemFreeAsync(m.ptr, CU_STREAM_LEGACY)));
+    OK(fill_now(m.ptr, 1, m.size / 4));
+    unmap(&m);
+}
+
+Test(vmm, a_mapping_takes_a_whole_handle)
+{
+    CUmemAllocationProp p = props();
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr range = 0;
+
+    OK(cuMemCreate(&handle, 4 * MIB, &p, 0));
+    OK(cuMemAddressReserve(&range, 4 * MIB, 0, 0, 0));
+    CHECK(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range, 2 * MIB, 2 * MIB, handle, 0));
+    FAILS(cuMemMap(range, 4 * MIB + 512, 0, handle, 0));
+    OK(cuMemMap(range, 4 * MIB, 0, handle, 0));
+    FAILS(cuMemMap(range, 4 * MIB, 0, handle, 0));
+    OK(cuMemUnmap(range, 4 * MIB));
+    OK(cuMemAddressFree(range, 4 * MIB));
+    OK(cuMemRelease(handle));
+}
+
+Test(vmm, one_handle_at_two_addresses)
+{
+    struct mapping m = map_new(2 * MIB);
+    CUdeviceptr alias = 0;
+
+    OK(cuMemAddressReserve(&alias, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(alias, 2 * MIB, 0, m.handle, 0));
+    access_set(alias, 2 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(fill_now(m.ptr, 77, MIB / 2));
+    cr_assert_eq(words_other(alias, 77, MIB / 2), 0);
+    OK(cuMemUnmap(alias, 2 * MIB));
+    OK(cuMemAddressFree(alias, 2 * MIB));
+    unmap(&m);
+}
+
+Test(vmm, sizes_that_are_no_multiple_are_refused)
+{
+    CUmemAllocationProp p = props();
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr range = 0;
+
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, MIB, &p, 0));
+    FAILS(cuMemCreate(&handle, 0, &p, 0));
+    FAILS(cuMemAddressReserve(&range, 0, 0, 0, 0));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, (size_t)1 << 50, &p, 0));
+}
+
+Test(vmm, exported_and_imported_in_this_process)
+{
+    struct mapping m = map_new(2 * MIB), other = {.size = 2 * MIB};
+    int fd = -1, again = -1;
+
+    OK(cuMemExportToShareableHandle(&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    cr_assert_geq(fd, 0);
+    OK(cuMemImportFromShareableHandle(&other.handle, (void *)(uintptr_t)fd,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    OK(cuMemAddressReserve(&other.ptr, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(other.ptr, 2 * MIB, 0, other.handle, 0));
+    access_set(other.ptr, 2 * MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(fill_now(m.ptr, 5, MIB / 2));
+    cr_assert_eq(words_other(other.ptr, 5, MIB / 2), 0);
+    probe("export_of_an_import_in_one_process", "%s",
+          result_name(cuMemExportToShareableHandle(&again, other.handle,
+                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)));
+    if (again >= 0)
+        close(again);
+    close(fd);
+    unmap(&m);
+    cr_assert_eq(words_other(other.ptr, 5, MIB / 2), 0, "gone with the exporter's mapping");
+    unmap(&other);
+}
+
+Test(vmm, exported_to_another_process)
+{
+    struct peer *peer = peer_start(-1);
+    struct mapping m = map_new(4 * MIB);
+    CUdeviceptr there = 0;
+    uint32_t other = 1;
+    int fd = -1;
+
+    OK(fill_now(m.ptr, 6, MIB));
+    OK(cuMemExportToShareableHandle(&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(peer_import(peer, fd, m.size, false, &there));
+    close(fd);
+    OK(peer_count_other(peer, there, 6, MIB, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_fill(peer, there, 7, MIB));
+    cr_assert_eq(words_other(m.ptr, 7, MIB), 0);
+    unmap(&m);
+    OK(peer_count_other(peer, there, 7, MIB, &other));
+    cr_assert_eq(other, 0, "the importer lost it with the exporter's release");
+    peer_quit(peer);
+}
+
+Test(vmm, a_read_only_mapping_refuses_copies_into_it)
+{
+    struct peer *peer = peer_start(-1);
+    struct mapping m = map_new(2 * MIB);
+    CUdeviceptr there = 0;
+    uint32_t other = 1;
+    int fd = -1;
+
+    OK(fill_now(m.ptr, 8, MIB / 2));
+    OK(cuMemExportToShareableHandle(&fd, m.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(peer_import(peer, fd, m.size, true, &there));
+    close(fd);
+    OK(peer_count_other(peer, there, 8, MIB / 2, &other));
+    cr_assert_eq(other, 0);
+    CHECK(CUDA_ERROR_INVALID_VALUE, peer_store(peer, there, 9));
+    cr_assert_eq(words_other(m.ptr, 8, MIB / 2), 0);
+    peer_quit(peer);
+    unmap(&m);
+}
+
+Test(vmm, mappings_survive_a_reset_of_the_primary_context)
+{
+    struct mapping m = map_new(2 * MIB);
+
+    OK(fill_now(m.ptr, 11, MIB / 2));
+    kernels_forget();
+    OK(cuDevicePrimaryCtxReset(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(words_other(m.ptr, 11, MIB / 2), 0);
+    unmap(&m);
+}
+
+Test(vmm, a_range_may_be_reserved_before_and_after_plain_memory)
+{
+    CUdeviceptr range = 0, ptr = 0;
+
+    OK(cuMemAddressReserve(&range, 512 * MIB, 0, 0, 0));
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    cr_assert(ptr + 4 * MIB <= range || ptr >= range + 512 * MIB);
+    FAILS(cuMemFree(range));
+    OK(cuMemAddressFree(range, 512 * MIB));
+    OK(cuMemFree(ptr));
+}
+
+/* A fabric handle: the device may claim support and refuse; either answer, but no damage. */
+Test(vmm, fabric_handles_are_found_out_by_trying)
+{
+    CUmemAllocationProp p = props();
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r;
+
+    p.requestedHandleTypes = (CUmemAllocationHandleType)8; /* CU_MEM_HANDLE_TYPE_FABRIC */
+    r = cuMemCreate(&handle, 2 * MIB, &p, 0);
+    probe("fabric_create", "%s", result_name(r));
+    if (r == CUDA_SUCCESS)
+        OK(cuMemRelease(handle));
+}

@@ -1,0 +1,194 @@
+# Shared by tests/run.sh, tests/with.sh and examples/quickstart.sh: finds the build folder,
+# installs what is missing, fetches cuda.h. Sourced, never run; the caller has set `root` to the
+# repository's folder. POSIX sh.
+# shellcheck shell=sh disable=SC2154
+
+# The headers of CUDA 13.0, the version that the project's measurements were made with.
+cuda_wheel=nvidia-cuda-runtime==13.0.96
+
+say()
+{
+    printf '%s\n' "$*"
+}
+
+# die MESSAGE: the cause, then the way out. Scripts whose last line means something define
+# on_die, which gets the message and prints that line.
+die()
+{
+    if command -v on_die >/dev/null; then
+        on_die "$*"
+    else
+        printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    fi
+    exit 1
+}
+
+have()
+{
+    command -v "$1" >/dev/null 2>&1
+}
+
+have_header()
+{
+    printf '#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1
+}
+
+# build_folder: where the build is. GPUSHIM_BUILD names it; relative names start here.
+build_folder()
+{
+    case ${GPUSHIM_BUILD:-} in
+        '') printf '%s\n' "$root/build" ;;
+        /*) printf '%s\n' "$GPUSHIM_BUILD" ;;
+        *) printf '%s\n' "$PWD/$GPUSHIM_BUILD" ;;
+    esac
+}
+
+# cuda_headers_found [MESON-OPTION…]: is there a cuda.h that meson.build finds by itself? The
+# places are those of meson.build.
+cuda_headers_found()
+{
+    for option in "$@"; do
+        case $option in -Dcuda=?*) return 0 ;; esac
+    done
+    for dir in "${CUDA_HOME:-}" /usr/local/cuda; do
+        if [ -n "$dir" ] && [ -e "$dir/include/cuda.h" ]; then
+            return 0
+        fi
+    done
+    for module in cuda cuda-13.0 cuda-12.8 cuda-12.4; do
+        if have pkg-config && pkg-config --exists "$module"; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+# missing_for_build BUILD [MESON-OPTION…], missing_for_tests: the Debian packages that are not
+# there, one a line. What counts is that the thing can be used, not which package brought it.
+missing_for_build()
+{
+    headers=$1/cuda-headers
+    shift
+    { have gcc && have cc; } || say gcc
+    { have cc && have_header stdlib.h; } || say libc6-dev
+    have meson || say meson
+    have ninja || say ninja-build
+    have pkg-config || say pkg-config
+    { have pkg-config && pkg-config --exists criterion; } || say libcriterion-dev
+    { have cc && have_header uthash.h; } || say uthash-dev
+    { have cc && have_header lzma.h; } || say liblzma-dev
+    have python3 || say python3
+    if ! cuda_headers_found "$@" && [ ! -e "$headers/include/cuda.h" ] &&
+        ! python3 -m pip --version >/dev/null 2>&1; then
+        say python3-pip
+        say ca-certificates
+    fi
+}
+
+missing_for_tests()
+{
+    have xz || say xz-utils
+    have valgrind || say valgrind
+    have strace || say strace
+    have clang || say clang
+    have aarch64-linux-gnu-gcc || say gcc-aarch64-linux-gnu
+}
+
+# install_packages NAME…: with apt-get, as root or through sudo. Dies when that is not possible.
+install_packages()
+{
+    [ $# -gt 0 ] || return 0
+    have apt-get || die "missing: $*; there is no apt-get here, install them (Debian's names)"
+    as_root=
+    if [ "$(id -u)" != 0 ]; then
+        have sudo || die "missing: $*; run 'apt-get install $*' as root, then this again"
+        as_root=sudo
+        [ -t 0 ] || as_root='sudo -n'
+    fi
+    say "installing: $*"
+    apt_log=$(mktemp)
+    # A list that cannot be refreshed (some third party's) matters only if the install then fails.
+    $as_root apt-get update >"$apt_log" 2>&1 </dev/null || true
+    if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        "$@" >>"$apt_log" 2>&1 </dev/null; then
+        cause=$(grep -e '^E:' -e '^sudo:' "$apt_log" | tail -n 1)
+        die "apt-get could not install $*: ${cause:-it gave no reason} (log: $apt_log)"
+    fi
+    rm -f "$apt_log"
+}
+
+check_meson()
+{
+    version=$(meson --version)
+    case $version in
+        0.*) die "meson $version is too old, 1.0 is needed: install a newer one (pip has it)" ;;
+    esac
+}
+
+# fetch_cuda_headers BUILD [MESON-OPTION…]: where no cuda.h is installed, the headers of NVIDIA's
+# wheel into BUILD/cuda-headers, where meson.build looks last.
+fetch_cuda_headers()
+{
+    headers=$1/cuda-headers
+    shift
+    if cuda_headers_found "$@" || [ -e "$headers/include/cuda.h" ]; then
+        return 0
+    fi
+    say "fetching the CUDA headers: $cuda_wheel from PyPI"
+    mkdir -p "$headers"
+    unpack=$(mktemp -d "$headers/unpack.XXXXXX")
+    if ! python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
+        --only-binary=:all: -d "$unpack" "$cuda_wheel" >"$unpack/log" 2>&1 </dev/null; then
+        cause=$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)
+        rm -rf "$unpack"
+        die "could not fetch $cuda_wheel: ${cause:-pip gave no reason};" \
+            "give the headers with CUDA_HOME=DIR (DIR/include/cuda.h)"
+    fi
+    python3 -m zipfile -e "$unpack"/*.whl "$unpack/wheel" </dev/null
+    for found in "$unpack"/wheel/nvidia/*/include; do
+        if [ -e "$found/cuda.h" ]; then
+            rm -rf "$headers/include"
+            mv "$found" "$headers/include"
+        fi
+    done
+    rm -rf "$unpack"
+    [ -e "$headers/include/cuda.h" ] || die "$cuda_wheel has no cuda.h where it used to be"
+}
+
+# configure BUILD MESON-OPTION…: a new build folder, or other options for one that is there.
+configure()
+{
+    folder=$1
+    shift
+    if [ -e "$folder/meson-private/coredata.dat" ]; then
+        if [ $# -gt 0 ]; then
+            meson configure "$folder" "$@" </dev/null
+        fi
+    else
+        meson setup "$folder" "$root" "$@" </dev/null
+    fi
+}
+
+# system_libcuda: the path of the installed driver's libcuda.so.1, where there is one.
+system_libcuda()
+{
+    for ldconfig in ldconfig /sbin/ldconfig; do
+        if have "$ldconfig"; then
+            "$ldconfig" -p 2>/dev/null | sed -n 's/^[[:space:]]*libcuda\.so\.1 .*64.*=> //p' |
+                head -n 1
+            return 0
+        fi
+    done
+}
+
+# have_gpu: the driver's library and one of its device nodes. (Not nvidiactl or nvidia-uvm: they
+# stay when the GPU was given to another container.)
+have_gpu()
+{
+    for node in /dev/nvidia[0-9]*; do
+        if [ -c "$node" ] && [ -n "$(system_libcuda)" ]; then
+            return 0
+        fi
+    done
+    return 1
+}

@@ -1,0 +1,217 @@
+#!/bin/sh
+# Everything that can be proved on a machine without a GPU, on a fresh Debian or Ubuntu:
+#
+#   sh tests/run.sh [quick] [-DOPTION=VALUE…]
+#
+# Installs what is missing (root only for that), fetches cuda.h where there is none, then:
+#   1. the build with -Werror and all its tests;
+#   2. an ASan + UBSan build over the suites unit and preload;
+#   3. a TSan build over the suite race;
+#   4. a clang build with -Werror.
+# quick stops after the first. -D options go to each build's meson setup. The last line is
+# "N passed, N failed"; each line before it that starts with "failed:" names one cause.
+# shellcheck disable=SC2317 # functions are run by timed
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
+
+passed=0
+failed=0
+failures=
+quick=no
+if [ "${1:-}" = quick ]; then
+    quick=yes
+    shift
+fi
+for option in "$@"; do
+    case $option in
+        -D*) ;;
+        *) die 'usage: sh tests/run.sh [quick] [-DOPTION=VALUE…]' ;;
+    esac
+done
+
+# fail CAUSE: one failure that is not a test's.
+fail()
+{
+    failed=$((failed + 1))
+    failures="${failures}failed: $*
+"
+}
+
+last_line_said=no
+trap '[ $last_line_said = yes ] || { fail "this script, see above"; finish; }' EXIT
+
+finish()
+{
+    last_line_said=yes
+    printf '%s' "$failures"
+    say "$passed passed, $failed failed"
+    [ "$failed" = 0 ] || exit 1
+    exit 0
+}
+
+on_die()
+{
+    fail "$*"
+    finish
+}
+
+# timed NAME COMMAND…: runs it and says how long it took.
+timed()
+{
+    stage=$1
+    shift
+    began=$(date +%s)
+    say "== $stage"
+    "$@"
+    say "== $stage: $(($(date +%s) - began)) s"
+}
+
+# compile NAME FOLDER MESON-OPTION…: quiet unless it goes wrong.
+compile()
+{
+    name=$1
+    folder=$2
+    shift 2
+    mkdir -p "$folder"
+    if configure "$folder" "$@" >"$folder/run.log" 2>&1 &&
+        meson compile -C "$folder" >>"$folder/run.log" 2>&1 </dev/null; then
+        return 0
+    fi
+    sed -n '/^FAILED:/,$p' "$folder/run.log" | head -n 60
+    grep 'ERROR:' "$folder/run.log" || true
+    fail "the $name (log: $folder/run.log)"
+    return 1
+}
+
+# test_suites NAME FOLDER [SUITE…]: the tests of those suites, or all; counted from meson's log.
+test_suites()
+{
+    name=$1
+    folder=$2
+    shift 2
+    suites=
+    for suite in "$@"; do
+        if meson test -C "$folder" --no-rebuild --list --suite "$suite" 2>/dev/null |
+            grep -q ' / '; then
+            suites="$suites --suite $suite"
+        else
+            say "$name: no tests in the suite $suite yet"
+        fi
+    done
+    if [ $# -gt 0 ] && [ -z "$suites" ]; then
+        return 0
+    fi
+    log=$folder/meson-logs/testlog.json
+    rm -f "$log"
+    status=0
+    # shellcheck disable=SC2086 # $suites is a list of words, empty for all
+    $runner meson test -C "$folder" --no-rebuild --print-errorlogs -t "$multiplier" $suites \
+        </dev/null || status=$?
+    if [ ! -e "$log" ]; then
+        fail "$name: meson test wrote no log (status $status)"
+        return 0
+    fi
+    good=$(grep -c -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' "$log" || true)
+    skipped=$(grep -c '"result": "SKIP"' "$log" || true)
+    all=$(grep -c '"result": ' "$log" || true)
+    bad=$((all - good - skipped))
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    if [ "$bad" != 0 ]; then
+        failures="${failures}failed: $name: $(bad_tests "$log")
+"
+    elif [ "$status" != 0 ]; then
+        fail "$name: meson test ended with status $status"
+    fi
+    say "$name: $good passed, $bad failed, $skipped skipped"
+}
+
+# bad_tests LOG: the names of those that failed, on one line.
+bad_tests()
+{
+    grep '"result": ' "$1" |
+        grep -v -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' -e '"result": "SKIP"' |
+        sed 's/.*"name": "\([^"]*\)".*"result": "\([A-Z]*\)".*/\1 (\2)/' | paste -s -d ' ' -
+}
+
+prepare()
+{
+    missing=$(missing_for_build "$build" "$@"; missing_for_tests)
+    # shellcheck disable=SC2086 # a list of names
+    install_packages $missing
+    check_meson
+    fetch_cuda_headers "$build" "$@"
+}
+
+main_build()
+{
+    if compile 'build' "$build" -Dwerror=true "$@"; then
+        unlabelled=$(meson test -C "$build" --no-rebuild --list 2>/dev/null |
+            grep -v -e ' / ' -e '^ninja' -e '^INFO' | paste -s -d ',' -)
+        [ -z "$unlabelled" ] || say "without a suite, so in this build only: $unlabelled"
+        test_suites 'tests' "$build"
+    fi
+}
+
+asan_build()
+{
+    compile 'ASan build' "$build-asan" -Dwerror=true -Db_sanitize=address,undefined \
+        -Db_lundef=false "$@" || return 0
+    # The shim is preloaded, so ASan's library cannot come first; both are in the program anyway.
+    ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1:detect_stack_use_after_return=1
+    UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
+    export ASAN_OPTIONS UBSAN_OPTIONS
+    multiplier=3
+    test_suites 'ASan tests' "$build-asan" unit preload
+    multiplier=1
+    unset ASAN_OPTIONS UBSAN_OPTIONS
+}
+
+tsan_build()
+{
+    compile 'TSan build' "$build-tsan" -Dwerror=true -Db_sanitize=thread -Db_lundef=false "$@" ||
+        return 0
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+    export TSAN_OPTIONS
+    # Older TSan stops at once where the kernel randomises addresses by more than 28 bits.
+    if setarch "$(uname -m)" -R true 2>/dev/null; then
+        runner="setarch $(uname -m) -R"
+    fi
+    multiplier=3
+    test_suites 'TSan tests' "$build-tsan" race
+    multiplier=1
+    runner=
+    unset TSAN_OPTIONS
+}
+
+clang_build()
+{
+    CC=clang
+    export CC
+    compile 'clang build' "$build-clang" -Dwerror=true "$@" || true
+    unset CC
+}
+
+cd "$root"
+build=$(build_folder)
+# The tests find their build by themselves, and the shim would take the variable for a setting.
+unset GPUSHIM_BUILD
+runner=
+multiplier=1
+began_all=$(date +%s)
+
+timed 'what is missing' prepare "$@"
+timed 'build and tests' main_build "$@"
+if [ "$quick" = no ]; then
+    if [ -e "$build/cuda-headers/include/cuda.h" ]; then
+        set -- "-Dcuda=$build/cuda-headers" "$@"
+    fi
+    timed 'ASan and UBSan' asan_build "$@"
+    timed 'TSan' tsan_build "$@"
+    timed 'clang' clang_build "$@"
+fi
+say "== all: $(($(date +%s) - began_all)) s"
+finish

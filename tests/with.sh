@@ -1,0 +1,56 @@
+#!/bin/sh
+# Runs any program with the shim or without it:
+#
+#   sh tests/with.sh shim|native [--software] PROGRAM ARGS…
+#
+# On the GPU where there is one, on the software driver (tests/driver) otherwise; --software
+# takes the software driver in any case. The build folder is build, or what GPUSHIM_BUILD says.
+# The program replaces this script: signals and exit status are its own.
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
+
+usage='usage: sh tests/with.sh shim|native [--software] PROGRAM ARGS…'
+mode=${1:-}
+case $mode in
+    shim | native) shift ;;
+    *) die "$usage" ;;
+esac
+software=no
+if [ "${1:-}" = --software ]; then
+    software=yes
+    shift
+elif ! have_gpu; then
+    software=yes
+fi
+[ $# -gt 0 ] || die "$usage"
+
+build=$(build_folder)
+# The shim reads every GPUSHIM_ variable as a setting; this one is ours.
+unset GPUSHIM_BUILD
+
+if [ "$software" = yes ]; then
+    driver=$build/tests/driver
+    [ -e "$driver/libcuda.so.1" ] ||
+        die "no GPU here and no software driver in $build: run 'meson compile -C $build'"
+    # Before the caller's own folders: this driver was asked for, or there is no other.
+    LD_LIBRARY_PATH=$driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+else
+    # The project's own programs carry a run path to the software driver. A folder with the real
+    # driver alone comes before it and hides nothing else.
+    driver=$build/real-driver
+    mkdir -p "$driver"
+    ln -sfn "$(system_libcuda)" "$driver/libcuda.so.1"
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$driver
+fi
+export LD_LIBRARY_PATH
+
+if [ "$mode" = shim ]; then
+    shim=$build/shim/libgpushim.so
+    [ -e "$shim" ] || die "no $shim: run 'meson compile -C $build'"
+    LD_PRELOAD=$shim${LD_PRELOAD:+:$LD_PRELOAD}
+    export LD_PRELOAD
+fi
+exec "$@"
