@@ -137,6 +137,8 @@ extern _Atomic unsigned long sd_call_counts[];
 CUresult sd_enter_slow(unsigned row);
 bool sd_feature(enum sd_feature feature);
 bool sd_row_hidden(unsigned row);
+/* Says on stderr what a variable should have been, and ends the process with status 125. */
+_Noreturn void sd_refuse(const char *variable, const char *value, const char *wanted);
 
 /* Every entry point passes here first: counted, and let through with CUDA_SUCCESS. */
 static inline CUresult sd_enter(unsigned row)
