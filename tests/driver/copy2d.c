@@ -6,6 +6,7 @@
 /* One end of the copy. */
 struct end {
     uint64_t base; /* of the first byte copied */
+    size_t x;      /* where in its row that is */
     size_t pitch;
     bool device;
 };
@@ -29,17 +30,20 @@ static CUresult end_find(struct end *end, CUmemorytype type, const void *host, C
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    end->x = x;
     end->pitch = pitch;
     end->base += y * pitch + x;
     return end->base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Bytes from the first to the last one touched; 0 when rows would overlap or the sum overflows. */
+/* Bytes from the first to the last one touched; 0 when a row does not fit or the sum overflows. */
 static size_t extent(const struct end *end, size_t width, size_t rows)
 {
     size_t bytes;
 
-    if ((rows > 1 && end->pitch < width) || __builtin_mul_overflow(rows - 1, end->pitch, &bytes) ||
+    if (__builtin_add_overflow(end->x, width, &bytes) ||
+        ((rows > 1 || end->pitch) && end->pitch < bytes) ||
+        __builtin_mul_overflow(rows - 1, end->pitch, &bytes) ||
         __builtin_add_overflow(bytes, width, &bytes))
         return 0;
     return bytes;
