@@ -13,15 +13,14 @@ enum gs_log_level {
     GS_LOG_DEBUG,
 };
 
-/* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable for
- * its owner alone; NULL means stderr. The descriptor is close-on-exec and stays open for the life of
- * the process. Returns 0, or an errno value where the file cannot be opened; level is set and the
- * target is as it was then. Call it before other threads log. */
+/* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
+ * for its owner alone; NULL means stderr. The descriptor is close-on-exec and stays open for the
+ * life of the process. Returns 0, or an errno value where the file cannot be opened; level is set
+ * and the target is as it was then. Call it before other threads log. */
 int gs_log_configure(enum gs_log_level level, const char *path);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */
-void gs_log(enum gs_log_level level, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void gs_log(enum gs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

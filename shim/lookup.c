@@ -3,9 +3,9 @@
  *
  * The driver's functions are always taken from libcuda's own symbol table, never through dlsym: a
  * hook then reaches the driver whatever other interposers are in the process, and none of them can
- * end in a loop with us. What the program asks goes the other way, through the real dlsym first, and
- * only an answer that is the driver's function (or our own export, which stands in for it) becomes
- * the hook. So the handle, the scope and other interposers decide as they would without us.
+ * end in a loop with us. What the program asks goes the other way, through the real dlsym first,
+ * and only an answer that is the driver's function (or our own export, which stands in for it)
+ * becomes the hook. So the handle, the scope and other interposers decide as they would without us.
  */
 #include "lookup.h"
 #include "elf_symbols.h"
@@ -40,7 +40,7 @@ static CUresult not_in_driver(void)
 
 /* The arguments of these two are the caller's to clean up on the ABIs there are, so that one
  * function stands in for any entry point. A program gets to not_loaded only if it calls the driver
- * without libcuda in the process: no cuInit was ever called, and this is what the driver says then. */
+ * without libcuda in the process: no cuInit was ever called, and the driver says this then. */
 union gs_real gs_real = {.row = {[0 ... GS_ENTRY_COUNT - 1] = (void *)not_loaded}};
 
 /* Rows by the driver's address, open addressing: row + 1, 0 for an empty slot. Written before hooks
@@ -113,8 +113,8 @@ static void *ask_real(const struct gs_lookup *lookup, void *handle)
 }
 
 /* What stands behind an address that was found under the name of a row; hooked: hooks are handed
- * out. False: our export was found, and as there is no such driver function the look-up goes on as if
- * it were not there. Takes no lock. */
+ * out. False: our export was found, and as there is no such driver function the look-up goes on as
+ * if it were not there. Takes no lock. */
 static bool lead_row(int row, void *found, bool hooked, void **ret_answer)
 {
     bool driver = gs_state_has_driver() && driver_has(row);

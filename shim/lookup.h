@@ -28,8 +28,8 @@ bool gs_lookup_find_driver(bool may_load, void **row);
  * handed out; calling it again, with the same addresses, changes nothing. */
 void gs_lookup_adopt_driver(void *const *row);
 
-/* What to give for an address that the driver gave: the hook of the row that it is the real function
- * of, or the address itself where it is none or no hooks are handed out. */
+/* What to give for an address that the driver gave: the hook of the row that it is the real
+ * function of, or the address itself where it is none or no hooks are handed out. */
 void *gs_lookup_lead(void *address);
 
 #endif

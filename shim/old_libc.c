@@ -4,10 +4,10 @@
  * glibc moves functions between its libraries (libpthread into libc in 2.34) and gives them a new
  * symbol version then, or renames them (stat in 2.33, strtol in 2.38). A library that refers to the
  * new symbol stops every program of an older container from starting. The link therefore sends each
- * reference to such a function here (ld's --wrap, the list is in meson.build), and here the function
- * is looked up in the process when it is called, or is a system call. Nothing refers to libpthread,
- * so there is no DT_NEEDED for it either: where it still is a library of its own, libcuda has it
- * loaded before any of this is called.
+ * reference to such a function here (ld's --wrap, the list is in meson.build), and here the
+ * function is looked up in the process when it is called, or is a system call. Nothing refers to
+ * libpthread, so there is no DT_NEEDED for it either: where it still is a library of its own,
+ * libcuda has it loaded before any of this is called.
  */
 #include "elf_symbols.h"
 
@@ -50,7 +50,7 @@ static void *process_function(_Atomic(void *) *cache, const char *name)
     return found;
 }
 
-/* A function of libpthread that answers an error number, EAGAIN where the process has no threads. */
+/* A function of libpthread that answers an error number, EAGAIN in a process without it. */
 #define FORWARD(name, parameters, arguments)                                                       \
     int __wrap_##name parameters;                                                                  \
     int __wrap_##name parameters                                                                   \

@@ -1,7 +1,7 @@
 /*
- * Which look-ups are about the driver's entry points. Every dlsym of the process comes through here,
- * from constructors and from sanitizers that have not started too: this file is compiled without
- * instrumentation and makes no libc call, and a name that is not ours leaves after a few
+ * Which look-ups are about the driver's entry points. Every dlsym of the process comes through
+ * here, from constructors and from sanitizers that have not started too: this file is compiled
+ * without instrumentation and makes no libc call, and a name that is not ours leaves after a few
  * instructions. What is ours goes on to lookup.c.
  */
 #include "resolve.h"
@@ -112,10 +112,8 @@ static inline struct gs_resolution pass_on(void *real)
 }
 
 /* Apart from the rest, so that a foreign name does not pay for its registers. */
-__attribute__((noinline)) static struct gs_resolution may_answer(void *real, void *handle,
-                                                                 const char *name,
-                                                                 const char *version,
-                                                                 const void *caller)
+__attribute__((noinline)) static struct gs_resolution
+may_answer(void *real, void *handle, const char *name, const char *version, const void *caller)
 {
     int row = gs_resolve_row(name);
     struct gs_lookup lookup = {handle, name, version, caller, row};

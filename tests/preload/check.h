@@ -1,6 +1,6 @@
 /*
- * What the preload tests check with. Plain programs: they run under LD_PRELOAD, under sanitizers and
- * in threads, where a test framework would be one more thing in the process.
+ * What the preload tests check with. Plain programs: they run under LD_PRELOAD, under sanitizers
+ * and in threads, where a test framework would be one more thing in the process.
  */
 #ifndef GPUSHIM_TESTS_PRELOAD_CHECK_H
 #define GPUSHIM_TESTS_PRELOAD_CHECK_H

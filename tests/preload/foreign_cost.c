@@ -74,7 +74,8 @@ int main(int argc, char **argv)
     }
     long with = count(argv[0], argv[1]);
     printf("a dlsym of a foreign name: %ld instructions without the shim, %ld with it: %ld more, "
-           "budget %d\n", without, with, with - without, BUDGET);
+           "budget %d\n",
+           without, with, with - without, BUDGET);
     CHECK(without > 100, "nothing was measured");
     CHECK(with > without, "the shim was not in the way");
     CHECK(with - without <= BUDGET, "over the budget");
