@@ -5,7 +5,7 @@
 #
 # Installs what is missing (root only for that), fetches cuda.h where there is none, then:
 #   1. the build with -Werror and all its tests;
-#   2. an ASan + UBSan build over all but the suites race and conformance;
+#   2. an ASan + UBSan build over all but the suites race, conformance and driver;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror.
 # quick stops after the first. -D options go to each build's meson setup. The last line is
@@ -153,11 +153,13 @@ asan_build()
     # The shim is preloaded, so ASan's library cannot come first; both are in the program anyway.
     ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1:detect_stack_use_after_return=1
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
-    export ASAN_OPTIONS UBSAN_OPTIONS
+    LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
+    export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
     multiplier=3
-    run_tests 'ASan tests' "$build-asan" --no-suite race --no-suite conformance
+    run_tests 'ASan tests' "$build-asan" \
+        --no-suite race --no-suite conformance --no-suite driver
     multiplier=1
-    unset ASAN_OPTIONS UBSAN_OPTIONS
+    unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
 tsan_build()
