@@ -12,7 +12,7 @@
 #include <cuda.h>
 
 #ifdef cuMemAlloc
-#error "cuda.h came in before cuda_exact.h, and with it cuda.h's renaming macros: include this first"
+#error "cuda.h came before cuda_exact.h, with its renaming macros: include cuda_exact.h first"
 #endif
 
 /* The vendor's declarations of what is newer than the headers at hand. Pointers to types that such

@@ -1,13 +1,15 @@
 /*
- * Reads symbols out of loaded objects; see elf_symbols.h. Compiled without instrumentation and free of libc
- * calls: dlsym runs through here in programs whose sanitizer has not started yet.
+ * Reads symbols out of loaded objects; see elf_symbols.h. Compiled without instrumentation and free
+ * of libc calls: dlsym runs through here in programs whose sanitizer has not started yet.
  */
 #include "elf_symbols.h"
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/auxv.h>
 
-/* glibc's list of loaded objects. Weak: another libc must not be kept from loading us. */
+/* glibc's list of loaded objects. Weak: another libc must not be kept from loading us, nor its
+ * programs from using dlsym. */
 extern struct r_debug _r_debug __attribute__((weak));
 
 /* Our own dynamic table, given by the linker. */
@@ -145,11 +147,32 @@ bool gs_elf_is_self(const ElfW(Dyn) *dynamic)
     return dynamic == _DYNAMIC;
 }
 
+/* Where libc has no _r_debug (musl): the program's own dynamic table says what debuggers read. */
+static struct link_map *loaded_of_program(void)
+{
+    const ElfW(Phdr) *phdr = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+    size_t count = getauxval(AT_PHNUM);
+    ElfW(Addr) base = 0;
+    const ElfW(Dyn) *dynamic = NULL;
+    for (size_t i = 0; phdr && i < count; i++) {
+        if (phdr[i].p_type == PT_PHDR)
+            base = (ElfW(Addr))phdr - phdr[i].p_vaddr;
+    }
+    for (size_t i = 0; phdr && i < count; i++) {
+        if (phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(base + phdr[i].p_vaddr);
+    }
+    for (const ElfW(Dyn) *d = dynamic; d && d->d_tag != DT_NULL; d++) {
+        if (d->d_tag == DT_DEBUG && d->d_un.d_ptr)
+            return ((const struct r_debug *)d->d_un.d_ptr)->r_map;
+    }
+    return NULL;
+}
+
 void *gs_elf_next(const char *name)
 {
-    if (!&_r_debug)
-        return NULL;
-    struct link_map *self = _r_debug.r_map;
+    struct link_map *first = &_r_debug ? _r_debug.r_map : loaded_of_program();
+    struct link_map *self = first;
     while (self && !gs_elf_is_self(self->l_ld))
         self = self->l_next;
     for (struct link_map *map = self ? self->l_next : NULL; map; map = map->l_next) {
@@ -157,7 +180,7 @@ void *gs_elf_next(const char *name)
         if (found)
             return found;
     }
-    for (struct link_map *map = _r_debug.r_map; map && map != self; map = map->l_next) {
+    for (struct link_map *map = first; map && map != self; map = map->l_next) {
         void *found = gs_elf_symbol(map->l_addr, map->l_ld, name);
         if (found)
             return found;

@@ -14,7 +14,8 @@ void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
 
 /* The same for a name in the first object that has it among those loaded after this library, or,
  * where this library came last, among all others. Takes no lock: only for names that an object has
- * which was there at the program's start (libc), as those are never unloaded. NULL if there is none. */
+ * which was there at the program's start (libc), as those are never unloaded. NULL if there is
+ * none. */
 void *gs_elf_next(const char *name);
 
 /* Whether that is this library's dynamic table. */

@@ -6,13 +6,13 @@
  *   NOTE  the shim notes the call and passes it on
  *   FIND  the driver's own look-up: its answers are led to the hooks
  *
- * Adding a row takes a hook of that name in a hooks_*.c (without one the library does not link, with
- * a wrong prototype it does not compile), and nothing else: the struct of real functions, the names
- * that dlsym knows and the map from the driver's addresses to the hooks all come from here.
+ * Adding a row takes a hook of that name in a hooks_*.c (without one the library does not link,
+ * with a wrong prototype it does not compile), and nothing else: the struct of real functions, the
+ * names that dlsym knows and the map from the driver's addresses to the hooks all come from here.
  *
  * cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo and cuMemGetAddressRange without _v2 are not
- * here on purpose. They are CUDA 2's forms with 32-bit addresses: our addresses never fit in one, so
- * such a call is never about our memory and an answer of ours could not be returned.
+ * here on purpose. They are CUDA 2's forms with 32-bit addresses: our addresses never fit in one,
+ * so such a call is never about our memory and an answer of ours could not be returned.
  */
 #ifndef GPUSHIM_SHIM_ENTRY_POINTS_H
 #define GPUSHIM_SHIM_ENTRY_POINTS_H

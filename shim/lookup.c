@@ -3,9 +3,9 @@
  *
  * The driver's functions are always taken from libcuda's own symbol table, never through dlsym: a
  * hook then reaches the driver whatever other interposers are in the process, and none of them can
- * end in a loop with us. What the program asks goes the other way, through the real dlsym first, and
- * only an answer that is the driver's function (or our own export, which stands in for it) becomes
- * the hook. So the handle, the scope and other interposers decide as they would without us.
+ * end in a loop with us. What the program asks goes the other way, through the real dlsym first,
+ * and only an answer that is the driver's function (or our own export, which stands in for it)
+ * becomes the hook. So the handle, the scope and other interposers decide as they would without us.
  */
 #include "lookup.h"
 #include "elf_symbols.h"
@@ -13,6 +13,7 @@
 #include "resolve.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -40,8 +41,11 @@ static CUresult not_in_driver(void)
 
 /* The arguments of these two are the caller's to clean up on the ABIs there are, so that one
  * function stands in for any entry point. A program gets to not_loaded only if it calls the driver
- * without libcuda in the process: no cuInit was ever called, and this is what the driver says then. */
+ * without libcuda in the process: no cuInit was ever called, and the driver says this then. */
 union gs_real gs_real = {.row = {[0 ... GS_ENTRY_COUNT - 1] = (void *)not_loaded}};
+
+/* libcuda, kept loaded once found. */
+static _Atomic(struct link_map *) driver_map;
 
 /* Rows by the driver's address, open addressing: row + 1, 0 for an empty slot. Written before hooks
  * are handed out. Where the driver has one function under two names the first row has it: their
@@ -73,7 +77,14 @@ bool gs_lookup_find_driver(bool may_load, void **row)
         return false;
     for (int i = 0; i < GS_ENTRY_COUNT; i++)
         row[i] = gs_elf_symbol(map->l_addr, map->l_ld, names[i]);
+    atomic_store_explicit(&driver_map, map, memory_order_release);
     return true;
+}
+
+void *gs_lookup_driver_symbol(const char *name)
+{
+    struct link_map *map = atomic_load_explicit(&driver_map, memory_order_acquire);
+    return map ? gs_elf_symbol(map->l_addr, map->l_ld, name) : NULL;
 }
 
 void gs_lookup_adopt_driver(void *const *row)
@@ -113,8 +124,8 @@ static void *ask_real(const struct gs_lookup *lookup, void *handle)
 }
 
 /* What stands behind an address that was found under the name of a row; hooked: hooks are handed
- * out. False: our export was found, and as there is no such driver function the look-up goes on as if
- * it were not there. Takes no lock. */
+ * out. False: our export was found, and as there is no such driver function the look-up goes on as
+ * if it were not there. Takes no lock. */
 static bool lead_row(int row, void *found, bool hooked, void **ret_answer)
 {
     bool driver = gs_state_has_driver() && driver_has(row);

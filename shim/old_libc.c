@@ -4,10 +4,10 @@
  * glibc moves functions between its libraries (libpthread into libc in 2.34) and gives them a new
  * symbol version then, or renames them (stat in 2.33, strtol in 2.38). A library that refers to the
  * new symbol stops every program of an older container from starting. The link therefore sends each
- * reference to such a function here (ld's --wrap, the list is in meson.build), and here the function
- * is looked up in the process when it is called, or is a system call. Nothing refers to libpthread,
- * so there is no DT_NEEDED for it either: where it still is a library of its own, libcuda has it
- * loaded before any of this is called.
+ * reference to such a function here (ld's --wrap, the list is in meson.build), and here the
+ * function is looked up in the process when it is called, or is a system call. Nothing refers to
+ * libpthread, so there is no DT_NEEDED for it either: where it still is a library of its own,
+ * libcuda has it loaded before any of this is called.
  */
 #include "elf_symbols.h"
 
@@ -50,7 +50,7 @@ static void *process_function(_Atomic(void *) *cache, const char *name)
     return found;
 }
 
-/* A function of libpthread that answers an error number, EAGAIN where the process has no threads. */
+/* A function of libpthread that answers an error number, EAGAIN in a process without it. */
 #define FORWARD(name, parameters, arguments)                                                       \
     int __wrap_##name parameters;                                                                  \
     int __wrap_##name parameters                                                                   \
@@ -72,6 +72,8 @@ FORWARD(pthread_mutex_trylock, (pthread_mutex_t * mutex), (mutex))
 FORWARD(pthread_key_create, (pthread_key_t * key, void (*destructor)(void *)), (key, destructor))
 FORWARD(pthread_setspecific, (pthread_key_t key, const void *value), (key, value))
 FORWARD(pthread_setname_np, (pthread_t thread, const char *name), (thread, name))
+
+FORWARD(pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t size), (attributes, size))
 
 void *__wrap_pthread_getspecific(pthread_key_t key);
 void *__wrap_pthread_getspecific(pthread_key_t key)
@@ -114,6 +116,39 @@ int __wrap_fstat(int fd, struct stat *status);
 int __wrap_fstat(int fd, struct stat *status)
 {
     return (int)syscall(SYS_fstat, fd, status);
+}
+
+/* With 64-bit file offsets the headers say ...64 where a 64-bit ABI has one function. */
+int __wrap_lstat64(const char *path, struct stat *status);
+int __wrap_lstat64(const char *path, struct stat *status)
+{
+    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags);
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags)
+{
+    return __wrap_fstatat(dir, path, status, flags);
+}
+
+int __wrap_fstat64(int fd, struct stat *status);
+int __wrap_fstat64(int fd, struct stat *status)
+{
+    return __wrap_fstat(fd, status);
+}
+
+/* Other libcs have no such names, and a strong reference would keep their programs from starting. */
+extern int old_fcntl(int, int, ...) __asm__("fcntl");
+int __wrap_fcntl64(int fd, int command, void *argument);
+int __wrap_fcntl64(int fd, int command, void *argument)
+{
+    return old_fcntl(fd, command, argument);
+}
+
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status);
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status)
+{
+    return (int)syscall(SYS_statx, dir, path, flags, mask, status);
 }
 
 /* glibc 2.38's headers turn strtol and its kin into these, which read binary constants as well. */

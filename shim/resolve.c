@@ -1,7 +1,7 @@
 /*
- * Which look-ups are about the driver's entry points. Every dlsym of the process comes through here,
- * from constructors and from sanitizers that have not started too: this file is compiled without
- * instrumentation and makes no libc call, and a name that is not ours leaves after a few
+ * Which look-ups are about the driver's entry points. Every dlsym of the process comes through
+ * here, from constructors and from sanitizers that have not started too: this file is compiled
+ * without instrumentation and makes no libc call, and a name that is not ours leaves after a few
  * instructions. What is ours goes on to lookup.c.
  */
 #include "resolve.h"
@@ -28,7 +28,7 @@ static const char *const names[ROWS] = {
 
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
-#define SLOTS 256
+#define SLOTS 256 /* as many as name_hash tells apart */
 _Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
 static _Atomic unsigned char slots[SLOTS];
 static atomic_bool slots_filled;
@@ -37,8 +37,8 @@ static uint32_t name_hash(const char *name)
 {
     uint32_t h = 0;
     for (; *name; name++)
-        h = h * 31 + (unsigned char)*name;
-    return (h ^ h >> 13) % SLOTS;
+        h = (h ^ (unsigned char)*name) * 0x01000193;
+    return h >> 24;
 }
 
 static bool same(const char *a, const char *b)
@@ -112,10 +112,8 @@ static inline struct gs_resolution pass_on(void *real)
 }
 
 /* Apart from the rest, so that a foreign name does not pay for its registers. */
-__attribute__((noinline)) static struct gs_resolution may_answer(void *real, void *handle,
-                                                                 const char *name,
-                                                                 const char *version,
-                                                                 const void *caller)
+__attribute__((noinline)) static struct gs_resolution
+may_answer(void *real, void *handle, const char *name, const char *version, const void *caller)
 {
     int row = gs_resolve_row(name);
     struct gs_lookup lookup = {handle, name, version, caller, row};

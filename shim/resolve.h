@@ -14,8 +14,8 @@ struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void
 struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const char *version,
                                        const void *caller);
 
-/* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes after
- * us. NULL only where the process has none. */
+/* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes
+ * after us. NULL only where the process has none. */
 typedef void *gs_dlsym_fn(void *handle, const char *name);
 typedef void *gs_dlvsym_fn(void *handle, const char *name, const char *version);
 gs_dlsym_fn *gs_next_dlsym(void);

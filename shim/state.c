@@ -19,8 +19,8 @@ static _Atomic pid_t loader_pid;
 /* Set in the thread that runs gs_shim_start(): what it calls must not wait for it. */
 static __thread bool in_start __attribute__((tls_model("initial-exec")));
 
-/* What pthread_atfork is in glibc, callable without a symbol that newer ones alone have. Weak: other
- * libcs lack it, and must not be kept from loading us. */
+/* What pthread_atfork is in glibc, callable without a symbol that newer ones alone have. Weak:
+ * other libcs lack it, and must not be kept from loading us. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
@@ -74,7 +74,8 @@ static bool enter(bool may_load_driver)
         int saved_errno = errno;
         if (gs_lookup_find_driver(may_load_driver, row)) {
             int expected = GS_STATE_UNBORN;
-            atomic_store(&loader_pid, getpid());
+            if (state == GS_STATE_UNBORN) /* else it says whose loading this is, maybe not ours */
+                atomic_store(&loader_pid, getpid());
             if (atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_LOADING))
                 load(row);
             else

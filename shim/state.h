@@ -4,10 +4,11 @@
  *   unborn ──► loading ──► ready ───► child
  *                    └───► disabled
  *
- * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has the
- * driver's addresses and starts the shim. ready: hooks do their work. disabled: GPUSHIM_ENABLE=0, or
- * loading failed; everything goes straight to the driver. child: forked from a process that was
- * loading or ready; everything goes straight to the driver and no lock of ours is taken.
+ * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has
+ * the driver's addresses and starts the shim. ready: hooks do their work. disabled:
+ * GPUSHIM_ENABLE=0, or loading failed; everything goes straight to the driver. child: forked from a
+ * process that was loading or ready; everything goes straight to the driver and no lock of ours is
+ * taken.
  *
  * Holds always: nothing happens before the first look-up of a name of ours or the first call of an
  * exported hook. No thread waits for another while either of them is in the dynamic linker on our
@@ -36,13 +37,14 @@ bool gs_state_enter_slow(void);
  * call on to gs_real, which then is filled. Loads on the first call. */
 static inline bool gs_state_enter(void)
 {
-    if (__builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY, 1))
+    if (__builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY,
+                         1))
         return true;
     return gs_state_enter_slow();
 }
 
-/* The same for a look-up: never loads libcuda, only finds one that is loaded. True when hooks are to
- * be handed out. Preserves errno. */
+/* The same for a look-up: never loads libcuda, only finds one that is loaded. True when hooks are
+ * to be handed out. Preserves errno. */
 bool gs_state_enter_lookup(void);
 
 /* True once gs_real holds the driver's addresses (ready, disabled or child). */
@@ -53,9 +55,9 @@ bool gs_state_has_driver(void);
  * Reads the configuration. Returns whether the shim is enabled; false, with one line of log where
  * the cause is a failure, makes everything pass on to the driver.
  *
- * Other threads wait in it, possibly while they hold the dynamic linker's lock: it must not call the
- * driver, dlopen, dlsym, dl_iterate_phdr or anything else that takes that lock. Driver calls belong
- * to the first hook that needs them. gs_real is filled.
+ * Other threads wait in it, possibly while they hold the dynamic linker's lock: it must not call
+ * the driver, dlopen, dlsym, dl_iterate_phdr or anything else that takes that lock. Driver calls
+ * belong to the first hook that needs them. gs_real is filled.
  */
 bool gs_shim_start(void);
 

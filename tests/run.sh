@@ -80,7 +80,8 @@ compile()
         meson compile -C "$folder" >>"$folder/run.log" 2>&1 </dev/null; then
         return 0
     fi
-    tail -n 60 "$folder/run.log"
+    sed -n '/^FAILED:/,$p' "$folder/run.log" | head -n 60
+    grep 'ERROR:' "$folder/run.log" || true
     fail "the $name (log: $folder/run.log)"
     return 1
 }
@@ -148,6 +149,9 @@ prepare()
 main_build()
 {
     if compile 'build' "$build" -Dwerror=true "$@"; then
+        unlabelled=$(meson test -C "$build" --no-rebuild --list 2>/dev/null |
+            grep -v -e ' / ' -e '^ninja' -e '^INFO' | paste -s -d ',' -)
+        [ -z "$unlabelled" ] || say "without a suite, so in this build only: $unlabelled"
         test_suites 'tests' "$build"
     fi
 }

@@ -71,25 +71,27 @@ int consumer_main(int socket)
     struct offer offer;
     char name[64];
     gpu_address block = 0;
+    uint8_t *buffer = NULL;
     const char *error = gpu_start(name, sizeof(name));
     if (error)
         note_failure(&report, "starting CUDA", error);
-    if (!talk_receive(socket, &offer, sizeof(offer)))
-        return 1;
-    uint8_t *buffer = malloc(offer.bytes);
-    if (!buffer)
-        note_failure(&report, "malloc", "out of memory");
-    if (!report.failed[0]) {
+    bool offered = talk_receive(socket, &offer, sizeof(offer));
+    if (offered && !report.failed[0]) {
         error = gpu_open(&offer.handle, &block);
         if (error)
             note_failure(&report, "opening the handle", error);
+        buffer = malloc(offer.bytes);
     }
-    if (block) {
+    if (block && buffer)
         watch(socket, block, &offer, buffer, &report);
+    if (block) {
         error = gpu_close(block);
         if (error && !report.failed[0])
             note_failure(&report, "closing the block", error);
     }
     free(buffer);
-    return talk_send(socket, &report, sizeof(report)) && !report.failed[0] ? 0 : 1;
+    error = gpu_stop();
+    if (error && !report.failed[0])
+        note_failure(&report, "ending", error);
+    return offered && talk_send(socket, &report, sizeof(report)) && !report.failed[0] ? 0 : 1;
 }

@@ -9,6 +9,7 @@
 const char gpu_alloc_async_name[] = "cuMemAllocAsync";
 const char gpu_share_name[] = "cuIpcGetMemHandle";
 
+static CUdevice device;
 static CUstream stream;
 
 static const char *error_name(CUresult result)
@@ -23,7 +24,6 @@ static const char *error_name(CUresult result)
 
 const char *gpu_start(char *ret_name, size_t size)
 {
-    CUdevice device;
     CUcontext context;
     CUresult result = cuInit(0);
     if (result == CUDA_SUCCESS)
@@ -36,6 +36,14 @@ const char *gpu_start(char *ret_name, size_t size)
         result = cuCtxSetCurrent(context);
     if (result == CUDA_SUCCESS)
         result = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    return error_name(result);
+}
+
+const char *gpu_stop(void)
+{
+    CUresult result = cuStreamDestroy(stream);
+    if (result == CUDA_SUCCESS)
+        result = cuDevicePrimaryCtxRelease(device);
     return error_name(result);
 }
 

@@ -25,6 +25,9 @@ extern const char gpu_share_name[];
 /* Takes the first device; its name, cut to `size` bytes, goes to `ret_name`. */
 const char *gpu_start(char *ret_name, size_t size);
 
+/* Gives back what gpu_start took. Everything else must have been freed and closed. */
+const char *gpu_stop(void);
+
 const char *gpu_alloc(size_t bytes, gpu_address *ret);
 const char *gpu_free(gpu_address address);
 

@@ -161,7 +161,7 @@ static void story_b(const struct consumer *consumer)
     if (error) {
         printf("story b: %s memory cannot be shared (%s: %s)\n", gpu_alloc_async_name,
                gpu_share_name, error);
-        close(consumer->socket);
+        shutdown(consumer->socket, SHUT_RDWR);
         waitpid(consumer->pid, NULL, 0);
     } else {
         consumer_offer(consumer, &handle);
@@ -236,5 +236,7 @@ int main(int argc, char **argv)
         story_b(&consumer);
     else
         story_c(&consumer);
+    close(consumer.socket);
+    must("ending", gpu_stop());
     return 0;
 }

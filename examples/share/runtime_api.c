@@ -31,6 +31,11 @@ const char *gpu_start(char *ret_name, size_t size)
     return error_name(result);
 }
 
+const char *gpu_stop(void)
+{
+    return error_name(cudaStreamDestroy(stream));
+}
+
 const char *gpu_alloc(size_t bytes, gpu_address *ret)
 {
     void *pointer = NULL;

@@ -8,8 +8,8 @@
 
 TestSuite(alloc, .init = conform_start, .timeout = 30);
 
-static const size_t sizes[] = {1,   4,         100,     512,         513,         4 * KIB,
-                               64 * KIB, MIB - 512, MIB, MIB + 1, 2 * MIB, 3 * MIB + 4, 32 * MIB};
+static const size_t sizes[] = {1,         4,   100,     512,     513,         4 * KIB, 64 * KIB,
+                               MIB - 512, MIB, MIB + 1, 2 * MIB, 3 * MIB + 4, 32 * MIB};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
 Test(alloc, memory_of_every_size_holds_what_is_written)
@@ -289,6 +289,12 @@ Test(alloc, pitch_errors)
 
 /* ---- address range ---- */
 
+/* Whether odd sizes are rounded up is not documented; into the next 512 bytes they must not go. */
+static void check_size(size_t size, size_t asked)
+{
+    cr_assert(size >= asked && size < asked + 512, "%zu instead of %zu", size, asked);
+}
+
 Test(alloc, address_range_is_the_block)
 {
     for (size_t i = 0; i < SIZES; i++) {
@@ -298,16 +304,17 @@ Test(alloc, address_range_is_the_block)
         OK(cuMemAlloc(&ptr, sizes[i]));
         OK(cuMemGetAddressRange(&base, &size, ptr));
         cr_assert_eq(base, ptr);
-        cr_assert_eq(size, sizes[i], "%zu instead of %zu", size, sizes[i]);
+        probe("address_range_size", "%zu: %zu", sizes[i], size);
+        check_size(size, sizes[i]);
         base = size = 0;
         OK(cuMemGetAddressRange(&base, &size, ptr + sizes[i] - 1));
         cr_assert_eq(base, ptr);
-        cr_assert_eq(size, sizes[i]);
+        check_size(size, sizes[i]);
         base = size = 0;
         OK(cuMemGetAddressRange(&base, NULL, ptr));
         cr_assert_eq(base, ptr);
         OK(cuMemGetAddressRange(NULL, &size, ptr));
-        cr_assert_eq(size, sizes[i]);
+        check_size(size, sizes[i]);
         probe("address_range_null_null", "%s", result_name(cuMemGetAddressRange(NULL, NULL, ptr)));
         OK(cuMemFree(ptr));
         CHECK(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, ptr));
@@ -322,7 +329,10 @@ Test(alloc, the_rest_of_a_shared_chunk_is_no_block)
     size_t size = 0;
 
     OK(cuMemAlloc(&ptr, 512));
-    CHECK(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, ptr + 512));
+    probe("address_range_behind_a_small_block", "%s",
+          result_name(cuMemGetAddressRange(&base, &size, ptr + 512)));
+    if (under_shim() || software_driver())
+        CHECK(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, ptr + 512));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(ptr + 512));
     OK(cuMemFree(ptr));
 }
@@ -336,7 +346,7 @@ Test(alloc, address_range_of_other_memory_is_the_drivers)
     OK(cuMemAllocManaged(&managed, 8192, CU_MEM_ATTACH_GLOBAL));
     OK(cuMemGetAddressRange(&base, &size, managed + 100));
     cr_assert_eq(base, managed);
-    cr_assert_eq(size, 8192);
+    cr_assert_geq(size, 8192);
     OK(cuMemFree(managed));
     OK(cuMemAllocHost(&host, 8192));
     probe("address_range_host", "%s",
@@ -400,7 +410,7 @@ static void run_program(const struct way *way)
     cr_assert_eq(pitch, 1024, "%s", way->name);
     OK(way->range(&base, &size, ptr + 4099));
     cr_assert_eq(base, ptr, "%s", way->name);
-    cr_assert_eq(size, 4100, "%s", way->name);
+    check_size(size, 4100);
     OK(way->info(&size, &size));
     OK(way->share(&handle, ptr));
     CHECK(CUDA_ERROR_INVALID_VALUE, way->alloc(&base, 0));
@@ -491,6 +501,28 @@ Test(alloc, lookups_of_what_is_not_there)
     r = cuGetProcAddress("cuMemAllocAsync", &address, 10000, 0, &found);
     probe("lookup_too_old", "%s found %d null %d", result_name(r), (int)found, address == NULL);
     cr_assert(r != CUDA_SUCCESS || !address);
+}
+
+/* The calls of before CUDA 3.2, with 32-bit addresses: the driver still exports them. Whatever it
+ * makes of them must not be worse with the shim. */
+Test(alloc, calls_with_32_bit_addresses)
+{
+    typedef CUresult (*old_alloc_fn)(unsigned int *, unsigned int);
+    typedef CUresult (*old_free_fn)(unsigned int);
+    old_alloc_fn alloc = (old_alloc_fn)dlsym(RTLD_DEFAULT, "cuMemAlloc");
+    old_free_fn release = (old_free_fn)dlsym(RTLD_DEFAULT, "cuMemFree");
+    unsigned int ptr[2] = {0, 0x5a5a5a5a}; /* the second must not be written */
+    CUresult r;
+
+    if (!alloc || !release)
+        cr_skip_test("this driver does not export them");
+    r = alloc(ptr, 4096);
+    probe("alloc_32_bit", "%s", result_name(r));
+    if (r == CUDA_SUCCESS) {
+        cr_assert_neq(ptr[0], 0);
+        OK(release(ptr[0]));
+    }
+    cr_assert_eq(ptr[1], 0x5a5a5a5a);
 }
 
 /* ---- exhausting the device: only where it is ours alone ---- */

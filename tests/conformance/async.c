@@ -290,29 +290,3 @@ Test(async, a_stream_destroyed_after_its_frees)
         OK(cuStreamDestroy(other));
     }
 }
-
-Test(async, memory_comes_back_after_async_frees)
-{
-    CUstream stream = new_stream();
-    CUmemoryPool pool = NULL;
-    CUdeviceptr ptr[8];
-    size_t before, after;
-
-    OK(cuDeviceGetDefaultMemPool(&pool, device));
-    OK(cuMemAllocAsync(&ptr[0], MIB, stream));
-    OK(cuMemFreeAsync(ptr[0], stream));
-    OK(cuStreamSynchronize(stream));
-    OK(cuMemPoolTrimTo(pool, 0));
-    before = memory_free_bytes();
-    for (int i = 0; i < 8; i++)
-        OK(cuMemAllocAsync(&ptr[i], 16 * MIB, stream));
-    cr_assert_leq(memory_free_bytes(), before - 96 * MIB);
-    for (int i = 0; i < 8; i++)
-        OK(cuMemFreeAsync(ptr[i], stream));
-    OK(cuStreamSynchronize(stream));
-    OK(cuMemPoolTrimTo(pool, 0));
-    OK(cuCtxSynchronize());
-    after = memory_free_bytes();
-    probe("async_memory_missing_after_trim", "%zd KiB", (ssize_t)(before - after) / 1024);
-    cr_assert_geq(after + 32 * MIB, before);
-}

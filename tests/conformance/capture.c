@@ -1,6 +1,7 @@
 /*
  * Stream captures. Natively cuMemAlloc is refused in some modes; the shim must never be what breaks
- * a capture (an event recorded at the wrong moment does), whatever is allocated and freed meanwhile.
+ * a capture (an event recorded at the wrong moment does), whatever is allocated and freed
+ * meanwhile.
  */
 #include "conform.h"
 
@@ -217,18 +218,17 @@ Test(capture, questions_during_a_capture)
         size_t size = 0, total = 0;
         unsigned int type = 0;
         CUipcMemHandle handle;
-        CUresult info, range, attribute, share;
+        CUresult info, share;
 
         begin(stream, modes[m], target, 90u + (uint32_t)m);
-        range = cuMemGetAddressRange(&base, &size, target);
-        attribute = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, target);
+        OK(cuMemGetAddressRange(&base, &size, target));
+        OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, target));
+        end_and_run(stream, target, 90u + (uint32_t)m);
+        begin(stream, modes[m], target, 1);
         info = cuMemGetInfo(&size, &total);
         share = cuIpcGetMemHandle(&handle, target);
-        probe("questions_in_capture", "%s: info %s share %s", mode_names[m], result_name(info),
-              result_name(share));
-        CHECK(CUDA_SUCCESS, range);
-        CHECK(CUDA_SUCCESS, attribute);
-        end_and_run(stream, target, 90u + (uint32_t)m);
+        probe("questions_in_capture", "%s: info %s share %s then end %s", mode_names[m],
+              result_name(info), result_name(share), result_name(end(stream)));
     }
     OK(cuMemFree(target));
 }
@@ -274,13 +274,19 @@ Test(capture, a_capture_abandoned_with_its_stream)
 {
     CUdeviceptr ptr = 0, target = 0;
     CUstream stream;
+    CUresult r;
 
     OK(cuMemAlloc(&target, WORDS * 4));
     OK(fill_now(target, 0, WORDS));
     for (int i = 0; i < 4; i++) {
         stream = new_stream();
         begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 1);
-        OK(cuStreamDestroy(stream));
+        r = cuStreamDestroy(stream);
+        probe("destroy_of_a_capturing_stream", "%s", result_name(r));
+        if (r != CUDA_SUCCESS) {
+            (void)end(stream);
+            OK(cuStreamDestroy(stream));
+        }
     }
     /* No capture is open any more: freed memory comes back as usual. */
     for (int i = 0; i < 40; i++) {

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define KERNELS 6
+#define KERNELS  6
 #define CONTEXTS 8
 
 static const char *const kernel_names[KERNELS] = {"spin",     "fill",        "spin_fill",
@@ -31,12 +31,15 @@ static struct kernels loaded[CONTEXTS];
 
 const char *result_name(CUresult result)
 {
-    static __thread char number[32];
+    static __thread char numbers[8][32];
+    static __thread unsigned int next;
     const char *name = NULL;
+    char *number;
 
     if (cuGetErrorName(result, &name) == CUDA_SUCCESS && name)
         return name;
-    snprintf(number, sizeof number, "CUresult %d", (int)result);
+    number = numbers[next++ % 8];
+    snprintf(number, sizeof numbers[0], "CUresult %d", (int)result);
     return number;
 }
 

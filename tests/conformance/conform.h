@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
+#define KIB         ((size_t)1 << 10)
+#define MIB         ((size_t)1 << 20)
 #define MILLISECOND 1000000ull
 
 /* An address that no allocation has. */
@@ -31,8 +31,8 @@
 #define CHECK(expected, call)                                                                      \
     do {                                                                                           \
         CUresult check_got = (call);                                                               \
-        cr_assert(check_got == (expected), "%s: %s instead of %s", #call,                          \
-                  result_name(check_got), result_name(expected));                                  \
+        cr_assert(check_got == (expected), "%s: %s instead of %s", #call, result_name(check_got),  \
+                  result_name(expected));                                                          \
     } while (0)
 #define OK(call) CHECK(CUDA_SUCCESS, call)
 #define FAILS(call)                                                                                \
@@ -54,7 +54,7 @@ void conform_start(void);
 bool under_shim(void);
 bool software_driver(void);
 
-/* CUDA_ERROR_… or a number in a static buffer per thread. */
+/* CUDA_ERROR_… or, where the driver knows no name, the number; good for eight more calls. */
 const char *result_name(CUresult result);
 
 /* One line "PROBE name = value" on stdout, for comparing drivers. */
@@ -76,7 +76,8 @@ CUstream new_stream(void);
 CUresult memory_alloc(enum memory_kind kind, CUdeviceptr *ret_ptr, size_t size);
 CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr);
 
-/* The kernels, launched on stream in the current context; safe from any thread. Words are 32 bits. */
+/* The kernels, launched on stream in the current context; safe from any thread. Words are 32 bits.
+ */
 CUresult launch_spin(CUstream stream, uint64_t ns);
 CUresult launch_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words);
 CUresult launch_spin_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,

@@ -8,7 +8,8 @@ TestSuite(info, .init = conform_start, .timeout = 30);
 
 /* ---- memory info ---- */
 
-/* Other processes on a real device allocate too: a few tries, each with its own before and after. */
+/* Other processes on a real device allocate too: a few tries, each with its own before and after.
+ */
 Test(info, free_memory_drops_by_an_allocation_and_comes_back)
 {
     size_t before = 0, during = 0, after = 0;
@@ -55,8 +56,40 @@ Test(info, total_is_more_than_free)
     OK(cuDeviceTotalMem(&of_device, device));
     cr_assert_leq(free_bytes, total);
     probe("total_equals_device_total", "%d", total == of_device);
-    probe("mem_info_null_outputs", "%s %s", result_name(cuMemGetInfo(NULL, &total)),
-          result_name(cuMemGetInfo(&free_bytes, NULL)));
+}
+
+Test(info, memory_info_without_an_output)
+{
+    size_t bytes = 0;
+
+    probe("mem_info_without_free", "%s", result_name(cuMemGetInfo(NULL, &bytes)));
+    probe("mem_info_without_total", "%s", result_name(cuMemGetInfo(&bytes, NULL)));
+}
+
+Test(info, memory_comes_back_after_async_frees)
+{
+    CUstream stream = new_stream();
+    CUmemoryPool pool = NULL;
+    CUdeviceptr ptr[8];
+    size_t before, after;
+
+    OK(cuDeviceGetDefaultMemPool(&pool, device));
+    OK(cuMemAllocAsync(&ptr[0], MIB, stream));
+    OK(cuMemFreeAsync(ptr[0], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolTrimTo(pool, 0));
+    before = memory_free_bytes();
+    for (int i = 0; i < 8; i++)
+        OK(cuMemAllocAsync(&ptr[i], 16 * MIB, stream));
+    cr_assert_leq(memory_free_bytes(), before - 96 * MIB);
+    for (int i = 0; i < 8; i++)
+        OK(cuMemFreeAsync(ptr[i], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuCtxSynchronize());
+    after = memory_free_bytes();
+    probe("async_memory_missing_after_trim", "%zd KiB", (ssize_t)(before - after) / 1024);
+    cr_assert_geq(after + 32 * MIB, before);
 }
 
 /* ---- attributes ---- */
@@ -140,8 +173,7 @@ Test(info, attributes_of_plain_memory)
         check_plain_attributes(ptr + size[i] - 4, ptr, size[i]);
         cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr),
                      value_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr + size[i] - 4));
-        CHECK(CUDA_ERROR_INVALID_VALUE,
-              attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, ptr, &host));
+        CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_HOST_POINTER, ptr, &host));
         probe_attributes(size[i] < MIB ? "attributes_plain_small" : "attributes_plain_large", ptr);
         OK(cuMemFree(ptr));
     }
@@ -208,8 +240,7 @@ Test(info, attributes_of_no_memory)
     unsigned long long value;
     CUdeviceptr ptr = 0;
 
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE, &value));
+    CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, NOWHERE, &value));
     CHECK(CUDA_ERROR_INVALID_VALUE, attribute(CU_POINTER_ATTRIBUTE_CONTEXT, NOWHERE, &value));
     probe_attributes("attributes_unknown", NOWHERE);
     probe_attributes("attributes_null", 0);
@@ -294,20 +325,19 @@ struct several {
 
 static CUresult ask_several(CUdeviceptr ptr, struct several *ret)
 {
-    CUpointer_attribute which[ATTRIBUTES] = {
-        CU_POINTER_ATTRIBUTE_CONTEXT,
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-        CU_POINTER_ATTRIBUTE_HOST_POINTER,
-        CU_POINTER_ATTRIBUTE_BUFFER_ID,
-        CU_POINTER_ATTRIBUTE_IS_MANAGED,
-        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-        CU_POINTER_ATTRIBUTE_MAPPED,
-        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    CUpointer_attribute which[ATTRIBUTES] = {CU_POINTER_ATTRIBUTE_CONTEXT,
+                                             CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                             CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                             CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                             CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                             CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                             CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                             CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                             CU_POINTER_ATTRIBUTE_MAPPED,
+                                             CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                             CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                             CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
     void *data[ATTRIBUTES];
 
     memset(ret, 0xff, sizeof *ret);
@@ -331,7 +361,8 @@ static CUresult ask_several(CUdeviceptr ptr, struct several *ret)
 
 static void probe_several(const char *name, CUresult r, const struct several *s)
 {
-    probe(name, "%s owner %d type %u device %d host %d id %d managed %u ordinal %d start %d size %zd"
+    probe(name,
+          "%s owner %d type %u device %d host %d id %d managed %u ordinal %d start %d size %zd"
           " mapped %u legacy %u handles %llu pool %d",
           result_name(r), s->owner == context ? 2 : s->owner != NULL, s->type,
           s->device_pointer != 0, s->host_pointer != NULL, s->id != 0, s->managed & 0xff,
@@ -423,18 +454,14 @@ Test(info, allocation_handles_are_for_vmm_memory_only)
     OK(cuMemAlloc(&plain, 4096));
     OK(cuMemAlloc(&large, 4 * MIB));
     OK(cuMemAllocAsync(&async, 4 * MIB, CU_STREAM_LEGACY));
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)plain));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)plain));
     CHECK(CUDA_ERROR_INVALID_VALUE,
           cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(large + 2 * MIB)));
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)async));
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)NOWHERE));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)async));
+    FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)NOWHERE));
     OK(cuMemFree(plain));
     OK(cuMemFree(large));
-    CHECK(CUDA_ERROR_INVALID_VALUE,
-          cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)large));
+    FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)large));
     OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
 }
 

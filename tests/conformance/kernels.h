@@ -22,8 +22,6 @@
 #ifndef CONFORMANCE_KERNELS_H
 #define CONFORMANCE_KERNELS_H
 
-#define KERNEL_SCRIBBLE_WORD 0xdeadbeefu
-
 /* r0..r3 scratch; rd10 this thread's word, rd11 the grid's stride. */
 #define KERNEL_GRID_STRIDE                                                                         \
     "    mov.u32 %r0, %ctaid.x;\n"                                                                 \

@@ -1,11 +1,13 @@
 /*
- * The conformance suite's main: Criterion's, unless this process is a peer (peer.h).
+ * The conformance suite's main: Criterion's, unless this process is a peer (peer.h). It is exported
+ * because Criterion, where it executes this binary again to run one test, looks up the program's
+ * main in the symbols that the loader sees and puts the test in its place.
  */
 #include "peer.h"
 
 #include <criterion/criterion.h>
 
-int main(int argc, char **argv)
+__attribute__((visibility("default"))) int main(int argc, char **argv)
 {
     struct criterion_test_set *tests;
     int failed;

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PEER_SOCKET 3 /* the descriptor the peer finds its socket at */
+#define PEER_SOCKET    3 /* the descriptor the peer finds its socket at */
 #define ANSWER_SECONDS 30
 
 enum peer_op {
@@ -198,8 +198,7 @@ CUresult peer_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t wo
 CUresult peer_spin_fill(struct peer *peer, CUdeviceptr ptr, uint32_t value, size_t words,
                         uint64_t ns)
 {
-    struct request r = {
-        .op = PEER_SPIN_FILL, .ptr = ptr, .value = value, .size = words, .ns = ns};
+    struct request r = {.op = PEER_SPIN_FILL, .ptr = ptr, .value = value, .size = words, .ns = ns};
 
     return peer_call(peer, &r).result;
 }
@@ -248,10 +247,9 @@ static CUresult serve_count_other(const struct request *request, uint32_t *ret_c
 
 static CUresult serve_import(const struct request *request, int fd, CUdeviceptr *ret_ptr)
 {
-    CUmemAccessDesc access = {
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-        .flags = request->read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                    : CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                              .flags = request->read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                          : CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
     CUresult r = cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);

@@ -1,7 +1,8 @@
 /*
  * Freed memory is not handed out while GPU work submitted before the free can still touch it: the
  * promise the shim must keep although its cuMemFree does not wait. Each test frees behind a kernel
- * that writes late, gets new memory at once, and looks whether the old kernel's words turn up there.
+ * that writes late, gets new memory at once, and looks whether the old kernel's words turn up
+ * there.
  */
 #include "conform.h"
 
@@ -46,8 +47,7 @@ Test(reuse, behind_the_default_streams)
 
     for (int i = 0; i < 10; i++) {
         free_behind_kernel(CU_STREAM_LEGACY, filler, sizes[(size_t)i % SIZES], 4 * MILLISECOND);
-        free_behind_kernel(CU_STREAM_PER_THREAD, filler, sizes[(size_t)i % SIZES],
-                           4 * MILLISECOND);
+        free_behind_kernel(CU_STREAM_PER_THREAD, filler, sizes[(size_t)i % SIZES], 4 * MILLISECOND);
     }
 }
 
@@ -333,12 +333,12 @@ Test(reuse, free_waits_natively_and_not_under_the_shim)
 
     OK(launch_spin(stream, MILLISECOND)); /* load the kernels first */
     OK(cuStreamSynchronize(stream));
-    took = time_of_free_behind(stream, 300 * MILLISECOND);
-    probe("free_behind_300_ms_waits", "%s", took > 150 * MILLISECOND ? "yes" : "no");
+    took = time_of_free_behind(stream, 600 * MILLISECOND);
+    probe("free_behind_a_kernel_waits", "%s", took > 300 * MILLISECOND ? "yes" : "no");
     if (under_shim())
-        cr_assert_lt(took, 150 * MILLISECOND);
+        cr_assert_lt(took, 300 * MILLISECOND);
     else
-        cr_assert_gt(took, 150 * MILLISECOND);
+        cr_assert_gt(took, 300 * MILLISECOND);
     OK(cuCtxSynchronize());
 }
 
@@ -349,10 +349,10 @@ Test(reuse, async_free_never_waits)
     uint64_t start;
 
     OK(cuMemAllocAsync(&ptr, 4 * MIB, stream));
-    OK(launch_spin_fill(stream, ptr, 1, MIB, 200 * MILLISECOND));
+    OK(launch_spin_fill(stream, ptr, 1, MIB, 500 * MILLISECOND));
     start = now_ns();
     OK(cuMemFreeAsync(ptr, stream));
-    cr_assert_lt(now_ns() - start, 100 * MILLISECOND);
+    cr_assert_lt(now_ns() - start, 250 * MILLISECOND);
     OK(cuStreamSynchronize(stream));
 }
 

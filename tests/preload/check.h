@@ -1,6 +1,6 @@
 /*
- * What the preload tests check with. Plain programs: they run under LD_PRELOAD, under sanitizers and
- * in threads, where a test framework would be one more thing in the process.
+ * What the preload tests check with. Plain programs: they run under LD_PRELOAD, under sanitizers
+ * and in threads, where a test framework would be one more thing in the process.
  */
 #ifndef GPUSHIM_TESTS_PRELOAD_CHECK_H
 #define GPUSHIM_TESTS_PRELOAD_CHECK_H
@@ -15,6 +15,7 @@
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
+            fflush(stdout);                                                                        \
             fprintf(stderr, "%s:%d: not so: %s: ", __FILE__, __LINE__, #condition);                \
             fprintf(stderr, __VA_ARGS__);                                                          \
             fputc('\n', stderr);                                                                   \

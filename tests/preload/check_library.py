@@ -1,12 +1,12 @@
 """Checks on libgpushim.so as a file: what it exports, needs and can be loaded by.
 
-usage: check_library.py LIBGPUSHIM ENTRY_POINTS_H
+usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H
 """
 import re
 import subprocess
 import sys
 
-library, table = sys.argv[1:]
+library, resolve, table = sys.argv[1:]
 faults = []
 
 
@@ -24,7 +24,7 @@ for line in lines('nm', '-D', library):
     else:
         exports.add(name.split('@')[0])
         if '@' in name:
-            faults.append(f'{name} is exported with a version: a versioned definition elsewhere wins')
+            faults.append(f'{name} is exported with a version: one elsewhere wins then')
 with open(table) as text:
     rows = re.findall(r'^ +GS_ENTRY\((\w+),', text.read(), re.M)
 if len(rows) < 40 or len(rows) != len(set(rows)):
@@ -39,8 +39,8 @@ for name in sorted(exports - expected):
 for kind, name in needs:
     version = re.search(r'@GLIBC_(\d+)\.(\d+)', name)
     if version and (int(version[1]), int(version[2])) > (2, 28):
-        faults.append(f'{name} is newer than glibc 2.28: no program of an older container would start; '
-                      'add it to shim/old_libc.c and its list in shim/meson.build')
+        faults.append(f'{name} is newer than glibc 2.28: no program of an older container would '
+                      'start; add it to shim/old_libc.c and its list in shim/meson.build')
     if kind == 'U' and (name.startswith(('__register_atfork', '_r_debug', '_dl_'))):
         faults.append(f'{name} is glibc\'s alone and has to be weak')
     if kind == 'U' and re.match(r'dl(v?sym|m?open|close|addr|info|error)\b', name):
@@ -65,9 +65,20 @@ for name, instruction in starts.items():
     if instruction.startswith('endbr'):
         faults.append(f'{name} begins with {instruction}')
 
+# dlsym's way for foreign names, where no libc or sanitizer may be ready: no calls out of it, but
+# for ours, and for getauxval, which needs no libc that is ready and is intercepted by nothing.
+archive = '\n'.join(lines('nm', resolve))
+if 'getauxval' not in archive:
+    faults.append(f'{resolve} was not read')
+defined = set(re.findall(r' [TtDdBbRr] (\w+)', archive))
+for name in sorted(set(re.findall(r' [Uw] (\w+)', archive)) - defined):
+    if name not in ('_DYNAMIC', '_GLOBAL_OFFSET_TABLE_', '_r_debug', 'getauxval',
+                    'gs_lookup_answer'):
+        faults.append(f'{resolve} refers to {name}: dlsym runs before that is ready')
+
 for fault in faults:
     print(f'{library}: {fault}')
-highest = max((tuple(map(int, v)) for _, n in needs for v in re.findall(r'@GLIBC_(\d+)\.(\d+)', n)),
-              default=None)
+versions = [v for _, n in needs for v in re.findall(r'@GLIBC_(\d+)\.(\d+)', n)]
+highest = max((tuple(map(int, v)) for v in versions), default=None)
 print(f'{len(exports)} exports, highest glibc version needed {highest}')
 sys.exit(1 if faults else 0)

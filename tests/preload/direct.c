@@ -21,6 +21,7 @@ int main(int argc, char **argv)
     CHECK(stub_calls(STUB_ALLOC) == 1, "%d allocations", stub_calls(STUB_ALLOC));
     CHECK(stub_calls(STUB_FREE) == 1, "%d frees", stub_calls(STUB_FREE));
     CHECK(cuMemAllocAsync_ptsz(&pointer, 100, NULL) == CUDA_SUCCESS, "cuMemAllocAsync_ptsz");
+    CHECK(cuMemFree_v2(pointer) == CUDA_SUCCESS, "cuMemFree_v2");
     CHECK(stub_calls(STUB_ALLOC_ASYNC_PTSZ) == 1, "its own variant");
     CHECK(stub_calls(STUB_ALLOC_ASYNC) == 0, "no other");
 

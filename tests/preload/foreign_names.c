@@ -11,12 +11,15 @@
 
 int wrap_malloc_calls(void);
 int twin(void);
+int twin_1(void);
+int twin_2(void);
 
 static void next_is_the_callers_next(void)
 {
     void *block = malloc(10);
     CHECK(block && wrap_malloc_calls() > 0, "%d calls", wrap_malloc_calls());
     free(block);
+    CHECK(twin_1() == 1 && twin_2() == 2, "both libraries");
     CHECK(twin() == 12, "twin() is %d", twin());
     void *next = dlsym(RTLD_NEXT, "twin");
     CHECK(next == (void *)twin, "the program's next twin is in %s", object_of(next));

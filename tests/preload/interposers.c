@@ -38,8 +38,10 @@ int main(int argc, char **argv)
     }
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "next-found-hook") == 0) {
-            void *(*find)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "next_cu_find");
-            CHECK(find && is_hook(find("cuMemFree_v2")), "found %s", object_of(find("cuMemFree_v2")));
+            void *(*find)(const char *) =
+                (void *(*)(const char *))dlsym(RTLD_DEFAULT, "next_cu_find");
+            CHECK(find && is_hook(find("cuMemFree_v2")), "found %s",
+                  object_of(find("cuMemFree_v2")));
         } else if (strcmp(argv[i], "next-called") == 0) {
             CHECK(number("next_cu_calls") > 0, "next_cu was passed by");
         } else if (strcmp(argv[i], "other-dlsym") == 0) {

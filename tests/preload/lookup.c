@@ -1,8 +1,8 @@
 /*
  * What a program sees of the driver, by every way of asking, against the stub driver.
  *
- * usage: lookup CASE LIBCUDA [CTOR_LIBRARY]. "native" and "absent" hold without the shim as well and
- * are run that way too: they say what the shim has to look like when it is off.
+ * usage: lookup CASE LIBCUDA [CTOR_LIBRARY]. "native" and "absent" hold without the shim as well
+ * and are run that way too: they say what the shim has to look like when it is off.
  */
 #include "../../shim/cuda_exact.h"
 #include "check.h"
@@ -234,11 +234,12 @@ static void forked(void)
     CHECK(dlsym(parents_handle, "cuMemAlloc_v2") == parents_alloc, "the parent after the fork");
 }
 
-/* A process with threads cannot fork under TSan and go on: its runtime's locks are left held. */
-#if defined(__SANITIZE_THREAD__)
+/* A forked child of a process with threads cannot go on under a sanitizer: locks of its runtime,
+ * the allocator's among them, stay held. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define FORKS 0
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define FORKS 0
 #endif
 #endif

@@ -1,6 +1,6 @@
 /*
- * Another tool's dlsym, the classic way: exports dlsym, has its own wrapper for one driver name, and
- * finds the real dlsym by dlvsym(RTLD_NEXT, ...).
+ * Another tool's dlsym, the classic way: exports dlsym, has its own wrapper for one driver name,
+ * and finds the real dlsym by dlvsym(RTLD_NEXT, ...).
  */
 #include "../../shim/cuda_exact.h"
 

@@ -15,6 +15,9 @@ if not shutil.which('strace'):
     print('skipped: strace is not installed')
     sys.exit(77)
 
+# What the dynamic linker does with the library's file once it is open.
+LOADING = ('read(', 'mmap(', 'fstat(', 'newfstatat(', 'pread64(', 'mprotect(')
+
 
 def calls(preload):
     """The system calls of a run, a line each, without addresses."""
@@ -48,7 +51,7 @@ def without_one_mapping(lines):
         if skipping:
             if line.startswith('close('):
                 skipping = False
-            elif not line.startswith(('read(', 'mmap(', 'fstat(', 'newfstatat(', 'pread64(', 'mprotect(')):
+            elif not line.startswith(LOADING):
                 sys.exit(f'while the library is loaded: {line}')
             continue
         kept.append(line)

@@ -1,0 +1,334 @@
+/*
+ * Opener: holds on their way back to the exporter.
+ *
+ *   last close ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
+ *        └──────── opened again: nothing was given back, the mapping is used on
+ *
+ * A fence stands for each context that has opened the block. While a capture is open none can be
+ * recorded, so that is done later; a later fence only covers more. A block has at most one fence
+ * under way for each context, however often it is opened and closed.
+ */
+#include "core/share/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_FIRST_NS GS_NS_PER_MS
+#define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
+
+static struct gs_opener_context *context_find(struct gs_share *share, CUcontext context)
+{
+    struct gs_opener_context *found;
+
+    HASH_FIND(hh, share->contexts, &context, sizeof(context), found);
+    return found;
+}
+
+static gs_status context_add(struct gs_share *share, CUcontext context)
+{
+    struct gs_opener_context *added;
+
+    if (context_find(share, context))
+        return GS_OK;
+    added = calloc(1, sizeof *added);
+    if (!added)
+        return GS_NO_HOST_MEMORY;
+    added->context = context;
+    gs_fence_pool_init(&added->pool, context);
+    HASH_ADD(hh, share->contexts, context, sizeof added->context, added);
+    if (added->hh.tbl)
+        return GS_OK;
+    free(added);
+    return GS_NO_HOST_MEMORY;
+}
+
+gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context)
+{
+    struct gs_use *grown;
+
+    for (unsigned i = 0; i < opened->use_count; i++)
+        if (opened->uses[i].context == context)
+            return GS_OK;
+    if (context_add(share, context) != GS_OK)
+        return GS_NO_HOST_MEMORY;
+    grown = realloc(opened->uses, (opened->use_count + 1) * sizeof *grown);
+    if (!grown)
+        return GS_NO_HOST_MEMORY;
+    opened->uses = grown;
+    grown[opened->use_count++] = (struct gs_use){.context = context};
+    return GS_OK;
+}
+
+/* ---- Fences ----------------------------------------------------------------------------------- */
+
+static void use_record(struct gs_share *share, struct gs_use *use)
+{
+    struct gs_opener_context *context = context_find(share, use->context);
+    gs_status status = GS_NO_CONTEXT;
+
+    if (context)
+        status = gs_fence_record(share->fences, &context->pool, &use->fence);
+    if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY)
+        return;
+    if (status == GS_NOT_OFFERED) {
+        if (!gs_fences_capturing(share->fences))
+            use->next = GS_FENCE_SYNCING;
+        return;
+    }
+    use->next = GS_FENCE_NONE; /* recorded; or the context is broken and runs nothing any more */
+}
+
+/* Whether nothing that the context submitted before the last close can still run. */
+static bool use_passed(struct gs_share *share, struct gs_use *use)
+{
+    if (use->fence.event) {
+        struct gs_opener_context *context = context_find(share, use->context);
+        gs_status status = GS_OK;
+
+        if (context)
+            status = gs_fence_query(share->fences, &context->pool, &use->fence);
+        if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY)
+            return false;
+        use->fence.event = NULL; /* passed, or of a broken context */
+    }
+    if (use->next == GS_FENCE_WANTED)
+        use_record(share, use);
+    return !use->fence.event && use->next == GS_FENCE_NONE;
+}
+
+static bool all_passed(struct gs_share *share, struct gs_opened *opened)
+{
+    bool passed = true;
+
+    for (unsigned i = 0; i < opened->use_count; i++)
+        passed &= use_passed(share, &opened->uses[i]);
+    return passed;
+}
+
+void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    for (unsigned i = 0; i < opened->use_count; i++) {
+        opened->uses[i].next = GS_FENCE_WANTED;
+        if (!opened->uses[i].fence.event)
+            use_record(share, &opened->uses[i]);
+    }
+    opened->next = share->closing;
+    share->closing = opened;
+    share->poll_ns = POLL_FIRST_NS;
+    if (share->polling)
+        return;
+    share->polling = true;
+    gs_thread_wake(share);
+}
+
+void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    struct gs_opened **link = &share->closing;
+
+    while (*link != opened)
+        link = &(*link)->next;
+    *link = opened->next;
+    for (unsigned i = 0; i < opened->use_count; i++)
+        opened->uses[i].next = GS_FENCE_NONE;
+}
+
+/* A driver without cuCtxRecordEvent: the thread waits for the contexts whose fences are missing.
+ * Lets go of the lock meanwhile; a block closed again in between asks for another wait. */
+static void wait_for_contexts_locked(struct gs_share *share)
+{
+    struct gs_opened *opened;
+    CUcontext context = NULL, popped;
+
+    for (opened = share->closing; opened && !context; opened = opened->next)
+        for (unsigned i = 0; i < opened->use_count; i++)
+            if (opened->uses[i].next == GS_FENCE_SYNCING)
+                context = opened->uses[i].context;
+    if (!context)
+        return;
+    gs_lock_release(&share->opener_lock);
+    if (share->driver->ctx_push_current(context) == CUDA_SUCCESS) {
+        share->driver->ctx_synchronize();
+        share->driver->ctx_pop_current(&popped);
+    }
+    gs_lock_take(&share->opener_lock);
+    for (opened = share->closing; opened; opened = opened->next)
+        for (unsigned i = 0; i < opened->use_count; i++)
+            if (opened->uses[i].next == GS_FENCE_SYNCING && opened->uses[i].context == context)
+                opened->uses[i].next = GS_FENCE_NONE;
+}
+
+/* ---- Giving back ------------------------------------------------------------------------------- */
+
+/* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
+ * while the chunk is unmapped. */
+static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    struct gs_peer *peer = opened->peer;
+    struct gs_import *import = opened->import;
+
+    peer->busy = true;
+    gs_import_remove_locked(import, opened);
+    if (import->count == 0) {
+        gs_import_leave_locked(share, import);
+        gs_lock_release(&share->opener_lock);
+        gs_import_unmap(share, import);
+        gs_lock_take(&share->opener_lock);
+        gs_import_recycle_locked(share, import);
+    }
+    if (!opened->replaced)
+        HASH_DEL(share->opened, opened);
+    peer->opened_count--;
+    free(opened->uses);
+    opened->uses = NULL;
+    opened->next = peer->unsent;
+    peer->unsent = opened;
+    gs_peer_flush_locked(share, peer);
+    gs_peer_release_locked(share, peer);
+}
+
+/* The blocks whose fences have passed, out of `closing`. */
+static struct gs_opened *take_passed_locked(struct gs_share *share)
+{
+    struct gs_opened **link = &share->closing, *passed = NULL;
+
+    while (*link) {
+        struct gs_opened *opened = *link;
+
+        if (!all_passed(share, opened)) {
+            link = &opened->next;
+            continue;
+        }
+        *link = opened->next;
+        opened->leaving = true;
+        opened->next = passed;
+        passed = opened;
+    }
+    return passed;
+}
+
+/* Sends what is still to be said; whether something is left to do. */
+static bool flush_all_locked(struct gs_share *share)
+{
+    struct gs_peer *peer, *next;
+    bool left = share->closing != NULL;
+
+    HASH_ITER(hh, share->peers, peer, next)
+    {
+        if (!peer->unsent)
+            continue;
+        if (peer->busy || !gs_peer_flush_locked(share, peer))
+            left = true;
+        else
+            gs_peer_reap_locked(share, peer);
+    }
+    return left;
+}
+
+uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
+{
+    struct gs_opened *passed;
+    uint64_t due = GS_NEVER;
+
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+        return GS_NEVER;
+    gs_lock_take(&share->opener_lock);
+    wait_for_contexts_locked(share);
+    passed = take_passed_locked(share);
+    while (passed) {
+        struct gs_opened *opened = passed;
+
+        passed = opened->next;
+        if (opened->peer->busy) {
+            opened->next = share->closing;
+            share->closing = opened;
+        } else {
+            give_back_locked(share, opened);
+        }
+    }
+    share->polling = flush_all_locked(share);
+    if (share->polling) {
+        due = now + share->poll_ns;
+        if (share->poll_ns < POLL_LONGEST_NS)
+            share->poll_ns *= 2;
+    }
+    gs_lock_release(&share->opener_lock);
+    return due;
+}
+
+/* ---- Ends -------------------------------------------------------------------------------------- */
+
+static void use_remove(struct gs_opened *opened, CUcontext context)
+{
+    for (unsigned i = 0; i < opened->use_count; i++) {
+        if (opened->uses[i].context != context)
+            continue;
+        opened->uses[i] = opened->uses[--opened->use_count];
+        return;
+    }
+}
+
+void gs_share_context_gone(struct gs_share *share, CUcontext context)
+{
+    int saved = errno;
+    struct gs_opener_context *gone;
+    struct gs_opened *opened, *next;
+
+    gs_lock_take(&share->opener_lock);
+    gone = context_find(share, context);
+    HASH_ITER(hh, share->opened, opened, next)
+    {
+        use_remove(opened, context);
+        if (opened->use_count > 0 || opened->count == 0)
+            continue;
+        opened->count = 0;
+        gs_closing_start_locked(share, opened);
+    }
+    for (opened = share->closing; opened; opened = opened->next)
+        use_remove(opened, context); /* also those that the table has not any more */
+    if (gone) {
+        HASH_DEL(share->contexts, gone);
+        gs_fence_pool_forget(&gone->pool);
+        free(gone);
+    }
+    gs_lock_release(&share->opener_lock);
+    errno = saved;
+}
+
+void gs_closing_finish(struct gs_share *share)
+{
+    struct gs_opened *opened, *next_opened;
+    struct gs_peer *peer, *next_peer;
+    struct gs_opener_context *context, *next_context;
+    struct gs_import *import;
+
+    gs_lock_take(&share->opener_lock);
+    HASH_ITER(hh, share->opened, opened, next_opened)
+    {
+        if (opened->count > 0)
+            gs_closing_start_locked(share, opened);
+    }
+    while (share->closing) {
+        opened = share->closing;
+        share->closing = opened->next;
+        all_passed(share, opened);
+        give_back_locked(share, opened);
+    }
+    HASH_ITER(hh, share->peers, peer, next_peer)
+    {
+        gs_peer_disconnect(share, peer);
+        gs_peer_flush_locked(share, peer);
+        gs_peer_reap_locked(share, peer);
+    }
+    HASH_ITER(hh, share->contexts, context, next_context)
+    {
+        HASH_DEL(share->contexts, context);
+        gs_fence_pool_destroy(share->fences, &context->pool);
+        free(context);
+    }
+    while (share->spare_imports) {
+        import = share->spare_imports;
+        share->spare_imports = import->next;
+        free(import);
+    }
+    gs_lock_release(&share->opener_lock);
+}

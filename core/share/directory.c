@@ -1,0 +1,240 @@
+/* The runtime directory and the sockets in it (core/share/directory.h). */
+#include "core/share/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/share/token.h"
+
+#define BACKLOG 128
+#define NEW_SUFFIX ".new" /* a socket that does not listen yet */
+#define NEW_AGE_S 60      /* older than this, its maker was killed in between */
+#define SWEEP_ENTRIES 4096
+#define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
+
+bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
+{
+    if (uid == geteuid())
+        return true;
+    for (unsigned i = 0; i < options->uid_count; i++)
+        if (options->uids[i] == uid)
+            return true;
+    return false;
+}
+
+/* Whether the open directory may be used; the reason if not. */
+static bool check(int directory, const struct gs_share_options *options, char *ret_reason)
+{
+    struct stat info;
+
+    if (fstat(directory, &info) != 0) {
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be looked at: %s", options->dir,
+                 strerror(errno));
+        return false;
+    }
+    if (info.st_uid != 0 && !gs_user_is_listed(options, info.st_uid)) {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "%s belongs to user %u, who is not to be trusted with shared memory; name a "
+                 "directory of your own",
+                 options->dir, (unsigned)info.st_uid);
+        return false;
+    }
+    if (info.st_mode & (S_IWGRP | S_IWOTH)) {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "%s has mode %04o, others may write to it; take that right away (chmod go-w)",
+                 options->dir, (unsigned)info.st_mode & 07777);
+        return false;
+    }
+    return true;
+}
+
+int gs_directory_open(const struct gs_share_options *options, bool make,
+                      char ret_reason[GS_REASON_SIZE])
+{
+    int directory;
+
+    if (options->dir[0] != '/' || !memchr(options->dir, 0, sizeof options->dir)) {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "the runtime directory has no absolute path of at most %zu bytes; name one",
+                 sizeof options->dir - 1);
+        return -1;
+    }
+    if (make && mkdir(options->dir, 0700) != 0 && errno != EEXIST) {
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be made: %s; make it, with mode 0700",
+                 options->dir, strerror(errno));
+        return -1;
+    }
+    directory = open(options->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0) {
+        int cause = errno;
+        struct stat info;
+        bool is_link = (cause == ELOOP || cause == ENOTDIR) && lstat(options->dir, &info) == 0 &&
+                       S_ISLNK(info.st_mode);
+
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; name a directory you own",
+                 options->dir, is_link ? "it is a symbolic link" : strerror(cause));
+        return -1;
+    }
+    if (!check(directory, options, ret_reason)) {
+        close(directory);
+        return -1;
+    }
+    return directory;
+}
+
+/*
+ * The address of `name` in the directory. Through /proc it is short and means the directory that
+ * was checked; without /proc the path has to do, if it fits.
+ */
+static int address_of(int directory, const struct gs_share_options *options, const char *name,
+                      struct sockaddr_un *ret_address)
+{
+    char by_fd[40];
+    int length;
+
+    memset(ret_address, 0, sizeof *ret_address);
+    ret_address->sun_family = AF_UNIX;
+    snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", directory);
+    length = snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s/%s",
+                      access(by_fd, X_OK) == 0 ? by_fd : options->dir, name);
+    return length < (int)sizeof ret_address->sun_path ? 0 : -ENAMETOOLONG;
+}
+
+/* Binds under a first name, listens, and only then gives the socket its own name. 0 or an errno. */
+static int put_up(int fd, int directory, const struct gs_share_options *options, const char *name)
+{
+    char first[GS_SOCKET_NAME_SIZE + sizeof NEW_SUFFIX];
+    struct sockaddr_un address;
+    mode_t mode = options->uid_count > 0 ? 0666 : 0600;
+    int error;
+
+    snprintf(first, sizeof first, "%s" NEW_SUFFIX, name);
+    error = -address_of(directory, options, first, &address);
+    if (error)
+        return error;
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0)
+        return errno;
+    if (fchmodat(directory, first, mode, 0) == 0 && listen(fd, BACKLOG) == 0 &&
+        renameat(directory, first, directory, name) == 0)
+        return 0;
+    error = errno;
+    unlinkat(directory, first, 0);
+    return error;
+}
+
+int gs_directory_listen(int directory, const struct gs_share_options *options, const char *name,
+                        char ret_reason[GS_REASON_SIZE])
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = fd < 0 ? errno : put_up(fd, directory, options, name);
+
+    if (error == 0)
+        return fd;
+    snprintf(ret_reason, GS_REASON_SIZE, "no socket can be made in %s: %s%s", options->dir,
+             strerror(error),
+             error == EACCES || error == EROFS ? "; name a directory you can write to" : "");
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name)
+{
+    struct timeval limit = {.tv_sec = (time_t)(options->timeout_ns / 1000000000),
+                            .tv_usec = (suseconds_t)(options->timeout_ns / 1000 % 1000000)};
+    struct sockaddr_un address;
+    int error, fd;
+
+    if (limit.tv_sec == 0 && limit.tv_usec == 0)
+        limit.tv_usec = 1; /* zero would mean to wait for ever */
+    error = address_of(directory, options, name, &address);
+    if (error)
+        return error;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        if (errno == EINTR)
+            continue;
+        error = -errno;
+        close(fd);
+        return error;
+    }
+    return fd;
+}
+
+/* Whether nobody listens there any more. In doubt it lives. */
+static bool is_dead(int directory, const struct gs_share_options *options, const char *name)
+{
+    struct sockaddr_un address;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool dead = false;
+
+    if (fd < 0)
+        return false;
+    if (address_of(directory, options, name, &address) == 0)
+        dead = connect(fd, (struct sockaddr *)&address, sizeof address) != 0 &&
+               errno == ECONNREFUSED;
+    close(fd);
+    return dead;
+}
+
+enum entry_kind { FOREIGN, SOCKET, NEW_SOCKET };
+
+static enum entry_kind kind_of(const char *name)
+{
+    size_t length = strspn(name, "0123456789abcdef");
+
+    if (length != GS_SOCKET_NAME_SIZE - 1)
+        return FOREIGN;
+    if (name[length] == 0)
+        return SOCKET;
+    return strcmp(name + length, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
+}
+
+/* A socket of another name than ours never comes back under the same name: instances are random.
+ * So what was dead when it was looked at is dead when it is removed. */
+static void sweep_entry(int directory, const struct gs_share_options *options, const char *name,
+                        enum entry_kind kind)
+{
+    struct stat info;
+
+    if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(info.st_mode))
+        return;
+    if (kind == NEW_SOCKET ? time(NULL) - info.st_mtime > NEW_AGE_S
+                           : is_dead(directory, options, name))
+        unlinkat(directory, name, 0);
+}
+
+void gs_directory_sweep(int directory, const struct gs_share_options *options)
+{
+    int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = again < 0 ? NULL : fdopendir(again);
+    const struct dirent *entry;
+    unsigned seen = 0, sockets = 0;
+
+    if (!list) {
+        if (again >= 0)
+            close(again);
+        return;
+    }
+    while (seen++ < SWEEP_ENTRIES && sockets < SWEEP_SOCKETS && (entry = readdir(list))) {
+        enum entry_kind kind = kind_of(entry->d_name);
+
+        if (kind == FOREIGN)
+            continue;
+        sockets++;
+        sweep_entry(directory, options, entry->d_name, kind);
+    }
+    closedir(list);
+}

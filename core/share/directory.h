@@ -1,0 +1,39 @@
+/*
+ * The runtime directory: where exporters put their sockets, each named by its instance in hex.
+ *
+ * Whoever can write to it could put a socket of his own there, so it must belong to this user (or
+ * to root, or to a user that the options name), be writable by its owner alone, and not be a
+ * symbolic link. It is opened once and used through its descriptor: it cannot be exchanged after
+ * the check.
+ */
+#ifndef GS_CORE_SHARE_DIRECTORY_H
+#define GS_CORE_SHARE_DIRECTORY_H
+
+#include "core/share/share.h"
+
+#define GS_REASON_SIZE 256
+#define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
+
+/* Whether this user is our own, or one that the options name. */
+bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
+
+/* Opens and checks the directory; `make` makes it first where only its last part is missing.
+ * The descriptor, or -1 with the cause and the way out in words. */
+int gs_directory_open(const struct gs_share_options *options, bool make,
+                      char ret_reason[GS_REASON_SIZE]);
+
+/*
+ * A listening, non-blocking socket under `name`. It appears there only once it listens, so a
+ * socket that refuses to connect is always a dead one. -1 with the reason in words.
+ */
+int gs_directory_listen(int directory, const struct gs_share_options *options, const char *name,
+                        char ret_reason[GS_REASON_SIZE]);
+
+/* A connection to the exporter under `name`, made within `timeout_ns`; or a negative errno
+ * (-ENOENT, -ECONNREFUSED: there is none any more; -EMFILE: no descriptor is left here). */
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name);
+
+/* Removes sockets that killed processes left. A bounded number of entries is looked at. */
+void gs_directory_sweep(int directory, const struct gs_share_options *options);
+
+#endif

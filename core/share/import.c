@@ -1,0 +1,209 @@
+/*
+ * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
+ * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
+ */
+#include "core/share/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEVICES_MAX 64
+
+struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id)
+{
+    struct gs_import *import = peer->imports;
+
+    /* One of an earlier connection is not it: its lease is gone. */
+    while (import && (import->chunk_id != chunk_id || import->connection != peer->connection))
+        import = import->next;
+    return import;
+}
+
+gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    uint64_t bit;
+    gs_status status;
+
+    if (device < 0 || device >= DEVICES_MAX)
+        return GS_INVALID;
+    bit = UINT64_C(1) << device;
+    if (__atomic_load_n(&import->devices, __ATOMIC_RELAXED) & bit)
+        return GS_OK;
+    status = share->driver->mem_set_access(import->span.base, import->span.size, &access, 1);
+    if (status == GS_OK)
+        __atomic_fetch_or(&import->devices, bit, __ATOMIC_RELAXED);
+    return status;
+}
+
+static struct gs_import *record_new(struct gs_share *share)
+{
+    struct gs_import *import;
+
+    gs_lock_take(&share->opener_lock);
+    import = share->spare_imports;
+    if (import)
+        share->spare_imports = import->next;
+    gs_lock_release(&share->opener_lock);
+    if (import)
+        return import;
+    import = calloc(1, sizeof *import);
+    if (import) /* once: readers of the map look at it without a lock */
+        import->span.kind = GS_SPAN_IMPORT;
+    return import;
+}
+
+void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
+{
+    free(import->sorted);
+    import->sorted = NULL;
+    import->count = import->room = 0;
+    import->next = share->spare_imports;
+    share->spare_imports = import;
+}
+
+static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device)
+{
+    const struct gs_driver *driver = share->driver;
+    CUdeviceptr base;
+    gs_status status;
+
+    status = driver->mem_address_reserve(&base, import->span.size, GS_PAGE_SIZE, 0, 0);
+    if (status != GS_OK)
+        return status;
+    status = driver->mem_map(base, import->span.size, 0, import->handle, 0);
+    if (status == GS_OK) {
+        import->span.base = base;
+        status = gs_import_allow(share, import, device);
+        if (status == GS_OK)
+            return GS_OK;
+        driver->mem_unmap(base, import->span.size);
+    }
+    driver->mem_address_free(base, import->span.size);
+    return status;
+}
+
+gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
+                        CUdevice device, struct gs_import **ret_import)
+{
+    struct gs_import *import = record_new(share);
+    gs_status status;
+
+    if (!import)
+        return GS_NO_HOST_MEMORY;
+    import->span.size = grant->chunk_size;
+    import->chunk_id = grant->chunk_id;
+    __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
+    memcpy(import->uuid, grant->uuid, sizeof import->uuid);
+    status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (status == GS_OK) {
+        status = map_handle(share, import, device);
+        if (status == GS_OK) {
+            *ret_import = import;
+            return GS_OK;
+        }
+        share->driver->mem_release(import->handle);
+    }
+    gs_lock_take(&share->opener_lock);
+    gs_import_recycle_locked(share, import);
+    gs_lock_release(&share->opener_lock);
+    return status;
+}
+
+void gs_import_unmap(struct gs_share *share, struct gs_import *import)
+{
+    const struct gs_driver *driver = share->driver;
+    CUresult result = driver->mem_unmap(import->span.base, import->span.size);
+
+    if (result == CUDA_SUCCESS)
+        result = driver->mem_address_free(import->span.base, import->span.size);
+    if (result == CUDA_SUCCESS)
+        result = driver->mem_release(import->handle);
+    if (result != CUDA_SUCCESS) /* what is left stays mapped; nothing may be given back twice */
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "another process's memory could not be unmapped: driver error %d", (int)result);
+}
+
+gs_status gs_import_enter_locked(struct gs_share *share, struct gs_peer *peer,
+                                 struct gs_import *import)
+{
+    gs_status status;
+
+    import->peer = peer;
+    import->connection = peer->connection;
+    status = gs_map_insert(share->map, &import->span);
+    if (status != GS_OK)
+        return status;
+    import->next = peer->imports;
+    peer->imports = import;
+    return GS_OK;
+}
+
+void gs_import_leave_locked(struct gs_share *share, struct gs_import *import)
+{
+    struct gs_import **link = &import->peer->imports;
+
+    gs_map_remove(share->map, &import->span);
+    while (*link != import)
+        link = &(*link)->next;
+    *link = import->next;
+}
+
+/* The index of the first block that ends above `address`. */
+static unsigned first_above(const struct gs_import *import, CUdeviceptr address)
+{
+    unsigned low = 0, high = import->count;
+
+    while (low < high) {
+        unsigned middle = low + (high - low) / 2;
+        const struct gs_opened *opened = import->sorted[middle];
+
+        if (opened->address + opened->size <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened)
+{
+    unsigned at = first_above(import, opened->address);
+
+    if (at < import->count && import->sorted[at]->address < opened->address + opened->size)
+        return GS_UNREACHABLE;
+    if (import->count == import->room) {
+        unsigned room = import->room ? 2 * import->room : 4;
+        struct gs_opened **grown = realloc(import->sorted, room * sizeof(struct gs_opened *));
+
+        if (!grown)
+            return GS_NO_HOST_MEMORY;
+        import->sorted = grown;
+        import->room = room;
+    }
+    memmove(&import->sorted[at + 1], &import->sorted[at],
+            (import->count - at) * sizeof(struct gs_opened *));
+    import->sorted[at] = opened;
+    import->count++;
+    return GS_OK;
+}
+
+void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened)
+{
+    unsigned at = first_above(import, opened->address);
+
+    import->count--;
+    memmove(&import->sorted[at], &import->sorted[at + 1],
+            (import->count - at) * sizeof(struct gs_opened *));
+}
+
+struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address)
+{
+    unsigned at = first_above(import, address);
+
+    if (at == import->count || import->sorted[at]->address > address)
+        return NULL;
+    return import->sorted[at];
+}

@@ -1,0 +1,324 @@
+/*
+ * Opener: what cuIpcOpenMemHandle and cuIpcCloseMemHandle of memory that another process shared
+ * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
+ * done by one thread at a time for each exporter, without the lock.
+ */
+#include "core/share/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct gs_opened_key key_of(const struct gs_token *token)
+{
+    struct gs_opened_key key = {.block_id = token->block_id};
+
+    memcpy(key.instance, token->instance, sizeof key.instance);
+    return key;
+}
+
+static struct gs_opened *find_opened(struct gs_share *share, const struct gs_token *token)
+{
+    struct gs_opened_key key = key_of(token);
+    struct gs_opened *opened;
+
+    HASH_FIND(hh, share->opened, &key, sizeof key, opened);
+    return opened;
+}
+
+static bool device_has_access(const struct gs_opened *opened, CUdevice device)
+{
+    return device >= 0 && device < 64 &&
+           __atomic_load_n(&opened->import->devices, __ATOMIC_RELAXED) >> device & 1;
+}
+
+/* ---- Opening for the first time ------------------------------------------------------------ */
+
+/* A hold at the exporter and a mapping for it. The peer is busy, by this thread. */
+struct granted {
+    struct gs_wire_grant grant;
+    struct gs_import *import;
+    bool fresh; /* the mapping was made for this and is not entered anywhere yet */
+};
+
+static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
+{
+    return import->span.size == grant->chunk_size &&
+           memcmp(import->uuid, grant->uuid, sizeof import->uuid) == 0;
+}
+
+static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
+                     const unsigned char *bytes, CUdevice device, struct granted *ret)
+{
+    int fd = -1;
+    gs_status status;
+
+    ret->import = gs_import_find(peer, token->chunk_id);
+    status = gs_peer_request(share, peer, token, bytes, !ret->import, &ret->grant, &fd);
+    if (status == GS_UNREACHABLE && ret->import && ret->import->connection != peer->connection) {
+        ret->import = NULL; /* its connection was lost meanwhile */
+        status = gs_peer_request(share, peer, token, bytes, true, &ret->grant, &fd);
+    }
+    if (status != GS_OK)
+        return status;
+    ret->fresh = !ret->import;
+    if (ret->fresh)
+        status = gs_import_map(share, &ret->grant, fd, device, &ret->import);
+    else if (import_fits(ret->import, &ret->grant))
+        status = gs_import_allow(share, ret->import, device);
+    else
+        status = GS_UNREACHABLE;
+    if (fd >= 0)
+        close(fd);
+    if (status != GS_OK)
+        gs_peer_return(peer, token->block_id);
+    return status;
+}
+
+/* Enters what was granted everywhere, or nowhere. */
+static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
+                              const struct granted *granted, struct gs_opened *opened)
+{
+    gs_status status = GS_OK;
+
+    opened->peer = peer;
+    opened->import = granted->import;
+    opened->connection = peer->connection;
+    opened->address = granted->import->span.base + granted->grant.offset;
+    opened->size = granted->grant.size;
+    opened->id = ++share->next_import;
+    opened->count = 1;
+    if (granted->fresh)
+        status = gs_import_enter_locked(share, peer, granted->import);
+    if (status != GS_OK)
+        return status;
+    status = gs_import_add_locked(granted->import, opened);
+    if (status == GS_OK) {
+        HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
+        if (opened->hh.tbl) {
+            peer->opened_count++;
+            return GS_OK;
+        }
+        gs_import_remove_locked(granted->import, opened);
+        status = GS_NO_HOST_MEMORY;
+    }
+    if (granted->fresh)
+        gs_import_leave_locked(share, granted->import);
+    return status;
+}
+
+static void opened_free(struct gs_opened *opened)
+{
+    if (opened)
+        free(opened->uses);
+    free(opened);
+}
+
+/* Called with the lock held and the peer busy; lets go of the lock meanwhile. */
+static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
+                                 const struct gs_token *token, const unsigned char *bytes,
+                                 CUcontext context, CUdevice device, CUdeviceptr *ret_address)
+{
+    struct gs_opened *opened = calloc(1, sizeof *opened);
+    struct granted granted;
+    gs_status status;
+
+    if (!opened)
+        return GS_NO_HOST_MEMORY;
+    opened->key = key_of(token);
+    memcpy(opened->token, bytes, GS_TOKEN_SIZE);
+    status = gs_use_add_locked(share, opened, context);
+    gs_lock_release(&share->opener_lock);
+    if (status == GS_OK)
+        status = gs_thread_start(share);
+    if (status == GS_OK) {
+        status = ask(share, peer, token, bytes, device, &granted);
+        gs_lock_take(&share->opener_lock);
+        if (status != GS_OK) {
+            opened_free(opened);
+            return status;
+        }
+        status = enter_locked(share, peer, &granted, opened);
+        if (status == GS_OK) {
+            *ret_address = opened->address;
+            return GS_OK;
+        }
+        gs_lock_release(&share->opener_lock);
+        if (granted.fresh)
+            gs_import_unmap(share, granted.import);
+        gs_peer_return(peer, token->block_id);
+        gs_lock_take(&share->opener_lock);
+        if (granted.fresh)
+            gs_import_recycle_locked(share, granted.import);
+    } else {
+        gs_lock_take(&share->opener_lock);
+    }
+    opened_free(opened);
+    return status;
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+/* Counts one open more of a block whose mapping the device may use. */
+static gs_status count_locked(struct gs_share *share, struct gs_opened *opened, CUcontext context,
+                              CUdeviceptr *ret_address)
+{
+    gs_status status = gs_use_add_locked(share, opened, context);
+
+    if (status != GS_OK)
+        return status;
+    if (opened->count++ == 0)
+        gs_closing_stop_locked(share, opened);
+    *ret_address = opened->address;
+    return GS_OK;
+}
+
+/* Another device opens what is open: it gets access too. As open_new_locked. */
+static gs_status allow_locked(struct gs_share *share, struct gs_opened *opened, CUdevice device)
+{
+    struct gs_import *import = opened->import;
+    gs_status status;
+
+    gs_lock_release(&share->opener_lock);
+    status = gs_import_allow(share, import, device);
+    gs_lock_take(&share->opener_lock);
+    return status;
+}
+
+/*
+ * One step with a peer that is now busy by this thread. GS_OK with *ret_done false: things have
+ * moved, look again.
+ */
+static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
+                                  struct gs_opened *opened, const struct gs_token *token,
+                                  const unsigned char *bytes, CUcontext context, CUdevice device,
+                                  CUdeviceptr *ret_address, bool *ret_done)
+{
+    *ret_done = true;
+    if (opened && opened->count == 0 && opened->connection != peer->connection) {
+        HASH_DEL(share->opened, opened); /* its lease was lost; the thread finishes it */
+        opened->replaced = opened->leaving = true;
+        opened = NULL;
+    }
+    if (!opened)
+        return open_new_locked(share, peer, token, bytes, context, device, ret_address);
+    if (device_has_access(opened, device))
+        return count_locked(share, opened, context, ret_address);
+    *ret_done = false;
+    return allow_locked(share, opened, device);
+}
+
+static gs_status open_locked(struct gs_share *share, const struct gs_token *token,
+                             const unsigned char *bytes, CUcontext context, CUdevice device,
+                             CUdeviceptr *ret_address)
+{
+    gs_status status = GS_OK;
+    bool done = false;
+
+    while (status == GS_OK && !done) {
+        struct gs_opened *opened = find_opened(share, token);
+        struct gs_peer *peer;
+
+        if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE))
+            return GS_BAD_TOKEN;
+        if (opened && opened->count > 0 && device_has_access(opened, device))
+            return count_locked(share, opened, context, ret_address);
+        peer = gs_peer_find_locked(share, token->instance);
+        if (!peer)
+            peer = gs_peer_new_locked(share, token->instance);
+        if (!peer)
+            return GS_NO_HOST_MEMORY;
+        if (peer->busy || (opened && opened->leaving)) { /* the thread gives it back shortly */
+            pthread_cond_wait(&share->opener_changed, &share->opener_lock.mutex);
+            continue;
+        }
+        peer->busy = true;
+        status = open_step_locked(share, peer, opened, token, bytes, context, device, ret_address,
+                                  &done);
+        gs_peer_release_locked(share, peer);
+    }
+    return status;
+}
+
+gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
+                        CUcontext context, CUdevice device, CUdeviceptr *ret_address)
+{
+    int saved = errno;
+    struct gs_token read;
+    gs_status status = gs_token_read(token, &read);
+
+    if (status != GS_OK)
+        return status;
+    if (!share->options.enable)
+        return GS_NOT_OFFERED;
+    if (memcmp(read.instance, share->instance, GS_INSTANCE_SIZE) == 0)
+        return GS_SAME_PROCESS;
+    gs_lock_take(&share->opener_lock);
+    status = open_locked(share, &read, token, context, device, ret_address);
+    gs_lock_release(&share->opener_lock);
+    errno = saved;
+    return status;
+}
+
+/* ---- Closing and finding --------------------------------------------------------------------- */
+
+/* The open block that covers `address`. A span found without the lock is looked up again: its
+ * record may have been recycled. */
+static struct gs_opened *at_locked(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_span *span = gs_map_find(share->map, address);
+    struct gs_opened *opened = NULL;
+
+    if (span && span->kind == GS_SPAN_IMPORT)
+        opened = gs_import_at_locked((struct gs_import *)span, address);
+    return opened && opened->count > 0 ? opened : NULL;
+}
+
+static bool is_import(const struct gs_share *share, CUdeviceptr address)
+{
+    const struct gs_span *span = gs_map_find(share->map, address);
+
+    return span && span->kind == GS_SPAN_IMPORT;
+}
+
+gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
+{
+    int saved = errno;
+    gs_status status = GS_NOT_OURS;
+    struct gs_opened *opened;
+
+    if (!is_import(share, address))
+        return GS_NOT_OURS;
+    gs_lock_take(&share->opener_lock);
+    opened = at_locked(share, address);
+    if (opened && opened->address == address) {
+        if (--opened->count == 0)
+            gs_closing_start_locked(share, opened);
+        status = GS_OK;
+    }
+    gs_lock_release(&share->opener_lock);
+    errno = saved;
+    return status;
+}
+
+gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
+                        struct gs_import_info *ret_info)
+{
+    gs_status status = GS_NOT_OURS;
+    struct gs_opened *opened;
+
+    if (!is_import(share, address))
+        return GS_NOT_OURS;
+    gs_lock_take(&share->opener_lock);
+    opened = at_locked(share, address);
+    if (opened) {
+        *ret_info = (struct gs_import_info){.base = opened->address,
+                                            .size = opened->size,
+                                            .id = opened->id,
+                                            .context = opened->uses[0].context};
+        memcpy(ret_info->token, opened->token, GS_TOKEN_SIZE);
+        status = GS_OK;
+    }
+    gs_lock_release(&share->opener_lock);
+    return status;
+}

@@ -1,0 +1,206 @@
+/* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
+#include "core/share/internal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t gs_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
+                          struct gs_fences *fences, const struct gs_log *log,
+                          const struct gs_share_options *options,
+                          const struct gs_share_events *events, struct gs_share **ret_share)
+{
+    struct gs_share *share = calloc(1, sizeof *share);
+
+    if (!share)
+        return GS_NO_HOST_MEMORY;
+    if (!gs_random(share->instance, sizeof share->instance)) {
+        free(share);
+        return GS_NOT_OFFERED;
+    }
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        snprintf(share->name + 2 * i, 3, "%02x", share->instance[i]);
+    share->driver = driver;
+    share->map = map;
+    share->fences = fences;
+    share->log = *log;
+    share->options = *options;
+    share->events = *events;
+    share->pid = getpid();
+    share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
+    gs_lock_init(&share->lock, GS_RANK_SHARE);
+    gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
+    pthread_cond_init(&share->started, NULL);
+    pthread_cond_init(&share->opener_changed, NULL);
+    *ret_share = share;
+    return GS_OK;
+}
+
+/* Closes what the share thread used; it is not running. */
+static void close_descriptors(struct gs_share *share)
+{
+    int *all[] = {&share->listener, &share->epoll, &share->wake, &share->spare_fd,
+                  &share->directory};
+
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        if (*all[i] >= 0)
+            close(*all[i]);
+        *all[i] = -1;
+    }
+}
+
+void gs_share_destroy(struct gs_share *share)
+{
+    if (!share)
+        return;
+    if (share->thread_start == GS_STARTED) {
+        __atomic_store_n(&share->stop, true, __ATOMIC_RELEASE);
+        gs_thread_wake(share);
+        pthread_join(share->thread, NULL);
+    }
+    if (share->directory >= 0)
+        unlinkat(share->directory, share->name, 0);
+    gs_closing_finish(share);
+    gs_clients_free(share);
+    gs_offers_free(share);
+    close_descriptors(share);
+    pthread_cond_destroy(&share->started);
+    pthread_cond_destroy(&share->opener_changed);
+    gs_lock_destroy(&share->lock);
+    gs_lock_destroy(&share->opener_lock);
+    free(share);
+}
+
+void gs_share_at_exit(struct gs_share *share)
+{
+    int saved = errno;
+    int directory;
+
+    if (!share || share->pid != getpid())
+        return;
+    __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
+    directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
+    if (directory >= 0)
+        unlinkat(directory, share->name, 0);
+    errno = saved;
+}
+
+/*
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
+ * the others wait for it. After a failure the next caller tries again.
+ */
+static gs_status start_once(struct gs_share *share, enum gs_start *state,
+                            gs_status (*start)(struct gs_share *))
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&share->lock);
+    while (*state == GS_STARTING)
+        pthread_cond_wait(&share->started, &share->lock.mutex);
+    if (*state == GS_NOT_STARTED) {
+        *state = GS_STARTING;
+        gs_lock_release(&share->lock);
+        status = start(share);
+        gs_lock_take(&share->lock);
+        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
+        pthread_cond_broadcast(&share->started);
+    }
+    gs_lock_release(&share->lock);
+    return status;
+}
+
+#define STACK_SIZE (256 * 1024) /* the driver's export and unmap run on it */
+
+/* Starts the thread with every signal blocked: the program's handlers never run on it. */
+static int create_thread(struct gs_share *share)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    error = pthread_create(&share->thread, &attributes, gs_thread_run, share);
+    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
+        error = pthread_create(&share->thread, NULL, gs_thread_run, share);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static gs_status thread_start(struct gs_share *share)
+{
+    int error = 0;
+
+    share->epoll = epoll_create1(EPOLL_CLOEXEC);
+    share->wake = share->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (share->wake < 0)
+        error = errno;
+    else
+        error = -gs_watch(share, EPOLL_CTL_ADD, share->wake, EPOLLIN, GS_WATCH_WAKE, 0);
+    if (!error)
+        error = create_thread(share);
+    if (!error)
+        return GS_OK;
+    close_descriptors(share);
+    gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: no thread for it: %s",
+                strerror(error));
+    return GS_UNREACHABLE;
+}
+
+gs_status gs_thread_start(struct gs_share *share)
+{
+    return start_once(share, &share->thread_start, thread_start);
+}
+
+static gs_status socket_start(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    int directory = gs_directory_open(&share->options, true, reason);
+    int listener = -1;
+
+    if (directory >= 0) {
+        gs_directory_sweep(directory, &share->options);
+        listener = gs_directory_listen(directory, &share->options, share->name, reason);
+    }
+    if (listener >= 0) {
+        __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
+        __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
+        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+        if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0)
+            return GS_OK;
+        snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));
+        unlinkat(directory, share->name, 0);
+        close(listener);
+        share->listener = -1;
+        share->directory = -1;
+    }
+    if (directory >= 0)
+        close(directory);
+    if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
+        gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
+    return GS_NOT_OFFERED;
+}
+
+gs_status gs_socket_start(struct gs_share *share)
+{
+    gs_status status = start_once(share, &share->thread_start, thread_start);
+
+    return status == GS_OK ? start_once(share, &share->socket_start, socket_start) : GS_NOT_OFFERED;
+}

@@ -1,0 +1,110 @@
+/*
+ * The share thread: serves openers, sees leases end, and carries back what this process has
+ * closed. It sleeps in epoll_wait unless something is due; a busy client gets a bounded share of
+ * each round, so none can keep the others waiting.
+ */
+#include "core/share/internal.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define EVENTS_MAX 32
+#define WATCH_SHIFT 56
+#define ID_MASK ((UINT64_C(1) << WATCH_SHIFT) - 1)
+
+int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
+             uint64_t id)
+{
+    struct epoll_event event = {.events = events,
+                                .data.u64 = (uint64_t)kind << WATCH_SHIFT | (id & ID_MASK)};
+
+    return epoll_ctl(share->epoll, op, fd, &event) == 0 ? 0 : -errno;
+}
+
+void gs_unwatch(struct gs_share *share, int fd)
+{
+    epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void gs_thread_wake(struct gs_share *share)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(share->wake, &one, sizeof one);
+
+    (void)ignored; /* it fails only when the thread has a wake-up to come already */
+}
+
+static void wake_clear(struct gs_share *share)
+{
+    uint64_t count;
+    ssize_t ignored = read(share->wake, &count, sizeof count);
+
+    (void)ignored;
+}
+
+static void dispatch(struct gs_share *share, const struct epoll_event *event)
+{
+    uint64_t id = event->data.u64 & ID_MASK;
+
+    switch ((enum gs_watch)(event->data.u64 >> WATCH_SHIFT)) {
+    case GS_WATCH_WAKE:
+        wake_clear(share);
+        break;
+    case GS_WATCH_LISTENER:
+        gs_clients_accept(share);
+        break;
+    case GS_WATCH_CLIENT:
+        gs_client_readable(share, id);
+        break;
+    case GS_WATCH_PIDFD:
+        gs_client_exited(share, id);
+        break;
+    case GS_WATCH_PEER:
+        gs_peer_event(share, id);
+        break;
+    }
+}
+
+/* Does what is due; for how many milliseconds there is nothing to do (-1: until something
+ * happens). */
+static int tick(struct gs_share *share)
+{
+    uint64_t now = gs_now();
+    uint64_t due = gs_clients_tick(share, now);
+    uint64_t closing = gs_closing_tick(share, now);
+
+    if (closing < due)
+        due = closing;
+    if (share->lease_ended) {
+        share->lease_ended = false;
+        if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+            share->events.lease_ended(share->events.arg);
+    }
+    if (due == GS_NEVER)
+        return -1;
+    now = gs_now();
+    if (due <= now)
+        return 0;
+    due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
+    return due < 60000 ? (int)due : 60000;
+}
+
+void *gs_thread_run(void *arg)
+{
+    struct gs_share *share = arg;
+    struct epoll_event events[EVENTS_MAX];
+
+    pthread_setname_np(pthread_self(), "gpushim-share");
+    while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
+        int count = epoll_wait(share->epoll, events, EVENTS_MAX, tick(share));
+
+        if (count < 0 && errno != EINTR) {
+            gs_log_line(&share->log, GS_LOG_ERROR,
+                        "sharing has ended: the program closed its descriptors (errno %d)", errno);
+            break;
+        }
+        for (int i = 0; i < count; i++)
+            dispatch(share, &events[i]);
+    }
+    return NULL;
+}

@@ -1,0 +1,256 @@
+/*
+ * Copies and fills. Ranges are checked at the call, against what is allocated then; the bytes move
+ * when the stream gets there, and by then the memory may have gone: that is a fault.
+ *
+ * Pageable host memory is read at the call (a copy of it waits in the operation), and written
+ * before the call returns; pinned memory is used when the work runs. Between devices, as measured:
+ * cuMemAlloc memory of another device can be copied device to device without peer access, VMM
+ * memory only where access was set; copies to the host and fills need access in every case.
+ */
+#include "internal.h"
+
+#define PIECE ((size_t)256 << 10)
+
+/* Racing work is what tests are about: plain words, each whole, and no data race in C's sense. */
+static void move_bytes(char *dst, const char *src, size_t bytes)
+{
+    if ((((uintptr_t)dst ^ (uintptr_t)src) & 7) == 0) {
+        for (; bytes && ((uintptr_t)dst & 7); dst++, src++, bytes--)
+            __atomic_store_n(dst, __atomic_load_n(src, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+        for (; bytes >= 8; dst += 8, src += 8, bytes -= 8)
+            __atomic_store_n((uint64_t *)dst,
+                             __atomic_load_n((const uint64_t *)src, __ATOMIC_RELAXED),
+                             __ATOMIC_RELAXED);
+    }
+    for (; bytes; dst++, src++, bytes--)
+        __atomic_store_n(dst, __atomic_load_n(src, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,
+             bool src_host, size_t bytes)
+{
+    bool ok = true;
+
+    while (bytes && ok) {
+        size_t to, from, piece = bytes < PIECE ? bytes : PIECE;
+        sd_touch_begin();
+        to = dst_host ? piece : sd_touch(context, dst, SD_ACCESS_WRITE);
+        from = src_host ? piece : sd_touch(context, src, SD_ACCESS_READ);
+        piece = to < piece ? to : piece;
+        piece = from < piece ? from : piece;
+        ok = piece > 0;
+        move_bytes((char *)dst, (const char *)src, piece);
+        sd_touch_end();
+        dst += piece;
+        src += piece;
+        bytes -= piece;
+    }
+    return ok;
+}
+
+CUresult sd_copy_run(struct sd_context *context, const struct sd_work *work)
+{
+    return sd_move(NULL, work->copy.dst, work->copy.dst_host, work->copy.src, work->copy.src_host,
+                   work->copy.bytes)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static void set_elements(char *dst, uint32_t value, unsigned width, size_t count)
+{
+    for (size_t i = 0; i < count; i++, dst += width) {
+        if (width == 1)
+            __atomic_store_n((uint8_t *)dst, value, __ATOMIC_RELAXED);
+        else if (width == 2)
+            __atomic_store_n((uint16_t *)dst, value, __ATOMIC_RELAXED);
+        else
+            __atomic_store_n((uint32_t *)dst, value, __ATOMIC_RELAXED);
+    }
+}
+
+CUresult sd_set_run(struct sd_context *context, const struct sd_work *work)
+{
+    uint64_t dst = work->set.dst;
+    size_t left = work->set.count;
+    const unsigned width = work->set.width;
+
+    while (left) {
+        size_t piece = left < PIECE / width ? left : PIECE / width, room;
+        sd_touch_begin();
+        room = sd_touch(NULL, dst, SD_ACCESS_WRITE) / width;
+        piece = room < piece ? room : piece;
+        set_elements((char *)dst, work->set.value, width, piece);
+        sd_touch_end();
+        if (!piece)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        dst += piece * width;
+        left -= piece;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Host memory that the driver knows over the whole range. */
+static bool known_host(uint64_t address, size_t bytes)
+{
+    const struct sd_block *block = sd_block_find(address);
+
+    return block && !sd_block_is_device(block) && address + bytes <= block->base + block->size;
+}
+
+static CUresult wait_tail(struct sd_queue *queue)
+{
+    struct sd_context *context = queue->context;
+
+    sd_op_wait(sd_queue_tail(queue));
+    return context->sticky;
+}
+
+/* A synchronous copy has no place in a capture. */
+static CUresult sync_allowed(const struct sd_queue *queue, bool async)
+{
+    if (async)
+        return CUDA_SUCCESS;
+    if (queue->capture) {
+        sd_capture_invalidate(queue->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return sd_capture_forbids();
+}
+
+static CUresult host_to_device(struct sd_queue *queue, uint64_t dst, const void *src, size_t bytes,
+                               bool async)
+{
+    struct sd_work work = {.kind = SD_COPY,
+                           .copy = {.dst = dst, .src = (uint64_t)src, .bytes = bytes}};
+    void *staging = NULL;
+    CUresult result;
+
+    work.copy.src_host = !known_host((uint64_t)src, bytes);
+    if (work.copy.src_host && !queue->capture) {
+        staging = malloc(bytes);
+        if (!staging)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        memcpy(staging, src, bytes);
+        work.copy.src = (uint64_t)staging;
+    }
+    result = sd_queue_do(queue, &work, staging);
+    return result || async ? result : wait_tail(queue);
+}
+
+CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async)
+{
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (!result)
+        result = sync_allowed(queue, async);
+    if (result || !bytes)
+        return result;
+    if (!src || !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, false))
+        return CUDA_ERROR_INVALID_VALUE;
+    return host_to_device(queue, dst, src, bytes, async);
+}
+
+static CUresult device_to_host(struct sd_queue *queue, void *dst, uint64_t src, size_t bytes,
+                               bool async)
+{
+    struct sd_work work = {.kind = SD_COPY,
+                           .copy = {.dst = (uint64_t)dst, .src = src, .bytes = bytes}};
+    CUresult result;
+
+    work.copy.dst_host = !known_host((uint64_t)dst, bytes);
+    result = sd_queue_do(queue, &work, NULL);
+    if (result || queue->capture || (async && !work.copy.dst_host))
+        return result;
+    return wait_tail(queue);
+}
+
+CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+{
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (!result)
+        result = sync_allowed(queue, async);
+    if (result || !bytes)
+        return result;
+    if (!dst || !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, false))
+        return CUDA_ERROR_INVALID_VALUE;
+    return device_to_host(queue, dst, src, bytes, async);
+}
+
+CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    const struct sd_work work = {.kind = SD_COPY, .copy = {.dst = dst, .src = src, .bytes = bytes}};
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (result || !bytes)
+        return result;
+    if (!sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, true) ||
+        !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, true))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_queue_do(queue, &work, NULL);
+}
+
+/* What each pointer is decides. */
+CUresult sd_memcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+{
+    bool to_device = sd_block_is_device(sd_block_find(dst));
+    bool from_device = sd_block_is_device(sd_block_find(src));
+    struct sd_queue *queue;
+    CUresult result;
+
+    if (to_device && from_device)
+        return sd_memcpy_dtod(dst, src, bytes, stream);
+    if (to_device)
+        return sd_memcpy_htod(dst, (const void *)src, bytes, stream, async);
+    if (from_device)
+        return sd_memcpy_dtoh((void *)dst, src, bytes, stream, async);
+    result = sd_queue_get(stream, &queue);
+    if (!result)
+        result = sync_allowed(queue, async);
+    if (result || !bytes)
+        return result;
+    if (known_host(dst, bytes))
+        return host_to_device(queue, dst, (const void *)src, bytes, async);
+    if (known_host(src, bytes))
+        return device_to_host(queue, (void *)dst, src, bytes, async);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
+                        size_t bytes, CUstream stream)
+{
+    const struct sd_work work = {.kind = SD_COPY, .copy = {.dst = dst, .src = src, .bytes = bytes}};
+    struct sd_context *to, *from;
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (!result)
+        result = sd_context_get(dst_ctx, false, &to);
+    if (!result)
+        result = sd_context_get(src_ctx, false, &from);
+    if (result || !bytes)
+        return result;
+    if (!sd_block_range_ok(to, dst, bytes, SD_ACCESS_WRITE, false) ||
+        !sd_block_range_ok(from, src, bytes, SD_ACCESS_READ, false))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_queue_do(queue, &work, NULL);
+}
+
+CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream)
+{
+    const struct sd_work work = {
+        .kind = SD_SET, .set = {.dst = dst, .count = count, .value = value, .width = width}};
+    struct sd_queue *queue;
+    size_t bytes;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (result || !count)
+        return result;
+    if (__builtin_mul_overflow(count, width, &bytes) || dst % width ||
+        !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, false))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_queue_do(queue, &work, NULL);
+}

@@ -1,0 +1,194 @@
+/*
+ * Modules: the PTX text that the real driver would compile. Here each kernel in it is looked up by
+ * name among those of kernels.c, so one test source runs on both.
+ */
+#include "internal.h"
+
+struct function {
+    struct sd_object object;
+    struct function *next;
+    const struct sd_kernel *kernel;
+};
+
+struct sd_module {
+    struct sd_object object;
+    struct sd_module *next;
+    struct sd_context *context;
+    struct function *functions; /* those asked for so far */
+    char *ptx;
+};
+
+CUresult sd_module_load_data(CUmodule *handle, const void *image)
+{
+    struct sd_context *context;
+    struct sd_module *module;
+    CUresult result = sd_current(&context);
+
+    if (!result)
+        result = sd_capture_forbids();
+    if (result)
+        return result;
+    if (!handle || !image)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!strstr(image, ".version") || !strstr(image, ".target"))
+        return CUDA_ERROR_INVALID_IMAGE;
+    module = sd_object_new(SD_MODULE, sizeof *module);
+    if (!module)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    module->ptx = strdup(image);
+    if (!module->ptx) {
+        sd_object_free(module);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    module->context = context;
+    module->next = context->modules;
+    context->modules = module;
+    *handle = (CUmodule)module;
+    return CUDA_SUCCESS;
+}
+
+static void module_free(struct sd_module *module)
+{
+    struct sd_module **at = &module->context->modules;
+
+    while (*at != module)
+        at = &(*at)->next;
+    *at = module->next;
+    for (struct function *function = module->functions, *next; function; function = next) {
+        next = function->next;
+        sd_object_free(function);
+    }
+    free(module->ptx);
+    sd_object_free(module);
+}
+
+CUresult sd_module_unload(CUmodule handle)
+{
+    struct sd_module *module = sd_object_check(handle, SD_MODULE);
+
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_free(module);
+    return CUDA_SUCCESS;
+}
+
+void sd_context_drop_modules(struct sd_context *context)
+{
+    while (context->modules)
+        module_free(context->modules);
+}
+
+/* The text declares `.entry NAME`, whatever space is between. */
+static bool has_entry(const char *ptx, const char *name)
+{
+    const char *at = ptx;
+    size_t n = strlen(name);
+
+    while ((at = strstr(at, ".entry"))) {
+        at += strlen(".entry");
+        at += strspn(at, " \t\r\n");
+        if (!strncmp(at, name, n) && strchr(" \t\r\n(", at[n]))
+            return true;
+    }
+    return false;
+}
+
+/* A kernel that the text has and kernels.c has not is NOT_SUPPORTED: the test is at fault. */
+CUresult sd_module_get_function(CUfunction *handle, CUmodule module_handle, const char *name)
+{
+    struct sd_module *module = sd_object_check(module_handle, SD_MODULE);
+    const struct sd_kernel *kernel;
+    struct function *function;
+
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!handle || !name || !*name)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!has_entry(module->ptx, name))
+        return CUDA_ERROR_NOT_FOUND;
+    kernel = sd_kernel_find(name);
+    if (!kernel)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    for (function = module->functions; function; function = function->next) {
+        if (function->kernel == kernel) {
+            *handle = (CUfunction)function;
+            return CUDA_SUCCESS;
+        }
+    }
+    function = sd_object_new(SD_FUNCTION, sizeof *function);
+    if (!function)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    function->kernel = kernel;
+    function->next = module->functions;
+    module->functions = function;
+    *handle = (CUfunction)function;
+    return CUDA_SUCCESS;
+}
+
+/* Arguments packed one behind the other, each at its alignment. */
+static CUresult args_from_buffer(const struct sd_kernel *kernel, void **extra, uint64_t *args)
+{
+    const char *buffer = NULL;
+    size_t size = 0, at = 0;
+
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = *(const size_t *)extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (int i = 0; i < SD_KERNEL_ARGS && kernel->arg_bytes[i]; i++) {
+        at = sd_round_up(at, kernel->arg_bytes[i]);
+        if (!buffer || at + kernel->arg_bytes[i] > size)
+            return CUDA_ERROR_INVALID_VALUE;
+        memcpy(&args[i], buffer + at, kernel->arg_bytes[i]);
+        at += kernel->arg_bytes[i];
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult args_read(const struct sd_kernel *kernel, void **params, void **extra,
+                          uint64_t *args)
+{
+    if (!params)
+        return extra ? args_from_buffer(kernel, extra, args) : CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < SD_KERNEL_ARGS && kernel->arg_bytes[i]; i++) {
+        if (!params[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        memcpy(&args[i], params[i], kernel->arg_bytes[i]);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult sd_launch_kernel(CUfunction handle, const unsigned grid[3], const unsigned block[3],
+                          CUstream stream, void **params, void **extra)
+{
+    struct function *function = sd_object_check(handle, SD_FUNCTION);
+    struct sd_work work = {.kind = SD_KERNEL};
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    if (result)
+        return result;
+    if (!function)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!grid[0] || !grid[1] || !grid[2] || !block[0] || !block[1] || !block[2] ||
+        (uint64_t)block[0] * block[1] * block[2] > 1024 || grid[1] > 65535 || grid[2] > 65535)
+        return CUDA_ERROR_INVALID_VALUE;
+    work.kernel.kernel = function->kernel;
+    result = args_read(function->kernel, params, extra, work.kernel.args);
+    return result ? result : sd_queue_do(queue, &work, NULL);
+}
+
+CUresult sd_launch_kernel_ex(const CUlaunchConfig *config, CUfunction function, CUstream stream,
+                             void **params, void **extra)
+{
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_launch_kernel(
+        function, (const unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+        (const unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ}, stream, params,
+        extra);
+}

@@ -1,0 +1,99 @@
+/*
+ * The test's side of the software CUDA driver (tests/driver/): orders to it and questions about it.
+ *
+ * The driver itself is a libcuda.so.1 on ordinary memory and needs nothing from here: programs are
+ * steered from outside by the environment. A test that wants to steer from inside looks the
+ * functions up with dlsym in libcuda.so.1, and by finding softcuda_version there learns that it
+ * is not on a real driver; a test that only ever runs on this one may link with softcuda_dep.
+ *
+ * Environment, read by the first call of any entry point:
+ *
+ *   SOFTCUDA_DEVICES=N        devices the machine has, 0 to 16; default 2
+ *   SOFTCUDA_MEMORY=SIZE      memory of each device in bytes, or with K, M or G; default 1G
+ *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async
+ *   SOFTCUDA_FAULTS=RULES     see below
+ *   SOFTCUDA_REPORT=PATH      at exit one line is appended there: the census of live objects
+ *   CUDA_VISIBLE_DEVICES      as for the real driver: a list of indices or GPU-uuid
+ *
+ * RULES is a list, separated by ',' or ';', of
+ *
+ *   NAME:N:ERROR      the N-th call of NAME fails with the number ERROR, nothing having been done
+ *   NAME:N+:ERROR     the N-th and all later calls fail
+ *   NAME:*:ERROR      every call fails
+ *   NAME:delay:USEC   every call is delayed by USEC microseconds before anything is done
+ *   NAME:kill:N       the process kills itself with SIGKILL at the entry of the N-th call
+ *
+ * NAME is the plain name (cuMemAlloc: every variant of it counts) or an exact symbol
+ * (cuMemAlloc_v2). A rule counts calls from the moment it was made, the first is number 1.
+ * A rule that cannot be read stops the program at its first call with a line on stderr: a test
+ * whose fault never happens would prove nothing.
+ */
+#ifndef SOFTCUDA_H
+#define SOFTCUDA_H
+
+#include <cuda.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the process holds of the driver at this moment. */
+struct softcuda_census {
+    unsigned contexts;     /* alive: made by cuCtxCreate, or primary and active */
+    unsigned streams;      /* made by cuStreamCreate, not destroyed */
+    unsigned events;       /* made by cuEventCreate, not destroyed */
+    unsigned modules;      /* loaded */
+    unsigned graphs;       /* graphs and instantiated graphs */
+    unsigned handles;      /* VMM handles with references from the program */
+    unsigned reservations; /* VMM address ranges */
+    unsigned mappings;     /* VMM mappings */
+    unsigned exported_fds; /* descriptors given out by exports that are still open here */
+    unsigned blocks;       /* live device allocations that are not VMM, pool memory included */
+    unsigned ipc_opened;   /* legacy IPC handles opened, not closed */
+    unsigned host_blocks;  /* pinned, registered or managed host memory */
+    unsigned pools;        /* made by cuMemPoolCreate */
+    unsigned long long device_bytes; /* physical memory that counts against the devices' limits */
+};
+
+/* The driver's own version as a number, 1 so far. */
+int softcuda_version(void);
+
+/*
+ * Make call `name` fail with `error`: its nth call from now, or every call when nth is 0.
+ * Returns 0, or -1 when there is no such call or no room for another rule.
+ */
+int softcuda_fail(const char *name, unsigned nth, CUresult error);
+
+/* Delay every call of `name` by `microseconds`. Returns as softcuda_fail. */
+int softcuda_delay(const char *name, unsigned microseconds);
+
+/* SIGKILL this process at the entry of the nth call of `name` from now. Returns as softcuda_fail.
+ */
+int softcuda_kill(const char *name, unsigned nth);
+
+/* How many calls of `name` were made since the start or the last softcuda_reset. */
+unsigned long softcuda_calls(const char *name);
+
+/* Drop every rule (those of the environment too), set the call counts to 0, end a hold. */
+void softcuda_reset(void);
+
+/*
+ * Switch features off, as SOFTCUDA_WITHOUT does; "" switches all on again. Returns 0, or -1 when a
+ * word is unknown (nothing is changed then). What cuGetProcAddress answers changes with it.
+ */
+int softcuda_without(const char *features);
+
+/*
+ * While held, no work that was submitted to a stream starts (what runs already goes on), so a test
+ * decides when the GPU gets to it. Calls that wait for such work wait until softcuda_hold(0).
+ */
+void softcuda_hold(int held);
+
+/* Fill in the census. */
+void softcuda_census(struct softcuda_census *ret_census);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * Cutting a segment into blocks: spans in the order of their addresses, first fit, neighbours that
+ * are free are one. A span freed in a stream's order is free for that stream at once and for all
+ * when the free's place in the stream is reached.
+ */
+#include "internal.h"
+
+struct sd_chunk *sd_chunk_new(struct sd_segment *segment)
+{
+    struct sd_chunk *chunk = calloc(1, sizeof *chunk);
+    struct sd_span *span = calloc(1, sizeof *span);
+
+    if (!chunk || !span) {
+        free(chunk);
+        free(span);
+        return NULL;
+    }
+    span->base = segment->base;
+    span->size = segment->size;
+    chunk->segment = segment;
+    chunk->spans = span;
+    return chunk;
+}
+
+void sd_chunk_free(struct sd_chunk *chunk)
+{
+    for (struct sd_span *span = chunk->spans, *next; span; span = next) {
+        next = span->next;
+        sd_op_unref(span->freed_by);
+        free(span);
+    }
+    free(chunk);
+}
+
+static bool span_clean(struct sd_span *span)
+{
+    if (span->freed_by && span->freed_by->done) {
+        sd_op_unref(span->freed_by);
+        span->freed_by = NULL;
+        span->freed_in = 0;
+    }
+    return !span->used && !span->freed_by;
+}
+
+static void settle(struct sd_chunk *chunk)
+{
+    for (struct sd_span *span = chunk->spans; span; span = span->next) {
+        bool clean = span_clean(span);
+        while (clean && span->next && span_clean(span->next)) {
+            struct sd_span *next = span->next;
+            span->size += next->size;
+            span->next = next->next;
+            free(next);
+        }
+    }
+}
+
+/* What is left over behind the first `size` bytes is a span of its own, in the same state. */
+static bool split(struct sd_span *span, size_t size)
+{
+    struct sd_span *rest;
+
+    if (span->size == size)
+        return true;
+    rest = malloc(sizeof *rest);
+    if (!rest)
+        return false;
+    *rest = *span;
+    rest->base += size;
+    rest->size -= size;
+    if (rest->freed_by)
+        sd_op_ref(rest->freed_by);
+    span->next = rest;
+    span->size = size;
+    return true;
+}
+
+uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue)
+{
+    settle(chunk);
+    size = sd_round_up(size, SD_BLOCK_ALIGN);
+    for (struct sd_span *span = chunk->spans; span; span = span->next) {
+        bool free_for_us =
+            !span->used && (!span->freed_by || (queue && span->freed_in == queue->id));
+        if (!free_for_us || span->size < size || !split(span, size))
+            continue;
+        sd_op_unref(span->freed_by);
+        span->freed_by = NULL;
+        span->freed_in = 0;
+        span->used = true;
+        return span->base;
+    }
+    return 0;
+}
+
+void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
+                   const struct sd_queue *queue)
+{
+    struct sd_span *span = chunk->spans;
+
+    while (span->base != base)
+        span = span->next;
+    span->used = false;
+    if (after && !after->done) {
+        span->freed_by = sd_op_ref(after);
+        span->freed_in = queue ? queue->id : 0;
+    }
+}
+
+bool sd_chunk_empty(struct sd_chunk *chunk)
+{
+    settle(chunk);
+    return !chunk->spans->next && !chunk->spans->used && !chunk->spans->freed_by;
+}

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Gathers in .bundle/ what tests/gpu/run.sh needs on a GPU machine that has no build of this
+# project: the shim, the test programs, and the libraries they need beyond libc.
+#
+#   sh tests/gpu/bundle.sh [BUILD_FOLDER]
+#
+# Builds nothing with meson itself: compile first. The runtime programs are compiled here with nvcc
+# where there is one (NVCC, or /usr/local/cuda/bin/nvcc).
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=${1:-$root/build}
+bundle=$root/.bundle
+nvcc=${NVCC:-/usr/local/cuda/bin/nvcc}
+
+die()
+{
+    printf 'bundle: %s\n' "$*" >&2
+    exit 1
+}
+
+conformance=$build/tests/conformance/conformance
+for file in "$build/shim/libgpushim.so" "$conformance"; do
+    [ -e "$file" ] || die "no $file: run 'meson compile -C $build' first"
+done
+
+rm -rf "$bundle"
+mkdir -p "$bundle/lib" "$bundle/runtime"
+cp "$build/shim/libgpushim.so" "$conformance" "$bundle/"
+for example in share_driver share_runtime; do
+    if [ -x "$build/examples/share/$example" ]; then
+        cp "$build/examples/share/$example" "$bundle/"
+    else
+        printf 'bundle: left out %s: not built\n' "$example"
+    fi
+done
+
+# Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
+LD_LIBRARY_PATH=$build/tests/driver ldd "$conformance" | awk '$3 ~ /^\// { print $3 }' |
+    while read -r library; do
+        case ${library##*/} in
+            libcuda.so* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | \
+                libresolv.so* | ld-linux*) ;;
+            *) cp -L "$library" "$bundle/lib/" ;;
+        esac
+    done
+
+if [ -x "$nvcc" ]; then
+    for kind in static shared; do
+        # PTX as well, for GPUs that are newer than this nvcc.
+        "$nvcc" -O2 -cudart "$kind" -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc \
+            -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
+            -o "$bundle/runtime_$kind" "$root/tests/gpu/runtime_smoke.cu"
+    done
+    cudart=$(find -L "$(dirname "$nvcc")/../lib64/" "$(dirname "$nvcc")/../lib/" -maxdepth 1 \
+        -name 'libcudart.so.*' 2>/dev/null | sort | head -n 1)
+    [ -n "$cudart" ] || die "no libcudart.so beside $nvcc"
+    # By the name that the program asks for.
+    needed=$(readelf -d "$bundle/runtime_shared" | sed -n 's/.*\[\(libcudart\.so\.[0-9]*\)\].*/\1/p')
+    cp -L "$cudart" "$bundle/runtime/$needed"
+else
+    printf 'bundle: left out the runtime programs: no %s\n' "$nvcc"
+fi
+
+size=$(du -sm "$bundle" | cut -f 1)
+[ "$size" -lt 60 ] || die ".bundle is $size MiB, more than the 60 that travel"
+printf 'bundle: %s MiB in %s\n' "$size" "$bundle"

@@ -1,0 +1,471 @@
+/* Sharing between two processes, from the first token to the last close. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 4 * MIB);
+    other_start(&other, dir, NULL);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(memdriver_alive(), 0);
+    cr_assert_leq(side_dir_count(dir), 0, "something is left in the directory");
+    side_dir_remove(dir);
+}
+
+TestSuite(share_life, .init = setup, .fini = teardown, .timeout = 60);
+
+static struct gs_offer *offer_at(size_t offset, size_t size, unsigned char *ret_token)
+{
+    struct gs_offer *offer;
+
+    cr_assert_eq(side_offer(&side, &chunk, offset, size, &offer), GS_OK);
+    gs_offer_token(offer, ret_token);
+    return offer;
+}
+
+static int other_reads(unsigned long address)
+{
+    return atoi(other_ask(&other, "read %lx", address) + 3);
+}
+
+static void other_closes(unsigned long address)
+{
+    cr_assert_str_eq(other_ask(&other, "close %lx", address), "status 0");
+}
+
+Test(share_life, nothing_exists_before_the_first_use)
+{
+    CUdeviceptr address;
+    unsigned char token[GS_TOKEN_SIZE] = {0};
+    struct gs_import_info info;
+
+    cr_assert_eq(side_dir_count(dir), -1);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_NOT_OURS);
+    cr_assert_eq(gs_share_find(side.share, chunk.base, &info), GS_NOT_OURS);
+    cr_assert_eq(gs_share_close(side.share, chunk.base), GS_NOT_OURS);
+    gs_share_context_gone(side.share, SIDE_CONTEXT);
+    gs_share_at_exit(side.share);
+    cr_assert_eq(side_dir_count(dir), -1);
+    for (int i = 0; i < 3; i++) {
+        char path[64], target[64] = "";
+
+        snprintf(path, sizeof path, "/proc/self/task/%d/comm", (int)getpid() + i);
+        FILE *file = fopen(path, "r");
+        if (file && fgets(target, sizeof target, file))
+            cr_assert_str_neq(target, "gpushim-share\n");
+        if (file)
+            fclose(file);
+    }
+}
+
+Test(share_life, two_processes_see_the_same_bytes)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(2 * MIB + 512, 4096, token);
+    unsigned long address = 0;
+    char *bytes = (char *)chunk.base + 2 * MIB + 512;
+
+    bytes[0] = 42;
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(address % (2 * MIB), 512);
+    cr_assert_eq(other_reads(address), 42);
+    other_ask(&other, "write %lx 43", address);
+    cr_assert_eq(bytes[0], 43);
+    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    other_closes(address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_geq(side.leases_ended, 1);
+    cr_assert_str_eq(other_ask(&other, "census"), "ok 1"); /* a spare event */
+}
+
+Test(share_life, same_offer_same_bytes_new_offer_new_bytes)
+{
+    unsigned char one[GS_TOKEN_SIZE], two[GS_TOKEN_SIZE], three[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, one);
+
+    gs_offer_token(offer, two);
+    cr_assert_eq(memcmp(one, two, sizeof one), 0);
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    offer = offer_at(0, 512, three);
+    cr_assert_neq(memcmp(one, three, sizeof one), 0);
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+}
+
+Test(share_life, a_withdrawn_token_is_stale)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    unsigned long address;
+
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
+    cr_assert_str_eq(other_ask(&other, "census"), "ok 0");
+}
+
+Test(share_life, a_token_with_any_changed_byte_is_refused)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    unsigned long address;
+
+    for (unsigned i = 0; i < GS_TOKEN_SIZE; i++) {
+        unsigned char changed[GS_TOKEN_SIZE];
+        gs_status status;
+
+        memcpy(changed, token, sizeof changed);
+        changed[i] ^= 0x55;
+        status = other_open(&other, changed, &address);
+        cr_assert_eq(status, i < 6 ? GS_NOT_OURS : GS_BAD_TOKEN, "byte %u: %d", i, status);
+    }
+    cr_assert_eq(memdriver_exports(), 0);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    other_closes(address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+}
+
+Test(share_life, a_token_with_a_valid_check_and_another_secret_is_refused)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    unsigned long address;
+
+    /* The check is no secret: XOR of a multiple of its polynomial keeps it valid. */
+    token[60] ^= 0x01;
+    token[61] ^= 0x10;
+    token[62] ^= 0x21;
+    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
+    cr_assert_not_null(strstr(side_logged(), "refused: reason 1"), "the exporter was not asked");
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+}
+
+Test(share_life, the_exporting_process_does_not_open_its_own)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    CUdeviceptr address;
+
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_SAME_PROCESS);
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+}
+
+Test(share_life, blocks_of_one_chunk_share_one_mapping)
+{
+    unsigned char token[3][GS_TOKEN_SIZE];
+    struct gs_offer *offer[3];
+    unsigned long address[3];
+
+    for (int i = 0; i < 3; i++) {
+        offer[i] = offer_at(512 * (size_t)i, 512, token[i]);
+        ((char *)chunk.base)[512 * i] = (char)(10 + i);
+    }
+    for (int i = 2; i >= 0; i--)
+        cr_assert_eq(other_open(&other, token[i], &address[i]), GS_OK);
+    cr_assert_eq(memdriver_exports(), 1);
+    cr_assert_eq(address[1], address[0] + 512);
+    cr_assert_eq(address[2], address[0] + 1024);
+    other_closes(address[1]);
+    cr_assert_geq(side_withdraw_ms(&side, offer[1], 2000), 0);
+    cr_assert_eq(other_reads(address[0]), 10);
+    cr_assert_eq(other_reads(address[2]), 12);
+    cr_assert_not(gs_share_withdraw(side.share, offer[0], 0, side_now(), true));
+    other_closes(address[0]);
+    other_closes(address[2]);
+    cr_assert_geq(side_withdraw_ms(&side, offer[0], 2000), 0);
+    cr_assert_geq(side_withdraw_ms(&side, offer[2], 2000), 0);
+    cr_assert_str_eq(other_ask(&other, "census"), "ok 1");
+}
+
+Test(share_life, opens_are_counted)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    unsigned long first, again;
+
+    cr_assert_eq(other_open(&other, token, &first), GS_OK);
+    cr_assert_eq(other_open(&other, token, &again), GS_OK);
+    cr_assert_eq(first, again);
+    other_closes(first);
+    cr_assert_eq(other_reads(first), 0);
+    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    other_closes(first);
+    cr_assert_str_eq(other_ask(&other, "close %lx", first), "status -1");
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+}
+
+Test(share_life, a_close_waits_for_the_gpu_and_a_new_open_revives_the_mapping)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    unsigned long first, again;
+
+    cr_assert_eq(other_open(&other, token, &first), GS_OK);
+    other_ask(&other, "hold 1");
+    other_closes(first);
+    cr_assert_eq(side_withdraw_ms(&side, offer, 100), -1, "given back while work may run");
+    cr_assert_eq(other_open(&other, token, &again), GS_OK);
+    cr_assert_eq(first, again);
+    other_closes(first);
+    cr_assert_eq(memdriver_exports(), 1);
+    cr_assert_eq(side_withdraw_ms(&side, offer, 100), -1);
+    other_ask(&other, "hold 0");
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_str_eq(other_ask(&other, "census"), "ok 1");
+}
+
+Test(share_life, only_starts_of_opened_blocks_are_closed)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(512, 512, token);
+    unsigned long address;
+
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "close %lx", address + 8), "status -1");
+    cr_assert_str_eq(other_ask(&other, "close %lx", address - 512), "status -1");
+    cr_assert_str_eq(other_ask(&other, "close %x", 4096), "status -1");
+    other_closes(address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+}
+
+Test(share_life, an_unopened_offer_has_its_grace)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    uint64_t freed = side_now();
+    struct gs_share_options with_grace = options;
+
+    side_stop(&side);
+    with_grace.grace_ns = 1000000000;
+    side_start(&side, &with_grace);
+    offer = offer_at(0, 512, token);
+    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed, false));
+    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed + 999999999, false));
+    cr_assert(gs_share_withdraw(side.share, offer, freed, freed + 1000000000, false));
+    offer = offer_at(0, 512, token);
+    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed + 1, false));
+    cr_assert(gs_share_withdraw(side.share, offer, freed, freed + 1, true), "memory is out");
+}
+
+Test(share_life, in_its_grace_a_freed_block_can_be_opened)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    unsigned long address;
+    uint64_t freed = side_now();
+    struct gs_share_options with_grace = options;
+
+    side_stop(&side);
+    with_grace.grace_ns = 60000000000;
+    side_start(&side, &with_grace);
+    offer = offer_at(0, 512, token);
+    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed, false));
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    other_closes(address);
+    /* It was opened: its grace is over with the last close. */
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, false), 2000));
+}
+
+Test(share_life, an_importer_shares_on_what_it_imported)
+{
+    unsigned char token[GS_TOKEN_SIZE], passed_on[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    struct other third;
+    unsigned long address, at_third;
+    const char *answer;
+
+    other_start(&third, dir, NULL);
+    *(char *)chunk.base = 9;
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    answer = other_ask(&other, "token %lx", address + 100);
+    cr_assert_eq(strncmp(answer, "ok ", 3), 0, "%s", answer);
+    token_from_hex(answer + 3, passed_on);
+    cr_assert_eq(memcmp(token, passed_on, sizeof token), 0);
+    cr_assert_eq(other_open(&third, passed_on, &at_third), GS_OK);
+    other_closes(address);
+    cr_assert_str_eq(other_ask(&third, "read %lx", at_third), "ok 9");
+    cr_assert_eq(side_withdraw_ms(&side, offer, 100), -1);
+    other_ask(&third, "close %lx", at_third);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_eq(other_stop(&third), 0);
+}
+
+Test(share_life, what_a_dead_exporter_shared_stays)
+{
+    unsigned char token[GS_TOKEN_SIZE], unopened[GS_TOKEN_SIZE];
+    CUdeviceptr address, again, none = 1;
+    struct gs_import_info info;
+    uint64_t start;
+
+    other_offer(&other, 0, 512, 77, token);
+    other_offer(&other, 4096, 512, 78, unopened);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    other_kill(&other);
+    cr_assert_eq(*(char *)address, 77);
+    cr_assert_eq(gs_share_find(side.share, address + 511, &info), GS_OK);
+    cr_assert_eq(info.base, address);
+    cr_assert_eq(info.size, 512);
+    cr_assert_eq(info.context, SIDE_CONTEXT);
+    cr_assert_eq(gs_share_find(side.share, address + 512, &info), GS_NOT_OURS);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &again), GS_OK);
+    cr_assert_eq(address, again);
+    start = side_now();
+    errno = 1234;
+    cr_assert_eq(gs_share_open(side.share, unopened, SIDE_CONTEXT, 0, &none), GS_UNREACHABLE);
+    cr_assert_eq(errno, 1234);
+    cr_assert_eq(none, 1);
+    cr_assert_lt(side_now() - start, 500000000, "an exporter that is gone was waited for");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(*(char *)address, 77);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000));
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &again), GS_UNREACHABLE);
+    side_dir_remove(dir); /* what the killed one left */
+}
+
+Test(share_life, a_dead_exporter_whose_child_holds_its_socket_is_not_waited_for)
+{
+    unsigned char token[GS_TOKEN_SIZE], second[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t start;
+
+    other_offer(&other, 0, 512, 77, token);
+    other_offer(&other, 512, 512, 78, second);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    int child = atoi(other_ask(&other, "fork") + 3);
+    other_kill(&other);
+    start = side_now();
+    cr_assert_eq(gs_share_open(side.share, second, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_lt(side_now() - start, 500000000);
+    kill(child, SIGKILL);
+    side_dir_remove(dir);
+}
+
+Test(share_life, a_context_that_goes_closes_what_it_opened)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    CUcontext second = (CUcontext)0x2000;
+
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(gs_share_open(side.share, token, second, 1, &address), GS_OK);
+    gs_share_context_gone(side.share, SIDE_CONTEXT);
+    cr_assert_eq(*(char *)address, 5);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    gs_share_context_gone(side.share, second);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+    cr_assert_eq(gs_map_find(&side.map, address), NULL);
+    cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
+}
+
+Test(share_life, while_a_capture_is_open_nothing_is_given_back)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    gs_fences_capture_begin(&side.fences, 1, SIDE_CONTEXT);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    usleep(100000);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    gs_fences_capture_end(&side.fences, 1);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+}
+
+Test(share_life, a_driver_without_context_events_is_waited_for)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    side.driver.ctx_record_event = NULL;
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    memdriver_hold(true);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    usleep(50000);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    memdriver_hold(false);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+}
+
+Test(share_life, a_thousand_blocks_are_opened_and_closed)
+{
+    static unsigned char token[1000][GS_TOKEN_SIZE];
+    static CUdeviceptr address[1000];
+
+    for (int i = 0; i < 1000; i++)
+        other_offer(&other, (size_t)i * 1024, 1024, i & 0xff, token[i]);
+    for (int i = 999; i >= 0; i--)
+        cr_assert_eq(gs_share_open(side.share, token[i], SIDE_CONTEXT, 0, &address[i]), GS_OK);
+    cr_assert_eq(memdriver_maps(), 2); /* the chunk of this side, and one import */
+    for (int i = 0; i < 1000; i++) {
+        struct gs_import_info info;
+
+        cr_assert_eq(*(unsigned char *)(address[i] + 1023), i & 0xff);
+        cr_assert_eq(gs_share_find(side.share, address[i] + 1023, &info), GS_OK);
+        cr_assert_eq(info.base, address[i]);
+        cr_assert_eq(gs_share_close(side.share, address[i]), GS_OK);
+    }
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address[0]) == NULL, 5000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+}
+
+Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
+{
+    struct gs_share_options off = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 5, token);
+    side_stop(&side);
+    off.enable = false;
+    side_start(&side, &off);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_NOT_OFFERED);
+}
+
+Test(share_life, descriptors_before_and_after_are_the_same)
+{
+    unsigned char token[GS_TOKEN_SIZE], own[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    struct gs_offer *offer;
+    unsigned long there;
+    int before;
+
+    side_stop(&side);
+    before = side_open_fds();
+    side_start(&side, &options);
+    other_offer(&other, 0, 512, 5, token);
+    offer = offer_at(0, 512, own);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(other_open(&other, own, &there), GS_OK);
+    other_closes(there);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    side_stop(&side);
+    cr_assert_eq(side_open_fds(), before);
+    side_start(&side, &options);
+}

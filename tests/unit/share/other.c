@@ -1,0 +1,114 @@
+/* Starting and talking to the other process of a test (other.h). */
+#include "other.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void token_to_hex(const unsigned char *token, char ret_hex[2 * GS_TOKEN_SIZE + 1])
+{
+    for (unsigned i = 0; i < GS_TOKEN_SIZE; i++)
+        sprintf(ret_hex + 2 * i, "%02x", token[i]);
+}
+
+void token_from_hex(const char *hex, unsigned char *ret_token)
+{
+    for (unsigned i = 0; i < GS_TOKEN_SIZE; i++) {
+        char digits[3] = {hex[2 * i], hex[2 * i + 1], 0};
+
+        ret_token[i] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+}
+
+void other_start(struct other *other, const char *dir, const char *extra)
+{
+    int in[2], out[2];
+    pid_t parent = getpid();
+
+    memset(other, 0, sizeof *other);
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+        abort();
+    other->pid = fork();
+    if (other->pid < 0)
+        abort();
+    if (other->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1);
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        execl(OTHER_PROGRAM, OTHER_PROGRAM, dir, extra, (char *)NULL);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    other->in = fdopen(in[1], "w");
+    other->out = fdopen(out[0], "r");
+}
+
+const char *other_ask(struct other *other, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vfprintf(other->in, format, arguments);
+    va_end(arguments);
+    fputc('\n', other->in);
+    fflush(other->in);
+    if (!fgets(other->answer, sizeof other->answer, other->out))
+        other->answer[0] = 0;
+    other->answer[strcspn(other->answer, "\n")] = 0;
+    return other->answer;
+}
+
+gs_status other_open(struct other *other, const unsigned char *token, unsigned long *ret_address)
+{
+    char hex[2 * GS_TOKEN_SIZE + 1];
+    const char *answer;
+
+    token_to_hex(token, hex);
+    answer = other_ask(other, "open %s", hex);
+    if (strncmp(answer, "ok ", 3) == 0) {
+        *ret_address = strtoul(answer + 3, NULL, 16);
+        return GS_OK;
+    }
+    return strncmp(answer, "status ", 7) == 0 ? atoi(answer + 7) : 12345;
+}
+
+void other_offer(struct other *other, size_t offset, size_t size, int byte,
+                 unsigned char *ret_token)
+{
+    const char *answer = other_ask(other, "offer %zu %zu %d", offset, size, byte);
+
+    memset(ret_token, 0, GS_TOKEN_SIZE);
+    if (strncmp(answer, "ok ", 3) == 0)
+        token_from_hex(answer + 3, ret_token);
+}
+
+static int finish(struct other *other)
+{
+    int status = -1;
+
+    waitpid(other->pid, &status, 0);
+    fclose(other->in);
+    fclose(other->out);
+    other->pid = 0;
+    return status;
+}
+
+void other_kill(struct other *other)
+{
+    kill(other->pid, SIGKILL);
+    finish(other);
+}
+
+int other_stop(struct other *other)
+{
+    other_ask(other, "quit");
+    return finish(other);
+}

@@ -1,0 +1,49 @@
+/*
+ * A process of its own with one side of a share, told what to do line by line and answering with
+ * one line. It dies with the test.
+ *
+ *   offer OFFSET SIZE BYTE   a block of its only chunk (2 MiB), filled: "ok TOKEN"
+ *   open TOKEN               "ok ADDRESS" or "status N"
+ *   close ADDRESS            "status N"
+ *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
+ *   token ADDRESS            of what it opened: "ok TOKEN"
+ *   withdraw                 the last offer, without grace: "ok" or "held"
+ *   fds                      "ok COUNT"         census    what lives in its driver: "ok COUNT"
+ *   fork                     a child that sleeps: "ok PID"
+ *   nofile N                 its limit of descriptors
+ *   exec                     becomes a program that sleeps, after "ok"
+ *   hold 0|1                 whether its fences pass
+ *   quit                     ends in order       exit      exit() with everything open
+ */
+#ifndef GS_TESTS_OTHER_H
+#define GS_TESTS_OTHER_H
+
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "core/share/share.h"
+
+struct other {
+    pid_t pid;
+    FILE *in, *out;
+    char answer[256];
+};
+
+/* `extra` are further words for its command line (uid=N, trust=N), or NULL. */
+void other_start(struct other *other, const char *dir, const char *extra);
+/* Says one line; the answer's line without its newline, "" if the process is gone. */
+const char *other_ask(struct other *other, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Asks it to open; its status, and the address it got. */
+gs_status other_open(struct other *other, const unsigned char *token, unsigned long *ret_address);
+/* Asks it to offer. */
+void other_offer(struct other *other, size_t offset, size_t size, int byte,
+                 unsigned char *ret_token);
+void other_kill(struct other *other);
+/* Quits it in order and waits. Its exit status. */
+int other_stop(struct other *other);
+
+void token_to_hex(const unsigned char *token, char ret_hex[2 * GS_TOKEN_SIZE + 1]);
+void token_from_hex(const char *hex, unsigned char *ret_token);
+
+#endif

@@ -1,0 +1,186 @@
+/* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS, timeout=MS. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *last_offer;
+
+static void say_token(const unsigned char *token)
+{
+    char hex[2 * GS_TOKEN_SIZE + 1];
+
+    token_to_hex(token, hex);
+    printf("ok %s\n", hex);
+}
+
+static void do_offer(size_t offset, size_t size, int byte)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    gs_status status;
+
+    if (!chunk.base)
+        chunk = side_chunk_new(&side, 2 * MIB);
+    memset((void *)(chunk.base + offset), byte, size);
+    status = side_offer(&side, &chunk, offset, size, &last_offer);
+    if (status != GS_OK) {
+        printf("status %d\n", status);
+        return;
+    }
+    gs_offer_token(last_offer, token);
+    say_token(token);
+}
+
+static void do_open(const char *hex)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    gs_status status;
+
+    token_from_hex(hex, token);
+    status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    if (status == GS_OK)
+        printf("ok %lx\n", (unsigned long)address);
+    else
+        printf("status %d\n", status);
+}
+
+static void do_token(unsigned long address)
+{
+    struct gs_import_info info;
+    gs_status status = gs_share_find(side.share, address, &info);
+
+    if (status == GS_OK)
+        say_token(info.token);
+    else
+        printf("status %d\n", status);
+}
+
+static void do_fork(void)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        gs_share_at_exit(side.share); /* must not touch the parent's file */
+        alarm(30);
+        close(0);
+        close(1);
+        pause();
+        _exit(0);
+    }
+    printf("ok %d\n", (int)child);
+}
+
+static void do_nofile(unsigned long limit)
+{
+    struct rlimit now;
+
+    getrlimit(RLIMIT_NOFILE, &now);
+    now.rlim_cur = limit;
+    setrlimit(RLIMIT_NOFILE, &now);
+    printf("ok\n");
+}
+
+static void do_exec(void)
+{
+    printf("ok\n");
+    fflush(stdout);
+    execl("/bin/sleep", "sleep", "30", (char *)NULL);
+    _exit(127);
+}
+
+static void serve(const char *line)
+{
+    char word[32] = "", argument[200] = "";
+    unsigned long a = 0, b = 0;
+    int byte = 0;
+
+    sscanf(line, "%31s %199s", word, argument);
+    a = strtoul(argument, NULL, 16);
+    if (!strcmp(word, "offer")) {
+        sscanf(line, "offer %lu %lu %d", &a, &b, &byte);
+        do_offer(a, b, byte);
+    } else if (!strcmp(word, "open")) {
+        do_open(argument);
+    } else if (!strcmp(word, "close")) {
+        printf("status %d\n", gs_share_close(side.share, a));
+    } else if (!strcmp(word, "token")) {
+        do_token(a);
+    } else if (!strcmp(word, "read")) {
+        printf("ok %d\n", *(volatile unsigned char *)a);
+    } else if (!strcmp(word, "write")) {
+        sscanf(line, "write %lx %d", &a, &byte);
+        *(volatile unsigned char *)a = (unsigned char)byte;
+        printf("ok\n");
+    } else if (!strcmp(word, "withdraw")) {
+        puts(gs_share_withdraw(side.share, last_offer, 0, side_now(), true) ? "ok" : "held");
+    } else if (!strcmp(word, "fds")) {
+        printf("ok %d\n", side_open_fds());
+    } else if (!strcmp(word, "census")) {
+        printf("ok %d\n", memdriver_alive());
+    } else if (!strcmp(word, "fork")) {
+        do_fork();
+    } else if (!strcmp(word, "nofile")) {
+        do_nofile(strtoul(argument, NULL, 10));
+    } else if (!strcmp(word, "exec")) {
+        do_exec();
+    } else if (!strcmp(word, "hold")) {
+        memdriver_hold(argument[0] == '1');
+        printf("ok\n");
+    } else {
+        printf("what?\n");
+    }
+}
+
+static void at_exit(void)
+{
+    gs_share_at_exit(side.share);
+}
+
+int main(int argc, char **argv)
+{
+    struct gs_share_options options;
+    char line[512];
+
+    signal(SIGPIPE, SIG_DFL); /* sharing must never send one */
+    alarm(60);
+    side_options(&options, argv[1]);
+    for (int i = 2; i < argc; i++) {
+        unsigned long value = strtoul(strchr(argv[i], '=') + 1, NULL, 10);
+
+        if (!strncmp(argv[i], "uid=", 4) && (setgid(value) != 0 || setuid(value) != 0))
+            return 3;
+        if (!strncmp(argv[i], "trust=", 6))
+            options.uids[options.uid_count++] = (uid_t)value;
+        if (!strncmp(argv[i], "settle=", 7))
+            options.settle_ns = value * 1000000;
+        if (!strncmp(argv[i], "timeout=", 8))
+            options.timeout_ns = value * 1000000;
+    }
+    side_start(&side, &options);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strncmp(line, "quit", 4)) {
+            side_stop(&side);
+            if (chunk.base)
+                side_chunk_free(&side, &chunk);
+            printf("ok\n");
+            return memdriver_alive() == 0 ? 0 : 4;
+        }
+        if (!strncmp(line, "exit", 4)) {
+            atexit(at_exit);
+            exit(0);
+        }
+        serve(line);
+    }
+    return 0;
+}

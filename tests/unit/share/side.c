@@ -1,0 +1,203 @@
+/* One side of a share (side.h). */
+#include "side.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char logged[65536];
+static unsigned log_lines;
+
+static void log_line(enum gs_log_level level, const void *place, const char *text)
+{
+    pthread_mutex_lock(&log_mutex);
+    if (level <= GS_LOG_WARNING)
+        log_lines++;
+    if (strlen(logged) + strlen(text) + 2 < sizeof logged)
+        strcat(strcat(logged, text), "\n");
+    pthread_mutex_unlock(&log_mutex);
+    if (getenv("SIDE_VERBOSE"))
+        fprintf(stderr, "[%d] %d: %s\n", (int)getpid(), level, text);
+}
+
+const char *side_logged(void)
+{
+    static char copy[sizeof logged];
+
+    pthread_mutex_lock(&log_mutex);
+    memcpy(copy, logged, sizeof copy);
+    pthread_mutex_unlock(&log_mutex);
+    return copy;
+}
+
+unsigned side_log_lines(void)
+{
+    unsigned lines;
+
+    pthread_mutex_lock(&log_mutex);
+    lines = log_lines;
+    pthread_mutex_unlock(&log_mutex);
+    return lines;
+}
+
+static void lease_ended(void *arg)
+{
+    struct side *side = arg;
+
+    __atomic_add_fetch(&side->leases_ended, 1, __ATOMIC_SEQ_CST);
+}
+
+void side_dir_new(char *ret_dir, size_t size)
+{
+    snprintf(ret_dir, size, "/tmp/gpushim-test-%d-%06lx", (int)getpid(),
+             (unsigned long)(side_now() / 1000 & 0xffffff));
+}
+
+void side_dir_remove(const char *dir)
+{
+    DIR *list = opendir(dir);
+    struct dirent *entry;
+    char path[512];
+
+    while (list && (entry = readdir(list))) {
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        unlink(path);
+    }
+    if (list)
+        closedir(list);
+    rmdir(dir);
+}
+
+int side_dir_count(const char *dir)
+{
+    DIR *list = opendir(dir);
+    struct dirent *entry;
+    int count = 0;
+
+    if (!list)
+        return -1;
+    while ((entry = readdir(list)))
+        count += entry->d_name[0] != '.';
+    closedir(list);
+    return count;
+}
+
+void side_options(struct gs_share_options *ret_options, const char *dir)
+{
+    *ret_options = (struct gs_share_options){.enable = true,
+                                             .settle_ns = 200000000,
+                                             .timeout_ns = 2000000000,
+                                             .max_clients = 64};
+    snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
+}
+
+void side_start(struct side *side, const struct gs_share_options *options)
+{
+    struct gs_share_events events = {.lease_ended = lease_ended, .arg = side};
+
+    memset(side, 0, sizeof *side);
+    memdriver_fill(&side->driver);
+    gs_map_init(&side->map);
+    gs_fences_init(&side->fences, &side->driver);
+    side->log.line = log_line;
+    side->options = *options;
+    if (gs_share_create(&side->driver, &side->map, &side->fences, &side->log, options, &events,
+                        &side->share) != GS_OK)
+        abort();
+}
+
+void side_stop(struct side *side)
+{
+    gs_share_destroy(side->share);
+    gs_fences_destroy(&side->fences);
+    gs_map_destroy(&side->map);
+}
+
+struct side_chunk side_chunk_new(struct side *side, size_t size)
+{
+    const struct gs_driver *driver = &side->driver;
+    CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAllocationProp prop = {0};
+    struct side_chunk chunk = {.size = size, .id = ++side->next_id};
+
+    if (driver->mem_create(&chunk.handle, size, &prop, 0) ||
+        driver->mem_address_reserve(&chunk.base, size, 0, 0, 0) ||
+        driver->mem_map(chunk.base, size, 0, chunk.handle, 0) ||
+        driver->mem_set_access(chunk.base, size, &access, 1))
+        abort();
+    return chunk;
+}
+
+void side_chunk_free(struct side *side, const struct side_chunk *chunk)
+{
+    side->driver.mem_unmap(chunk->base, chunk->size);
+    side->driver.mem_address_free(chunk->base, chunk->size);
+    side->driver.mem_release(chunk->handle);
+}
+
+gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
+                     struct gs_offer **ret_offer)
+{
+    struct gs_share_source source = {.handle = chunk->handle,
+                                     .chunk_id = chunk->id,
+                                     .chunk_size = chunk->size,
+                                     .block_id = ++side->next_id,
+                                     .offset = offset,
+                                     .size = size,
+                                     .uuid = "softdevice00000"};
+
+    return gs_share_offer(side->share, &source, ret_offer);
+}
+
+uint64_t side_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit)
+{
+    uint64_t start = side_now();
+
+    for (;;) {
+        uint64_t now = side_now();
+
+        if (gs_share_withdraw(side->share, offer, start, now, true))
+            return (long)((now - start) / 1000000);
+        if ((long)((now - start) / 1000000) > limit)
+            return -1;
+        usleep(1000);
+    }
+}
+
+static int count_entries(const char *path)
+{
+    DIR *list = opendir(path);
+    struct dirent *entry;
+    int count = 0;
+
+    if (!list)
+        return -1;
+    while ((entry = readdir(list)))
+        count += entry->d_name[0] != '.';
+    closedir(list);
+    return count;
+}
+
+int side_open_fds(void)
+{
+    return count_entries("/proc/self/fd");
+}
+
+int side_threads(void)
+{
+    return count_entries("/proc/self/task");
+}

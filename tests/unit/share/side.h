@@ -1,0 +1,73 @@
+/*
+ * One side of a share in a test: a process's sharing state with its map, fences and driver, its
+ * blocks, and what it logged. The test program has one itself; others are in processes of their
+ * own (other.h).
+ */
+#ifndef GS_TESTS_SIDE_H
+#define GS_TESTS_SIDE_H
+
+#include "core/share/share.h"
+#include "memdriver.h"
+
+#define SIDE_BLOCKS 64
+#define SIDE_CONTEXT ((CUcontext)0x1000)
+#define MIB ((size_t)1 << 20)
+
+struct side_chunk {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base;
+    size_t size;
+    uint64_t id;
+};
+
+struct side {
+    struct gs_driver driver;
+    struct gs_map map;
+    struct gs_fences fences;
+    struct gs_log log;
+    struct gs_share_options options;
+    struct gs_share *share;
+    unsigned leases_ended; /* atomic */
+    uint64_t next_id;
+};
+
+/* A directory of the test's own under /tmp, not made yet; side_dir_remove empties and removes. */
+void side_dir_new(char *ret_dir, size_t size);
+void side_dir_remove(const char *dir);
+/* Entries in it, or -1. */
+int side_dir_count(const char *dir);
+
+/* Defaults: grace 0, settle 200 ms, timeout 2 s, 64 clients. */
+void side_options(struct gs_share_options *ret_options, const char *dir);
+void side_start(struct side *side, const struct gs_share_options *options);
+void side_stop(struct side *side);
+
+/* A mapped chunk of this side; every byte of it reads as zero at first. */
+struct side_chunk side_chunk_new(struct side *side, size_t size);
+void side_chunk_free(struct side *side, const struct side_chunk *chunk);
+/* Offers a part of the chunk. */
+gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
+                     struct gs_offer **ret_offer);
+
+uint64_t side_now(void);
+/* Withdraws without grace as soon as it goes; the milliseconds that took, or -1 after `limit`. */
+long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit);
+/* Everything that was logged so far by any side of this process. */
+const char *side_logged(void);
+unsigned side_log_lines(void);
+
+int side_open_fds(void);
+int side_threads(void);
+/* Looks until `condition` holds, at most `limit` milliseconds; whether it did. */
+#define SIDE_WAIT(condition, limit)                                                                \
+    ({                                                                                             \
+        uint64_t side_end = side_now() + (uint64_t)(limit)*1000000;                                \
+        bool side_holds = (condition);                                                             \
+        while (!side_holds && side_now() < side_end) {                                             \
+            usleep(500);                                                                           \
+            side_holds = (condition);                                                              \
+        }                                                                                          \
+        side_holds;                                                                                \
+    })
+
+#endif

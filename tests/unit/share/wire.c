@@ -1,0 +1,161 @@
+/* Messages: only exact ones are taken, descriptors travel once and are never left over. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/share/wire.h"
+#include "side.h"
+
+static int pair[2];
+
+static void setup(void)
+{
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+}
+
+static void teardown(void)
+{
+    close(pair[0]);
+    close(pair[1]);
+}
+
+TestSuite(share_wire, .init = setup, .fini = teardown);
+
+/* Sends raw bytes with `count` copies of a descriptor. */
+static void send_raw(const void *bytes, size_t size, int fd, unsigned count)
+{
+    char control[CMSG_SPACE(8 * sizeof(int))] = {0};
+    struct iovec part = {(void *)bytes, size};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (count > 0) {
+        struct cmsghdr *c;
+
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        for (unsigned i = 0; i < count; i++)
+            memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof fd);
+    }
+    cr_assert_eq(sendmsg(pair[0], &header, 0), (ssize_t)size);
+}
+
+Test(share_wire, every_type_arrives_as_sent)
+{
+    for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
+        union gs_wire_message sent, got;
+        int fd;
+
+        gs_wire_start(&sent, type, 77);
+        memset((char *)&sent + sizeof sent.head, type, sent.head.size - sizeof sent.head);
+        cr_assert_eq(gs_wire_send(pair[0], &sent, -1), 0);
+        cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
+        cr_assert_eq(fd, -1);
+        cr_assert_eq(memcmp(&sent, &got, sent.head.size), 0);
+    }
+}
+
+Test(share_wire, any_other_length_is_refused)
+{
+    for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
+        union gs_wire_message message;
+        char bytes[sizeof message + 1] = {0};
+
+        gs_wire_start(&message, type, 1);
+        memcpy(bytes, &message, sizeof message);
+        for (size_t length = 0; length <= sizeof bytes; length++)
+            cr_assert_eq(gs_wire_valid((const union gs_wire_message *)bytes, length),
+                         length == message.head.size);
+        message.head.size++;
+        cr_assert_not(gs_wire_valid(&message, message.head.size));
+    }
+}
+
+Test(share_wire, foreign_heads_are_refused)
+{
+    union gs_wire_message good, bad;
+
+    gs_wire_start(&good, GS_WIRE_CLOSE, 1);
+    for (size_t i = 0; i < 12; i++) { /* magic, version, type, size */
+        bad = good;
+        ((unsigned char *)&bad)[i] ^= 0xff;
+        cr_assert_not(gs_wire_valid(&bad, good.head.size), "byte %zu", i);
+    }
+    bad = good;
+    bad.head.type = 0;
+    bad.head.size = 0;
+    cr_assert_not(gs_wire_valid(&bad, sizeof bad.head));
+    bad.head.type = GS_WIRE_TYPES;
+    cr_assert_not(gs_wire_valid(&bad, sizeof bad.head));
+}
+
+Test(share_wire, a_descriptor_travels_and_is_close_on_exec)
+{
+    union gs_wire_message message;
+    int before = side_open_fds(), fd;
+
+    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    cr_assert_eq(gs_wire_send(pair[0], &message, pair[1]), 0);
+    cr_assert_eq(gs_wire_receive(pair[1], &message, &fd), 0);
+    cr_assert_geq(fd, 0);
+    cr_assert(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    close(fd);
+    cr_assert_eq(side_open_fds(), before);
+}
+
+Test(share_wire, too_many_descriptors_are_closed_and_refused)
+{
+    union gs_wire_message message, got;
+    int before = side_open_fds(), fd;
+
+    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    for (unsigned count = 2; count < 8; count++) {
+        send_raw(&message, message.head.size, pair[1], count);
+        cr_assert_lt(gs_wire_receive(pair[1], &got, &fd), 0);
+        cr_assert_eq(fd, -1);
+        cr_assert_eq(side_open_fds(), before);
+    }
+}
+
+Test(share_wire, garbage_and_its_descriptor_are_dropped)
+{
+    union gs_wire_message got;
+    char junk[4096];
+    int before = side_open_fds(), fd;
+
+    memset(junk, 'x', sizeof junk);
+    send_raw(junk, 1, pair[1], 1);
+    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
+    send_raw(junk, sizeof junk, pair[1], 1);
+    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
+    cr_assert_eq(side_open_fds(), before);
+}
+
+Test(share_wire, hang_up_and_silence_are_told_apart)
+{
+    union gs_wire_message got;
+    int fd;
+
+    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EAGAIN);
+    shutdown(pair[0], SHUT_RDWR);
+    cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -ENOTCONN);
+    gs_wire_start(&got, GS_WIRE_CLOSE, 1);
+    cr_assert_eq(gs_wire_send(pair[1], &got, -1), -EPIPE); /* and no SIGPIPE */
+}
+
+Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)
+{
+    union gs_wire_message message;
+    int error = 0, sent = 0;
+
+    gs_wire_start(&message, GS_WIRE_REFUSE, 1);
+    while (!error && sent++ < 100000)
+        error = gs_wire_send(pair[0], &message, -1);
+    cr_assert_eq(error, -EAGAIN);
+}
