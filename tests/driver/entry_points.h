@@ -267,6 +267,16 @@ ROW(cuMemsetD16Async, cuMemsetD16Async, 3020, SD_LEGACY, (CUdeviceptr d, unsigne
 ROW(cuMemsetD16Async, cuMemsetD16Async_ptsz, 7000, SD_PER_THREAD, (CUdeviceptr d, unsigned short v, size_t n, CUstream q), sd_memset(d, v, 2, n, sd_per_thread(q)))
 ROW(cuMemsetD32Async, cuMemsetD32Async, 3020, SD_LEGACY, (CUdeviceptr d, unsigned v, size_t n, CUstream q), sd_memset(d, v, 4, n, q))
 ROW(cuMemsetD32Async, cuMemsetD32Async_ptsz, 7000, SD_PER_THREAD, (CUdeviceptr d, unsigned v, size_t n, CUstream q), sd_memset(d, v, 4, n, sd_per_thread(q)))
+ROW(cuMemcpy2D, cuMemcpy2D_v2, 3020, SD_LEGACY, (const CUDA_MEMCPY2D *c), sd_memcpy_2d(c, NULL, false))
+ROW(cuMemcpy2D, cuMemcpy2D_v2_ptds, 7000, SD_PER_THREAD, (const CUDA_MEMCPY2D *c), sd_memcpy_2d(c, CU_STREAM_PER_THREAD, false))
+ROW(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, SD_LEGACY, (const CUDA_MEMCPY2D *c, CUstream q), sd_memcpy_2d(c, q, true))
+ROW(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz, 7000, SD_PER_THREAD, (const CUDA_MEMCPY2D *c, CUstream q), sd_memcpy_2d(c, sd_per_thread(q), true))
+ROW(cuMemsetD2D8, cuMemsetD2D8_v2, 3020, SD_LEGACY, (CUdeviceptr d, size_t pitch, unsigned char v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 1, w, h, NULL))
+ROW(cuMemsetD2D8, cuMemsetD2D8_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned char v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 1, w, h, CU_STREAM_PER_THREAD))
+ROW(cuMemsetD2D16, cuMemsetD2D16_v2, 3020, SD_LEGACY, (CUdeviceptr d, size_t pitch, unsigned short v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 2, w, h, NULL))
+ROW(cuMemsetD2D16, cuMemsetD2D16_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned short v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 2, w, h, CU_STREAM_PER_THREAD))
+ROW(cuMemsetD2D32, cuMemsetD2D32_v2, 3020, SD_LEGACY, (CUdeviceptr d, size_t pitch, unsigned v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 4, w, h, NULL))
+ROW(cuMemsetD2D32, cuMemsetD2D32_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned v, size_t w, size_t h), sd_memset_2d(d, pitch, v, 4, w, h, CU_STREAM_PER_THREAD))
 
 /* -- modules and kernels -- */
 ROW(cuModuleLoadData, cuModuleLoadData, 2000, SD_PLAIN, (CUmodule *m, const void *image), sd_module_load_data(m, image))

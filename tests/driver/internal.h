@@ -815,6 +815,9 @@ CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream
 CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
                         size_t bytes, CUstream stream);
 CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream);
+CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
+CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t columns,
+                      size_t rows, CUstream stream);
 /* A copy between memory that work may touch; copies what it can, false at a fault. */
 bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,
              bool src_host, size_t bytes);
