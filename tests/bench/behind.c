@@ -1,5 +1,5 @@
 /*
- * How long cuMemFree and cuMemAlloc take while the GPU is busy with a long kernel on another stream.
+ * How long cuMemFree and cuMemAlloc take while the GPU runs a long kernel on another stream.
  *
  * The native cuMemFree waits for the kernel. An allocator that does not wait must not hand the
  * memory out before the kernel has ended either: "reused_while_busy" says whether the address came
@@ -68,9 +68,8 @@ static struct measured measure(CUfunction spin, CUstream stream, uint64_t ns, si
 int main(int argc, char **argv)
 {
     uint64_t ms = 500, size = 64 << 10;
-    const struct bench_option options[] = {{"ms", BENCH_NUMBER, &ms},
-                                           {"size", BENCH_NUMBER, &size},
-                                           {NULL}};
+    const struct bench_option options[] = {
+        {"ms", BENCH_NUMBER, &ms}, {"size", BENCH_NUMBER, &size}, {NULL}};
     CUmodule module;
     CUfunction spin;
     CUstream stream;

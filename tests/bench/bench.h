@@ -31,8 +31,8 @@ __attribute__((noreturn, format(printf, 1, 2))) void bench_die(const char *forma
 const char *bench_error(CUresult result);
 
 /*
- * Command line: --name for a flag, --name VALUE for a number (with K, M or G: 2^10, 2^20, 2^30) or a
- * text. name NULL ends the table.
+ * Command line: --name for a flag, --name VALUE for a number (with K, M or G: 2^10, 2^20, 2^30) or
+ * a text. name NULL ends the table.
  */
 struct bench_option {
     const char *name;
@@ -40,8 +40,8 @@ struct bench_option {
     void *value; /* bool, uint64_t or const char * */
 };
 
-/* Fills the values in; what is not given stays. Returns the one argument that is no option, or NULL.
- * Exits with 2 and the usage line on anything else. */
+/* Fills the values in; what is not given stays. Returns the one argument that is no option, or
+ * NULL. Exits with 2 and the usage line on anything else. */
 const char *bench_options(char **argv, const struct bench_option *options, const char *usage);
 
 /* A number with its suffix. Returns false where text is no such number. */

@@ -109,8 +109,7 @@ static int opener(void)
 
 /* ---- the exporter ---- */
 
-static struct answer ask(int socket, const CUipcMemHandle *handles, uint64_t count,
-                         uint64_t rounds)
+static struct answer ask(int socket, const CUipcMemHandle *handles, uint64_t count, uint64_t rounds)
 {
     struct request request = {count, rounds};
     struct answer answer;

@@ -226,8 +226,8 @@ static void print_instructions(const char *name, const char *path, char **argv, 
 static void print_calls(bool preloaded)
 {
     for (size_t i = 0; i < CALLS; i++) {
-        char *argv[] = {program_invocation_name, (char *)"--call",
-                        (char *)(uintptr_t)calls[i].name, NULL};
+        char *argv[] = {program_invocation_name, (char *)"--call", (char *)(uintptr_t)calls[i].name,
+                        NULL};
         print_instructions(calls[i].name, SELF, argv, preloaded, false);
     }
 }

@@ -100,8 +100,8 @@ static void holder_end(const struct holder *holder)
 static bool allocate(struct plan *plan, const struct trace_op *op)
 {
     CUdeviceptr *block = &plan->blocks[op->slot];
-    CUresult result = plan->async ? cuMemAllocAsync(block, op->size, plan->stream)
-                                  : cuMemAlloc(block, op->size);
+    CUresult result =
+        plan->async ? cuMemAllocAsync(block, op->size, plan->stream) : cuMemAlloc(block, op->size);
 
     if (result == CUDA_SUCCESS)
         return true;
@@ -176,8 +176,8 @@ static void measure_time(struct plan *plan, struct times *times)
         MUST(cuStreamCreate(&plan->stream, CU_STREAM_NON_BLOCKING));
     uint64_t before = bench_software_driver() ? usage_driver_calls() : 0;
     for (uint64_t i = 0; i < plan->loops; i++) {
-        times->loop_ns[i] = plan->timing ? play_timed(plan, &times->failed)
-                                         : play_fast(plan, &times->failed);
+        times->loop_ns[i] =
+            plan->timing ? play_timed(plan, &times->failed) : play_fast(plan, &times->failed);
         if (i == 0 && bench_software_driver())
             times->driver_calls = usage_driver_calls() - before;
         release_all(plan);
@@ -214,7 +214,7 @@ static void watch_memory(struct plan *plan, struct memory *memory)
 }
 
 /* The process that measures memory: the same calls, with a look after each allocation. */
-static int measure_memory(struct plan *plan)
+static void measure_memory(struct plan *plan)
 {
     struct memory memory = {0};
 
@@ -228,7 +228,6 @@ static int measure_memory(struct plan *plan)
     MUST(cuCtxSynchronize());
     holder_end(&holder);
     bench_send(BENCH_SOCKET, &memory, sizeof memory);
-    return 0;
 }
 
 static struct memory ask_memory_process(char **argv)
@@ -287,8 +286,8 @@ static void print(const struct plan *plan, const struct times *times, const stru
     json_count("calls", plan->trace.count);
     json_count("loops", plan->loops);
     json_number("ns_per_call_first", (double)times->loop_ns[0] / (double)plan->trace.count);
-    json_number("ns_per_call", (double)bench_median(times->loop_ns, plan->loops) /
-                                   (double)plan->trace.count);
+    json_number("ns_per_call",
+                (double)bench_median(times->loop_ns, plan->loops) / (double)plan->trace.count);
     json_count("failed", times->failed + memory->failed);
     if (plan->limit)
         json_count("limit", plan->limit);
@@ -302,6 +301,16 @@ static void print(const struct plan *plan, const struct times *times, const stru
     else
         json_null("driver_calls");
     json_end();
+}
+
+static void measure(struct plan *plan, char **argv)
+{
+    struct memory memory = ask_memory_process(argv);
+    struct times times = {.loop_ns = bench_array(plan->loops, sizeof *times.loop_ns)};
+
+    measure_time(plan, &times);
+    print(plan, &times, &memory);
+    free(times.loop_ns);
 }
 
 int main(int argc, char **argv)
@@ -329,12 +338,9 @@ int main(int argc, char **argv)
         setenv("SOFTCUDA_MEMORY", number, 1);
     }
     if (plan.memory_process)
-        return measure_memory(&plan);
-    struct memory memory = ask_memory_process(argv);
-    struct times times = {.loop_ns = bench_array(plan.loops, sizeof *times.loop_ns)};
-    measure_time(&plan, &times);
-    print(&plan, &times, &memory);
-    free(times.loop_ns);
+        measure_memory(&plan);
+    else
+        measure(&plan, argv);
     free(plan.blocks);
     trace_free(&plan.trace);
     return 0;

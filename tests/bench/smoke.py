@@ -1,5 +1,5 @@
-"""A measuring program works on the software driver: its line is JSON with what it promises, and what
-does not depend on time is right. No time decides anything.
+"""A measuring program works on the software driver: its line is JSON with what it promises, and
+what does not depend on time is right. No time decides anything.
 
 usage: smoke.py CASE     (the build folder is GPUSHIM_BUILD)
 """
@@ -8,6 +8,8 @@ import lzma
 import math
 import os
 import pathlib
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -84,6 +86,25 @@ def replay_is_right(line, calls):
     check(line['live_peak'] <= line['reserved_peak'], 'what is live is held')
 
 
+def holder_takes_the_rest(folder):
+    """The process that takes a real device's memory, by itself: all of 100 MiB but 30."""
+    report = pathlib.Path(folder, 'report')
+    ours, theirs = socket.socketpair()
+    holder = subprocess.Popen(
+        ['sh', str(HERE.parent / 'with.sh'), 'native', '--software',
+         str(BUILD / 'tests' / 'bench' / 'replay'), '--hold'], stdin=subprocess.DEVNULL,
+        env=dict(os.environ, SOFTCUDA_MEMORY='100M', SOFTCUDA_REPORT=str(report)),
+        close_fds=False, preexec_fn=lambda: os.dup2(theirs.fileno(), 3))
+    theirs.close()
+    ours.settimeout(60)
+    ours.sendall(struct.pack('=Q', 30 * MIB))
+    check(ours.recv(1) == b'\0', 'the holder says that it is done')
+    ours.close()
+    check(holder.wait(60) == 0, f'the holder ended with {holder.returncode}')
+    held = int(report.read_text().split('device_bytes ')[1].split()[0])
+    check(held == 70 * MIB, f'it held {held} bytes')
+
+
 def replay():
     with tempfile.TemporaryDirectory() as folder:
         plain, packed = pathlib.Path(folder, 'small.trace'), pathlib.Path(folder, 'small.trace.xz')
@@ -120,6 +141,7 @@ def replay():
         refused(1, 'No such file', 'replay', folder + '/none')
         plain.write_text(TRACE)
         refused(1, '--limit', 'replay', plain, '--limit', 'little')
+        holder_takes_the_rest(folder)
     refused(1, 'usage: replay', 'replay')
     replay_is_right(measure('native', 'replay', HERE / 'traces' / 'gnn.trace.xz', '--loops', 1),
                     5552)

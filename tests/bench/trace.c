@@ -11,9 +11,9 @@
 #include <string.h>
 #include <uthash.h>
 
-#define PIECE    (2ull << 20) /* what a driver's physical memory comes in */
-#define SMALL    (1ull << 20) /* below this blocks are packed */
-#define ALIGN_UP(value, to) (((value) + (to) - 1) / (to) * (to))
+#define PIECE               (2ull << 20) /* what a driver's physical memory comes in */
+#define SMALL               (1ull << 20) /* below this blocks are packed */
+#define ALIGN_UP(value, to) (((value) + (to)-1) / (to) * (to))
 
 /* ---- the file's bytes ---- */
 
@@ -145,8 +145,7 @@ static void grow(struct parser *parser)
     parser->capacity = parser->capacity ? 2 * parser->capacity : 4096;
     trace->ops = realloc(trace->ops, parser->capacity * sizeof *trace->ops);
     /* No more slots are ever free than there are operations. */
-    parser->free_slots =
-        realloc(parser->free_slots, parser->capacity * sizeof *parser->free_slots);
+    parser->free_slots = realloc(parser->free_slots, parser->capacity * sizeof *parser->free_slots);
     if (!trace->ops || !parser->free_slots)
         bench_die("no host memory for a trace of %zu operations", parser->capacity);
 }
@@ -180,8 +179,7 @@ static const char *add_line(struct parser *parser, const char *line)
         live = bench_array(1, sizeof *live);
         live->address = address;
         live->size = size;
-        live->slot = parser->free_count ? parser->free_slots[--parser->free_count]
-                                        : trace->slots++;
+        live->slot = parser->free_count ? parser->free_slots[--parser->free_count] : trace->slots++;
         HASH_ADD(hh, parser->live, address, sizeof live->address, live);
     }
     at->size = live->size;

@@ -10,7 +10,7 @@
 
 /* The names of the software driver's calls; the forms of one name stand together. */
 static const char *const call_names[] = {
-#define ROW(name, ...) #name,
+#define ROW(name, ...)   #name,
 #define ALIAS(name, ...) #name,
 #include "../driver/entry_points.h"
 };
