@@ -104,7 +104,8 @@ Test(contexts, memory_used_by_two_contexts)
 static void check_gone(CUdeviceptr ptr, const char *how)
 {
     unsigned int type = 0;
-    CUresult range = cuMemGetAddressRange(NULL, NULL, ptr);
+    CUdeviceptr base = 0;
+    CUresult range = cuMemGetAddressRange(&base, NULL, ptr);
     CUresult attribute = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
     CUresult freed = cuMemFree(ptr);
 

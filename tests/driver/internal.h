@@ -660,7 +660,7 @@ struct sd_block {
     struct sd_pool *pool;
     struct sd_allocation *allocation; /* VMM: the handle mapped */
     uint64_t id;
-    bool sync_memops;
+    bool sync_memops_off;
     bool freeing; /* a free waits for the work: for all others it is gone */
     bool hidden;
     bool registered; /* host memory that is the program's own */
