@@ -4,24 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What this thread looked up last. Core is one a process; a second one (in tests) is told apart
- * by its address. */
+/* What this thread looked up last. Generations never repeat in a process, so one core's are not
+ * another's (tests make several). */
 static _Thread_local struct {
-    const struct gs_core *core;
     CUcontext handle;
     uint64_t generation;
     struct gs_context *context;
 } cached;
 
-static uint64_t generation(const struct gs_core *core)
+void gs_context_handles_changed(struct gs_core *core)
 {
-    return __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
-}
+    static uint64_t generations;
+    uint64_t next = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
 
-/* Called with the contexts' lock held. */
-static void handles_changed(struct gs_core *core)
-{
-    __atomic_store_n(&core->generation, core->generation + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&core->generation, next, __ATOMIC_RELEASE);
 }
 
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
@@ -123,10 +119,10 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_conte
 
 static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_context **ret)
 {
-    uint64_t seen = generation(core);
+    uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
     gs_status status;
 
-    if (cached.handle == handle && cached.core == core && cached.generation == seen) {
+    if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
     }
@@ -134,7 +130,6 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
     if (status != GS_OK)
         return status;
     if ((*ret)->pool.device->rung != GS_RUNG_UNKNOWN) {
-        cached.core = core;
         cached.handle = handle;
         cached.generation = seen;
         cached.context = *ret;
@@ -200,7 +195,7 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
     context = context_find(core, handle);
     if (context) {
         context->detached = true;
-        handles_changed(core);
+        gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
     return context;
@@ -212,7 +207,7 @@ void gs_core_context_stays(struct gs_core *core, struct gs_context *context)
         return;
     gs_lock_take(&core->lock);
     context->detached = false;
-    handles_changed(core);
+    gs_context_handles_changed(core);
     gs_lock_release(&core->lock);
 }
 
@@ -293,22 +288,34 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     gs_context_bury_dead(core);
 }
 
+bool gs_core_context_exists(struct gs_core *core, CUcontext handle)
+{
+    unsigned version;
+
+    return core->driver.ctx_get_api_version(handle, &version) == CUDA_SUCCESS;
+}
+
+bool gs_core_primary_active(struct gs_core *core, CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+
+    return core->driver.primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 {
-    const struct gs_driver *driver = &core->driver;
     CUcontext handle = NULL;
-    unsigned flags;
     bool known = false;
-    int active = 0;
 
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         known = known || context->pool.device->ordinal == device;
     gs_lock_release(&core->lock);
-    if (!known || driver->primary_ctx_get_state(device, &flags, &active) != CUDA_SUCCESS ||
-        !active || driver->primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
+    if (!known || !gs_core_primary_active(core, device) ||
+        core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
         return NULL;
-    driver->primary_ctx_release(device);
+    core->driver.primary_ctx_release(device);
     return handle;
 }
 

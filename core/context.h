@@ -31,13 +31,16 @@ struct gs_core {
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
-    uint64_t generation; /* atomic: raised whenever a handle changes its meaning */
+    uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
 };
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
+
+/* From now on no thread relies on what it looked up before. */
+void gs_context_handles_changed(struct gs_core *core);
 
 /* The record of the context that a stream belongs to. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,

@@ -34,7 +34,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         return GS_NO_HOST_MEMORY;
     core->driver = *driver;
     core->options = *options;
-    core->generation = 1;
+    gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
     gs_fences_init(&core->fences, &core->driver);
@@ -459,6 +459,15 @@ void gs_core_capture_end(struct gs_core *core, CUstream stream)
 bool gs_core_capturing(struct gs_core *core)
 {
     return gs_fences_capturing(&core->fences);
+}
+
+CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
+                               CUstreamCaptureStatus *ret_status)
+{
+    *ret_status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!core->driver.stream_is_capturing)
+        return CUDA_SUCCESS;
+    return core->driver.stream_is_capturing(stream, ret_status);
 }
 
 /* ---- Share ------------------------------------------------------------------------------ */

@@ -107,6 +107,9 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream);
 void gs_core_capture_end(struct gs_core *core, CUstream stream);
 /* Whether any stream of this process captures. */
 bool gs_core_capturing(struct gs_core *core);
+/* The driver's answer for one stream; a driver without captures says that it does not. */
+CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
+                               CUstreamCaptureStatus *ret_status);
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
@@ -120,8 +123,11 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
 void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
-/* The primary context of a device, if this library has seen it; NULL otherwise. */
+/* Whether a handle is still a context. */
+bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
+/* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
+bool gs_core_primary_active(struct gs_core *core, CUdevice device);
 
 /* A stream is being destroyed: what was ready for it alone is ready for the context's next
  * epoch, since a new stream may get the same handle. */

@@ -38,7 +38,6 @@
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
-    OP(device_get_count, cuDeviceGetCount, 1)                                                      \
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
     OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
     OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \

@@ -1,10 +1,11 @@
 /*
  * Locks with ranks (core/lock.h). The check keeps the ranks a thread holds in a small stack of its
- * own; it is compiled in where NDEBUG is not set.
+ * own; it is compiled in with GS_CHECK_LOCKS, as builds with sanitizers are, and never in what is
+ * installed: a program is not ended by this library.
  */
 #include "core/lock.h"
 
-#ifndef NDEBUG
+#ifdef GS_CHECK_LOCKS
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -14,6 +14,6 @@ void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    log->line(level, text);
+    log->line(level, format, text);
     errno = saved;
 }

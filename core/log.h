@@ -5,10 +5,18 @@
 #ifndef GS_CORE_LOG_H
 #define GS_CORE_LOG_H
 
-enum gs_log_level { GS_LOG_ERROR = 1, GS_LOG_WARNING = 2, GS_LOG_INFO = 3, GS_LOG_DEBUG = 4 };
+enum gs_log_level {
+    GS_LOG_OFF, /* a threshold that shows nothing; no line has it */
+    GS_LOG_ERROR,
+    GS_LOG_WARNING,
+    GS_LOG_INFO,
+    GS_LOG_DEBUG,
+};
 
 struct gs_log {
-    void (*line)(enum gs_log_level level, const char *text); /* never NULL; any thread */
+    /* Never NULL; called from any thread. `place` is the same for all lines of one place in the
+     * code, so that what repeats can be capped. */
+    void (*line)(enum gs_log_level level, const void *place, const char *text);
 };
 
 void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *format, ...)

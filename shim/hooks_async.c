@@ -1,24 +1,62 @@
 /*
- * cuMemAllocAsync, cuMemAllocFromPoolAsync and cuMemFreeAsync, memory in a stream's order, with the
- * calls that change which memory pool a device allocates from.
+ * Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync. A call on a
+ * stream that captures is the driver's: it becomes a node of the graph.
  */
 #include "hook.h"
+#include "result.h"
+#include "start.h"
+
+/* Whether the call would be recorded into a graph. A stream whose state cannot be told is left to
+ * the driver as well. */
+static bool captures(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    return gs_core_capturing(gs_core) &&
+           (gs_core_stream_status(gs_core, stream, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* The per-thread forms mean another stream by 0. */
+static CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/* True: *dptr is set. `pool` NULL: the device's current one. */
+static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream)
+{
+    CUdeviceptr address;
+
+    if (!gs_state_enter() || !dptr || bytesize == 0)
+        return false;
+    GS_KEEP_ERRNO;
+    if (captures(stream) ||
+        gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
+        return false;
+    *dptr = address;
+    return true;
+}
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    gs_state_enter();
+    if (allocate(dptr, bytesize, NULL, hStream))
+        return CUDA_SUCCESS;
     return gs_real.cuMemAllocAsync(dptr, bytesize, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    gs_state_enter();
+    if (allocate(dptr, bytesize, NULL, per_thread(hStream)))
+        return CUDA_SUCCESS;
     return gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
+    if (pool && allocate(dptr, bytesize, pool, hStream))
+        return CUDA_SUCCESS;
     gs_state_enter();
     return gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
 }
@@ -26,31 +64,61 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
+    if (pool && allocate(dptr, bytesize, pool, per_thread(hStream)))
+        return CUDA_SUCCESS;
     gs_state_enter();
     return gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
 }
 
+/* False: the driver is to be asked. */
+static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
+{
+    gs_status status;
+
+    if (!gs_state_enter() || !dptr)
+        return false;
+    GS_KEEP_ERRNO;
+    if (captures(stream))
+        return false;
+    status = gs_core_free_async(gs_core, dptr, stream);
+    *ret_result = gs_result(status);
+    return status != GS_NOT_OURS;
+}
+
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    gs_state_enter();
-    return gs_real.cuMemFreeAsync(dptr, hStream);
+    CUresult result;
+
+    return release(dptr, hStream, &result) ? result : gs_real.cuMemFreeAsync(dptr, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-    gs_state_enter();
-    return gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
+    CUresult result;
+
+    return release(dptr, per_thread(hStream), &result)
+               ? result
+               : gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
-    gs_state_enter();
-    return gs_real.cuDeviceSetMemPool(dev, pool);
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuDeviceSetMemPool(dev, pool);
+
+    if (ours && result == CUDA_SUCCESS)
+        gs_core_pool_set(gs_core, dev, pool);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
                                          CUmemoryPool pool)
 {
-    gs_state_enter();
-    return gs_real.cuMemSetMemPool(location, type, pool);
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuMemSetMemPool(location, type, pool);
+
+    if (ours && result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        type == CU_MEM_ALLOCATION_TYPE_PINNED)
+        gs_core_pool_set(gs_core, location->id, pool);
+    return result;
 }

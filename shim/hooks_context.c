@@ -1,58 +1,130 @@
 /*
- * The end of contexts and streams.
+ * Where contexts and streams end. cudaMalloc memory dies with its context and pool memory does not,
+ * so the pool follows: a context is detached before the driver ends it, since its handle may be
+ * given to a new one at once.
  */
 #include "hook.h"
+#include "start.h"
 
-GS_HOOK CUresult CUDAAPI cuStreamDestroy(CUstream hStream)
+/* Ends a context by a call of the driver that names it. */
+static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
 {
-    gs_state_enter();
-    return gs_real.cuStreamDestroy(hStream);
-}
+    struct gs_context *context;
+    CUresult result;
 
-GS_HOOK CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
-{
-    gs_state_enter();
-    return gs_real.cuStreamDestroy_v2(hStream);
+    if (!gs_state_enter())
+        return real(ctx);
+    GS_KEEP_ERRNO;
+    context = gs_core_context_detach(gs_core, ctx);
+    result = real(ctx);
+    if (result == CUDA_SUCCESS)
+        gs_core_context_gone(gs_core, ctx, context);
+    else
+        gs_core_context_stays(gs_core, context);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
 {
     gs_state_enter();
-    return gs_real.cuCtxDestroy(ctx);
+    return destroy(ctx, gs_real.cuCtxDestroy);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
 {
     gs_state_enter();
-    return gs_real.cuCtxDestroy_v2(ctx);
+    return destroy(ctx, gs_real.cuCtxDestroy_v2);
 }
 
+/* Gives up one use; only the last one ends the context. */
 GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 {
-    gs_state_enter();
-    return gs_real.cuCtxDetach(ctx);
+    struct gs_context *context;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuCtxDetach(ctx);
+    GS_KEEP_ERRNO;
+    context = gs_core_context_detach(gs_core, ctx);
+    result = gs_real.cuCtxDetach(ctx);
+    if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
+        gs_core_context_gone(gs_core, ctx, context);
+    else
+        gs_core_context_stays(gs_core, context);
+    return result;
+}
+
+/* Resets or releases a primary context; `ended` tells whether success means that it is gone. */
+static CUresult primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool always_ends)
+{
+    struct gs_context *context;
+    CUcontext handle;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return real(dev);
+    GS_KEEP_ERRNO;
+    handle = gs_core_primary(gs_core, dev);
+    context = handle ? gs_core_context_detach(gs_core, handle) : NULL;
+    result = real(dev);
+    if (handle && result == CUDA_SUCCESS &&
+        (always_ends || !gs_core_primary_active(gs_core, dev)))
+        gs_core_context_gone(gs_core, handle, context);
+    else
+        gs_core_context_stays(gs_core, context);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 {
     gs_state_enter();
-    return gs_real.cuDevicePrimaryCtxReset(dev);
+    return primary(dev, gs_real.cuDevicePrimaryCtxReset, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     gs_state_enter();
-    return gs_real.cuDevicePrimaryCtxReset_v2(dev);
+    return primary(dev, gs_real.cuDevicePrimaryCtxReset_v2, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 {
     gs_state_enter();
-    return gs_real.cuDevicePrimaryCtxRelease(dev);
+    return primary(dev, gs_real.cuDevicePrimaryCtxRelease, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     gs_state_enter();
-    return gs_real.cuDevicePrimaryCtxRelease_v2(dev);
+    return primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
+}
+
+/* A new stream may get the handle of a destroyed one, so what is ready for the stream alone is
+ * taken from it before; a capture ends with its stream. The default streams cannot be destroyed:
+ * the driver refuses those. */
+static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream))
+{
+    CUresult result;
+
+    if (!gs_state_enter() || !stream || stream == CU_STREAM_LEGACY ||
+        stream == CU_STREAM_PER_THREAD)
+        return real(stream);
+    GS_KEEP_ERRNO;
+    gs_core_stream_gone(gs_core, stream);
+    result = real(stream);
+    if (result == CUDA_SUCCESS)
+        gs_core_capture_end(gs_core, stream);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamDestroy(CUstream hStream)
+{
+    gs_state_enter();
+    return destroy_stream(hStream, gs_real.cuStreamDestroy);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
+{
+    gs_state_enter();
+    return destroy_stream(hStream, gs_real.cuStreamDestroy_v2);
 }

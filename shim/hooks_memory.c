@@ -1,29 +1,77 @@
 /*
  * cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetInfo: device memory in no stream's order.
+ *
+ * Whatever keeps the pool from giving memory (no context, a device that cannot, memory that is
+ * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
 #include "hook.h"
+#include "result.h"
+#include "start.h"
+
+/* What the driver aligns the rows of a pitched allocation to (measured on an H200: 1000 bytes wide
+ * give a pitch of 1024). */
+#define PITCH_ALIGNMENT 512u
 
 GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    gs_state_enter();
-    return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    CUdeviceptr address;
+
+    if (!gs_state_enter() || !dptr || bytesize == 0)
+        return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    GS_KEEP_ERRNO;
+    if (gs_core_alloc(gs_core, bytesize, &address) != GS_OK)
+        return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    *dptr = address;
+    return CUDA_SUCCESS;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                             size_t Height, unsigned int ElementSizeBytes)
 {
-    gs_state_enter();
-    return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    bool element_valid =
+        ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
+    CUdeviceptr address;
+    size_t pitch, bytes;
+
+    if (!gs_state_enter() || !dptr || !pPitch || !WidthInBytes || !Height || !element_valid ||
+        __builtin_add_overflow(WidthInBytes, PITCH_ALIGNMENT - 1, &pitch) ||
+        __builtin_mul_overflow(pitch & ~(size_t)(PITCH_ALIGNMENT - 1), Height, &bytes))
+        return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    GS_KEEP_ERRNO;
+    if (gs_core_alloc(gs_core, bytes, &address) != GS_OK)
+        return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    *dptr = address;
+    *pPitch = pitch & ~(size_t)(PITCH_ALIGNMENT - 1);
+    return CUDA_SUCCESS;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
-    gs_state_enter();
-    return gs_real.cuMemFree_v2(dptr);
+    gs_status status;
+
+    if (!gs_state_enter() || !dptr)
+        return gs_real.cuMemFree_v2(dptr);
+    GS_KEEP_ERRNO;
+    status = gs_core_free(gs_core, dptr);
+    return status == GS_NOT_OURS ? gs_real.cuMemFree_v2(dptr) : gs_result(status);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-    gs_state_enter();
-    return gs_real.cuMemGetInfo_v2(free, total);
+    size_t free_bytes, total_bytes, cached;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuMemGetInfo_v2(free, total);
+    GS_KEEP_ERRNO;
+    result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* What the program has freed is free to it, though the pool still holds it. */
+    cached = gs_core_cached(gs_core);
+    if (free) /* the driver takes either as NULL */
+        *free = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
+    if (total)
+        *total = total_bytes;
+    return CUDA_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,28 +16,29 @@
 
 /* How often one place may warn. */
 #define REPEATS 5
+#define LINE_SIZE 1000
 
 static _Atomic int threshold = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
-static const char *const level_names[] = {"error", "warning", "info", "debug"};
+static const char *const level_names[] = {"off", "error", "warning", "info", "debug"};
 
-/* Places that warned, told apart by their format's address. A place that finds no room here is not
+/* Places that warned, told apart by their formats' addresses. A place that finds no room here is not
  * capped. */
 static struct {
-    _Atomic(const char *) format;
+    _Atomic(const void *) id;
     atomic_uint count;
 } places[64];
 
 /* How often this place has warned before. */
-static unsigned earlier(const char *format)
+static unsigned earlier(const void *place)
 {
     size_t size = sizeof(places) / sizeof(places[0]);
-    size_t start = ((uintptr_t)format >> 3) % size;
+    size_t start = ((uintptr_t)place >> 3) % size;
     for (size_t i = 0; i < size; i++) {
         size_t at = (start + i) % size;
-        const char *seen = NULL;
-        if (atomic_compare_exchange_strong(&places[at].format, &seen, format) || seen == format)
+        const void *seen = NULL;
+        if (atomic_compare_exchange_strong(&places[at].id, &seen, place) || seen == place)
             return atomic_fetch_add(&places[at].count, 1);
     }
     return 0;
@@ -55,28 +57,52 @@ int gs_log_configure(enum gs_log_level level, const char *path)
     return 0;
 }
 
+/* Whether a line is to be written; *ret_last: it is the last one of its place. */
+static bool wanted(enum gs_log_level level, const void *place, bool *ret_last)
+{
+    unsigned before;
+
+    if ((int)level > atomic_load_explicit(&threshold, memory_order_relaxed))
+        return false;
+    before = place && level <= GS_LOG_WARNING ? earlier(place) : 0;
+    *ret_last = before + 1 == REPEATS;
+    return before < REPEATS;
+}
+
+static void write_line(enum gs_log_level level, bool last, const char *text)
+{
+    char line[LINE_SIZE + 100];
+    int length = snprintf(line, sizeof line, "gpushim[%d]: %s: %.*s%s\n", (int)getpid(),
+                          level_names[level], LINE_SIZE, text,
+                          last ? " (and so on; not shown again)" : "");
+    /* A full disk or a closed stderr is not the program's problem. */
+    ssize_t written = write(atomic_load_explicit(&target, memory_order_relaxed), line,
+                            (size_t)length);
+    (void)written;
+}
+
+void gs_log_text(enum gs_log_level level, const void *place, const char *text)
+{
+    int saved_errno = errno;
+    bool last;
+
+    if (wanted(level, place, &last))
+        write_line(level, last, text);
+    errno = saved_errno;
+}
+
 void gs_log(enum gs_log_level level, const char *format, ...)
 {
-    if ((int)level > atomic_load_explicit(&threshold, memory_order_relaxed))
-        return;
-    unsigned before = level <= GS_LOG_WARNING ? earlier(format) : 0;
-    if (before >= REPEATS)
-        return;
     int saved_errno = errno;
-    char line[1100];
-    size_t used = (size_t)snprintf(line, sizeof(line), "gpushim[%d]: %s: ", (int)getpid(),
-                                   level_names[level]);
-    size_t room = 1001;
+    char text[LINE_SIZE + 1];
     va_list arguments;
+    bool last;
+
+    if (!wanted(level, format, &last))
+        return;
     va_start(arguments, format);
-    int length = vsnprintf(line + used, room, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (length > 0)
-        used += (size_t)length < room ? (size_t)length : room - 1;
-    const char *end = before + 1 == REPEATS ? " (and so on; not shown again)\n" : "\n";
-    memcpy(line + used, end, strlen(end));
-    used += strlen(end);
-    ssize_t written = write(atomic_load_explicit(&target, memory_order_relaxed), line, used);
-    (void)written; /* a full disk or a closed stderr is not the program's problem */
+    write_line(level, last, text);
     errno = saved_errno;
 }

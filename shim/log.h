@@ -5,13 +5,7 @@
 #ifndef GPUSHIM_SHIM_LOG_H
 #define GPUSHIM_SHIM_LOG_H
 
-/* As named in GPUSHIM_LOG. A level shows itself and what stands above it. */
-enum gs_log_level {
-    GS_LOG_ERROR,
-    GS_LOG_WARNING,
-    GS_LOG_INFO,
-    GS_LOG_DEBUG,
-};
+#include "core/log.h" /* the levels; a level shows itself and what stands above it */
 
 /* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
  * for its owner alone; NULL means stderr. The descriptor is close-on-exec and stays open for the
@@ -22,5 +16,9 @@ int gs_log_configure(enum gs_log_level level, const char *path);
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */
 void gs_log(enum gs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for a finished text. `place` stands for where in the code it comes from, and what comes
+ * again and again from one place is capped; NULL: never capped. */
+void gs_log_text(enum gs_log_level level, const void *place, const char *text);
 
 #endif

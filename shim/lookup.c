@@ -13,6 +13,7 @@
 #include "resolve.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -42,6 +43,9 @@ static CUresult not_in_driver(void)
  * function stands in for any entry point. A program gets to not_loaded only if it calls the driver
  * without libcuda in the process: no cuInit was ever called, and the driver says this then. */
 union gs_real gs_real = {.row = {[0 ... GS_ENTRY_COUNT - 1] = (void *)not_loaded}};
+
+/* libcuda, kept loaded once found. */
+static _Atomic(struct link_map *) driver_map;
 
 /* Rows by the driver's address, open addressing: row + 1, 0 for an empty slot. Written before hooks
  * are handed out. Where the driver has one function under two names the first row has it: their
@@ -73,7 +77,14 @@ bool gs_lookup_find_driver(bool may_load, void **row)
         return false;
     for (int i = 0; i < GS_ENTRY_COUNT; i++)
         row[i] = gs_elf_symbol(map->l_addr, map->l_ld, names[i]);
+    atomic_store_explicit(&driver_map, map, memory_order_release);
     return true;
+}
+
+void *gs_lookup_driver_symbol(const char *name)
+{
+    struct link_map *map = atomic_load_explicit(&driver_map, memory_order_acquire);
+    return map ? gs_elf_symbol(map->l_addr, map->l_ld, name) : NULL;
 }
 
 void gs_lookup_adopt_driver(void *const *row)

@@ -24,6 +24,10 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
  * symbol. False if there is no libcuda; row is untouched then. */
 bool gs_lookup_find_driver(bool may_load, void **row);
 
+/* A function of the driver that was found, by exact symbol name; NULL where it has none. Takes no
+ * lock and calls no libc function. */
+void *gs_lookup_driver_symbol(const char *name);
+
 /* Takes the addresses over into gs_real and the map from address to hook. Called before hooks are
  * handed out; calling it again, with the same addresses, changes nothing. */
 void gs_lookup_adopt_driver(void *const *row);

@@ -73,6 +73,8 @@ FORWARD(pthread_key_create, (pthread_key_t * key, void (*destructor)(void *)), (
 FORWARD(pthread_setspecific, (pthread_key_t key, const void *value), (key, value))
 FORWARD(pthread_setname_np, (pthread_t thread, const char *name), (thread, name))
 
+FORWARD(pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t size), (attributes, size))
+
 void *__wrap_pthread_getspecific(pthread_key_t key);
 void *__wrap_pthread_getspecific(pthread_key_t key)
 {
@@ -114,6 +116,39 @@ int __wrap_fstat(int fd, struct stat *status);
 int __wrap_fstat(int fd, struct stat *status)
 {
     return (int)syscall(SYS_fstat, fd, status);
+}
+
+/* With 64-bit file offsets the headers say ...64 where a 64-bit ABI has one function. */
+int __wrap_lstat64(const char *path, struct stat *status);
+int __wrap_lstat64(const char *path, struct stat *status)
+{
+    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags);
+int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags)
+{
+    return __wrap_fstatat(dir, path, status, flags);
+}
+
+int __wrap_fstat64(int fd, struct stat *status);
+int __wrap_fstat64(int fd, struct stat *status)
+{
+    return __wrap_fstat(fd, status);
+}
+
+/* Other libcs have no such names, and a strong reference would keep their programs from starting. */
+extern int old_fcntl(int, int, ...) __asm__("fcntl");
+int __wrap_fcntl64(int fd, int command, void *argument);
+int __wrap_fcntl64(int fd, int command, void *argument)
+{
+    return old_fcntl(fd, command, argument);
+}
+
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status);
+int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status)
+{
+    return (int)syscall(SYS_statx, dir, path, flags, mask, status);
 }
 
 /* glibc 2.38's headers turn strtol and its kin into these, which read binary constants as well. */

@@ -28,7 +28,7 @@ static const char *const names[ROWS] = {
 
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
-#define SLOTS 256
+#define SLOTS 256 /* as many as name_hash tells apart */
 _Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
 static _Atomic unsigned char slots[SLOTS];
 static atomic_bool slots_filled;
@@ -37,8 +37,8 @@ static uint32_t name_hash(const char *name)
 {
     uint32_t h = 0;
     for (; *name; name++)
-        h = h * 31 + (unsigned char)*name;
-    return (h ^ h >> 13) % SLOTS;
+        h = (h ^ (unsigned char)*name) * 0x01000193;
+    return h >> 24;
 }
 
 static bool same(const char *a, const char *b)

@@ -33,7 +33,7 @@ static void end_and_run(CUstream stream, CUdeviceptr target, uint32_t value)
     OK(cuStreamEndCapture(stream, &graph));
     cr_assert_not_null(graph);
     OK(cuGraphInstantiate(&exec, graph, 0));
-    OK(cuMemsetD32(target, 0, WORDS));
+    OK(fill_now(target, 0, WORDS)); /* and done: stream does not wait for the legacy stream */
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
     cr_assert_eq(words_other(target, value, WORDS), 0, "the graph did not run");
@@ -319,7 +319,7 @@ Test(capture, async_memory_of_a_capturing_stream_belongs_to_the_graph)
     cr_assert_eq(nodes, 4, "%zu nodes", nodes);
     OK(cuGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 3; i++) {
-        OK(cuMemsetD32(out, 0, WORDS));
+        OK(fill_now(out, 0, WORDS));
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
         cr_assert_eq(words_other(out, 123, WORDS), 0, "launch %d", i);

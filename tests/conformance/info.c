@@ -113,7 +113,17 @@ static unsigned long long value_of(CUpointer_attribute which, CUdeviceptr ptr)
     return value;
 }
 
-/* All results and those values that are the same in every process, on one line. */
+/* Where an address is from another one: in every process the same only when they are near. */
+static int describe_address(char *out, size_t size, unsigned long long value, CUdeviceptr ptr)
+{
+    long long apart = (long long)(value - ptr);
+
+    if (value && apart > -(long long)(64 * MIB) && apart < (long long)(64 * MIB))
+        return snprintf(out, size, "ptr%+lld", apart);
+    return snprintf(out, size, value ? "elsewhere" : "null");
+}
+
+/* All results, and of the values what is the same in every process, on one line. */
 static void probe_attributes(const char *what, CUdeviceptr ptr)
 {
     char line[900];
@@ -122,24 +132,34 @@ static void probe_attributes(const char *what, CUdeviceptr ptr)
     for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which <= 21; which++) {
         unsigned long long value = 0;
         CUresult r = attribute((CUpointer_attribute)which, ptr, &value);
-        bool telling = which != CU_POINTER_ATTRIBUTE_P2P_TOKENS &&
-                       which != CU_POINTER_ATTRIBUTE_BUFFER_ID &&
-                       which != CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
 
-        if (r != CUDA_SUCCESS)
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:e%d", which, (int)r);
-        else if (!telling)
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ok", which);
-        else if (value > (1ull << 32) && value - ptr < (1ull << 32))
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ptr+%llu", which, value - ptr);
-        else if (value > (1ull << 32) && ptr - value < (1ull << 32))
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:ptr-%llu", which, ptr - value);
-        else if (value == (uintptr_t)context)
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:context", which);
-        else if (value > (1ull << 32))
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:pointer", which);
-        else
-            at += (size_t)snprintf(line + at, sizeof line - at, " %d:%llu", which, value);
+        at += (size_t)snprintf(line + at, sizeof line - at, " %d:", which);
+        if (r != CUDA_SUCCESS) {
+            at += (size_t)snprintf(line + at, sizeof line - at, "e%d", (int)r);
+            continue;
+        }
+        switch (which) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            at += (size_t)snprintf(line + at, sizeof line - at,
+                                   value == (uintptr_t)context ? "current"
+                                   : value                     ? "other"
+                                                               : "null");
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+            at += (size_t)describe_address(line + at, sizeof line - at, value, ptr);
+            break;
+        case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            at += (size_t)snprintf(line + at, sizeof line - at, value ? "some" : "none");
+            break;
+        default:
+            at += (size_t)snprintf(line + at, sizeof line - at, "%llu", value);
+        }
     }
     probe(what, "%s", line);
 }
@@ -164,7 +184,9 @@ Test(info, attributes_of_plain_memory)
 {
     static const size_t size[] = {4096, 512, 2 * MIB, 5 * MIB};
     unsigned long long host;
+    CUdeviceptr before = 0;
 
+    OK(cuMemAlloc(&before, 512)); /* so that a small block is not the first of its chunk */
     for (int i = 0; i < 4; i++) {
         CUdeviceptr ptr = 0;
 

@@ -84,7 +84,8 @@ static CUresult sync_memops(const struct sd_block *block, void *data)
 {
     if (block->kind == SD_BLOCK_VMM)
         return CUDA_ERROR_NOT_SUPPORTED;
-    put_int(data, block->sync_memops);
+    /* Measured on an H200: 1 from the start, 0 for host memory. */
+    put_int(data, !is_host(block) && !block->sync_memops_off);
     return CUDA_SUCCESS;
 }
 
@@ -207,6 +208,6 @@ CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribu
     if (block->kind == SD_BLOCK_VMM)
         return CUDA_ERROR_NOT_SUPPORTED;
     memcpy(&on, value, sizeof on);
-    block->sync_memops = on;
+    block->sync_memops_off = !on;
     return CUDA_SUCCESS;
 }

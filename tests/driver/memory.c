@@ -145,6 +145,9 @@ CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p
 {
     const struct sd_block *block = sd_block_find(ptr);
 
+    /* Measured on an H200: with nothing to answer nothing is looked up. */
+    if (!base && !size)
+        return CUDA_SUCCESS;
     if (!block)
         return CUDA_ERROR_NOT_FOUND;
     if (base)

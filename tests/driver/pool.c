@@ -5,6 +5,8 @@
  */
 #include "internal.h"
 
+static struct sd_pool *pools; /* protected by sd_lock */
+
 struct sd_pool *sd_pool_new(int device, bool is_default, const CUmemPoolProps *props)
 {
     struct sd_pool *pool = sd_object_new(SD_POOL, sizeof *pool);
@@ -20,6 +22,8 @@ struct sd_pool *sd_pool_new(int device, bool is_default, const CUmemPoolProps *p
         pool->handle_types = props->handleTypes;
         pool->max_size = props->maxSize;
     }
+    pool->next = pools;
+    pools = pool;
     return pool;
 }
 
@@ -54,46 +58,48 @@ void sd_pool_trim(struct sd_pool *pool, uint64_t keep)
     }
 }
 
+static void pool_unlink(struct sd_pool *pool)
+{
+    struct sd_pool **at = &pools;
+
+    while (*at != pool)
+        at = &(*at)->next;
+    *at = pool->next;
+}
+
 /* A destroyed pool goes with the last of its memory. */
 static void pool_end(struct sd_pool *pool)
 {
     if (!pool->destroyed || pool->live)
         return;
     sd_pool_trim(pool, 0);
-    if (!pool->chunks)
-        free(pool);
-}
-
-static void pools_each(void (*fn)(struct sd_pool *pool))
-{
-    for (int i = 0; i < sd_device_count; i++) {
-        struct sd_device *device = &sd_devices[i];
-        if (device->default_pool)
-            fn(device->default_pool);
-        if (device->pool && device->pool != device->default_pool)
-            fn(device->pool);
-    }
-}
-
-static void at_sync(struct sd_pool *pool)
-{
-    if (pool->reserved > pool->threshold)
-        sd_pool_trim(pool, pool->threshold);
+    if (pool->chunks)
+        return; /* work may still use what was freed: the next synchronisation looks again */
+    pool_unlink(pool);
+    free(pool);
 }
 
 void sd_pools_at_sync(void)
 {
-    pools_each(at_sync);
+    for (struct sd_pool *pool = pools, *next; pool; pool = next) {
+        next = pool->next;
+        if (pool->reserved > pool->threshold)
+            sd_pool_trim(pool, pool->threshold);
+        pool_end(pool);
+    }
 }
 
 bool sd_pools_release(int device)
 {
     size_t before = sd_devices[device].used;
 
-    if (sd_devices[device].default_pool)
-        sd_pool_trim(sd_devices[device].default_pool, 0);
-    if (sd_devices[device].pool)
-        sd_pool_trim(sd_devices[device].pool, 0);
+    for (struct sd_pool *pool = pools, *next; pool; pool = next) {
+        next = pool->next;
+        if (pool->device != device)
+            continue;
+        sd_pool_trim(pool, 0);
+        pool_end(pool);
+    }
     return sd_devices[device].used < before;
 }
 
@@ -313,8 +319,12 @@ CUresult sd_pool_destroy(CUmemoryPool handle)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (sd_devices[pool->device].pool == pool)
         sd_devices[pool->device].pool = sd_devices[pool->device].default_pool;
+    pool_unlink(pool);
     *rest = *pool;
     rest->destroyed = true;
+    rest->threshold = 0;
+    rest->next = pools;
+    pools = rest;
     for (size_t i = 0; i < sd_blocks.count; i++) {
         struct sd_block *block = sd_blocks.at[i].value;
         if (block->pool == pool)

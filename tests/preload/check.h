@@ -15,6 +15,7 @@
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
+            fflush(stdout);                                                                        \
             fprintf(stderr, "%s:%d: not so: %s: ", __FILE__, __LINE__, #condition);                \
             fprintf(stderr, __VA_ARGS__);                                                          \
             fputc('\n', stderr);                                                                   \

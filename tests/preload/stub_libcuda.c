@@ -41,6 +41,34 @@ EXPORT CUresult CUDAAPI cuDriverGetVersion(int *driverVersion)
     return CUDA_SUCCESS;
 }
 
+/* What the library needs to start with a driver. There is never a current context here, so every
+ * allocation stays this driver's own. */
+#define REFUSED(name, parameters)                                                                  \
+    EXPORT CUresult CUDAAPI name parameters                                                        \
+    {                                                                                              \
+        return CUDA_ERROR_INVALID_CONTEXT;                                                         \
+    }
+REFUSED(cuCtxGetDevice, (CUdevice * device))
+REFUSED(cuCtxPushCurrent_v2, (CUcontext ctx))
+REFUSED(cuCtxPopCurrent_v2, (CUcontext * pctx))
+REFUSED(cuCtxSynchronize, (void))
+REFUSED(cuCtxGetApiVersion, (CUcontext ctx, unsigned int *version))
+REFUSED(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned int *flags, int *active))
+REFUSED(cuDevicePrimaryCtxRetain, (CUcontext * pctx, CUdevice dev))
+REFUSED(cuDevicePrimaryCtxRelease_v2, (CUdevice dev))
+REFUSED(cuDeviceGetAttribute, (int *pi, CUdevice_attribute attrib, CUdevice dev))
+REFUSED(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice dev))
+REFUSED(cuEventCreate, (CUevent * phEvent, unsigned int Flags))
+REFUSED(cuEventDestroy_v2, (CUevent hEvent))
+REFUSED(cuEventQuery, (CUevent hEvent))
+REFUSED(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx))
+
+EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
+{
+    *pctx = NULL;
+    return CUDA_SUCCESS;
+}
+
 static CUresult allocate(CUdeviceptr *dptr, size_t bytesize)
 {
     *dptr = (CUdeviceptr)malloc(bytesize);

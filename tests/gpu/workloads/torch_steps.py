@@ -129,6 +129,10 @@ def main():
     torch.manual_seed(SEED)
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # cuDNN's attention stays non-deterministic all the same; plain matrix products are not.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
     # Filling each new tensor would hide what a bad allocator hands out, and cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False
     step = {"gpt": gpt_step, "resnet": resnet_step}[workload]()

@@ -14,7 +14,7 @@ static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char logged[65536];
 static unsigned log_lines;
 
-static void log_line(enum gs_log_level level, const char *text)
+static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
     pthread_mutex_lock(&log_mutex);
     if (level <= GS_LOG_WARNING)

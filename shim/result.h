@@ -1,0 +1,36 @@
+/*
+ * From core's findings to what the driver returns in the same situation. Hooks use this and never
+ * hand a gs_status to a program.
+ */
+#ifndef GPUSHIM_SHIM_RESULT_H
+#define GPUSHIM_SHIM_RESULT_H
+
+#include "cuda_exact.h"
+
+#include "core/status.h"
+
+static inline CUresult gs_result(gs_status status)
+{
+    switch (status) {
+    case GS_NO_MEMORY:
+    case GS_NO_HOST_MEMORY:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    case GS_CAPTURING:
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    case GS_NOT_OFFERED:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    case GS_SAME_PROCESS:
+    case GS_NO_CONTEXT:
+        return CUDA_ERROR_INVALID_CONTEXT;
+    case GS_NOT_OURS:
+    case GS_NOT_LIVE:
+    case GS_BAD_TOKEN:
+    case GS_UNREACHABLE:
+    case GS_INVALID:
+        return CUDA_ERROR_INVALID_VALUE;
+    default:
+        return (CUresult)status; /* the driver's own */
+    }
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Fences pass when the context's earlier work is done, and are not recorded in a capture. */
+#include <criterion/criterion.h>
+
+#include "core/context.h"
+#include "fixture.h"
+#include "tests/driver/softcuda.h"
+
+Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
+{
+    struct fixture f;
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0};
+    CUdeviceptr word;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_fence_pool_init(&pool, f.context);
+    MUST(cuMemAlloc(&word, 4));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, word, 1, 1, 0);
+    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &fence), GS_OK);
+    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
+    cr_assert_eq(gs_fence_wait(&f.core->fences, &fence), GS_OK);
+    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), GS_OK);
+    cr_assert_null(fence.event);
+    MUST(cuStreamDestroy(stream));
+    MUST(cuMemFree(word));
+    gs_fence_pool_destroy(&f.core->fences, &pool);
+    fixture_end(&f);
+}
+
+Test(fence, a_capture_forbids_recording_and_stays_valid)
+{
+    struct fixture f;
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0}, earlier = {0};
+    CUstream stream;
+    CUgraph graph;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_fence_pool_init(&pool, f.context);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &earlier), GS_OK);
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &fence), GS_CAPTURING);
+    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &earlier), GS_CAPTURING);
+    cr_assert_null(fence.event);
+    cr_assert(gs_core_capturing(f.core));
+    cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    gs_core_capture_end(f.core, stream);
+    cr_assert_not(gs_core_capturing(f.core));
+    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &earlier), GS_OK);
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+    gs_fence_pool_destroy(&f.core->fences, &pool);
+    fixture_end(&f);
+}
+
+Test(fence, captures_are_counted_by_stream)
+{
+    struct gs_fences fences;
+    struct gs_driver none = {0};
+    CUcontext context = (CUcontext)8;
+
+    gs_fences_init(&fences, &none);
+    for (uint64_t i = 0; i < 100; i++)
+        cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context), GS_OK);
+    gs_fences_capture_end(&fences, 4); /* captures nothing */
+    for (uint64_t i = 0; i < 99; i++)
+        gs_fences_capture_end(&fences, 8 * i + 8);
+    gs_fences_capture_end(&fences, 8); /* over already */
+    cr_assert(gs_fences_capturing(&fences));
+    gs_fences_capture_context_gone(&fences, context);
+    cr_assert_not(gs_fences_capturing(&fences));
+    gs_fences_destroy(&fences);
+}

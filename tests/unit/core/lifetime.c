@@ -1,0 +1,210 @@
+/* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
+#include <criterion/criterion.h>
+
+#include "core/context.h"
+#include "fixture.h"
+#include "tests/driver/softcuda.h"
+
+#define MIB ((size_t)1 << 20)
+
+static void expect_nothing_left(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    cr_assert_eq(census.handles, 0, "%u handles", census.handles);
+    cr_assert_eq(census.mappings, 0);
+    cr_assert_eq(census.reservations, 0);
+    cr_assert_eq(census.events, 0, "%u events", census.events);
+    cr_assert_eq(census.exported_fds, 0);
+    cr_assert_eq(census.device_bytes, 0);
+}
+
+Test(lifetime, memory_goes_with_its_context)
+{
+    struct fixture f;
+    struct softcuda_census before, after;
+    struct gs_context *detached;
+    CUcontext context, popped;
+    CUdeviceptr a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    softcuda_census(&before);
+    for (int round = 0; round < 20; round++) {
+        context = fixture_context_new();
+        MUST(gs_core_alloc(f.core, 1000, &a));
+        MUST(gs_core_alloc(f.core, 4 * MIB, &b));
+        MUST(gs_core_free(f.core, b));
+        MUST(gs_core_alloc_async(f.core, 4096, NULL, NULL, &b));
+        MUST(gs_core_free_async(f.core, b, NULL));
+        detached = gs_core_context_detach(f.core, context);
+        cr_assert_not_null(detached);
+        MUST(cuCtxDestroy(context));
+        gs_core_context_gone(f.core, context, detached);
+        cr_assert_eq(gs_core_free(f.core, a), GS_NOT_OURS);
+        MUST(cuCtxGetCurrent(&popped));
+        if (!popped)
+            MUST(cuCtxSetCurrent(f.context));
+    }
+    softcuda_census(&after);
+    cr_assert_eq(after.handles, before.handles);
+    cr_assert_eq(after.mappings, before.mappings);
+    cr_assert_eq(after.events, before.events);
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_context_that_stays_keeps_its_memory)
+{
+    struct fixture f;
+    struct gs_context *detached;
+    CUdeviceptr a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 1000, &a));
+    detached = gs_core_context_detach(f.core, f.context);
+    /* Meanwhile the handle means a new record. */
+    MUST(gs_core_alloc(f.core, 1000, &b));
+    gs_core_context_stays(f.core, detached);
+    MUST(gs_core_free(f.core, a));
+    MUST(gs_core_free(f.core, b));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_capture_ends_with_its_context)
+{
+    struct fixture f;
+    CUcontext context;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, NULL);
+    cr_assert_not(gs_core_capturing(f.core));
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
+{
+    static const char *const missing[] = {"vmm", "posix_fd"};
+
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        CUdeviceptr address;
+
+        softcuda_without(missing[i]);
+        fixture_options(&f);
+        fixture_start(&f);
+        cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NOT_OFFERED, "%s", missing[i]);
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+    softcuda_without("");
+}
+
+Test(lifetime, the_ladder_has_a_rung_without_rdma)
+{
+    struct fixture f;
+    struct gs_context *context;
+    CUdeviceptr address;
+
+    softcuda_without("rdma");
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    MUST(gs_context_current(f.core, &context));
+    cr_assert_eq(context->pool.device->rung, GS_RUNG_FD);
+    fixture_end(&f);
+    softcuda_without("");
+}
+
+Test(lifetime, without_context_events_a_free_waits)
+{
+    struct fixture f;
+    CUdeviceptr block, address;
+    CUstream stream;
+
+    softcuda_without("ctx_record_event");
+    fixture_options(&f);
+    fixture_start(&f);
+    f.core->driver.ctx_record_event = NULL; /* as where libcuda lacks the symbol */
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc(f.core, 4096, &block));
+    fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(cuStreamQuery(stream), CUDA_SUCCESS);
+    cr_assert_eq(gs_core_alloc_async(f.core, 4096, NULL, stream, &address), GS_NOT_OFFERED);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    cr_assert_eq(address, block);
+    MUST(gs_core_free_async(f.core, address, stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    softcuda_without("");
+}
+
+Test(lifetime, no_current_context_is_said)
+{
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuCtxSetCurrent(NULL));
+    cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NO_CONTEXT);
+    cr_assert_eq(gs_core_cached(f.core), 0);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+/* Each driver call failing in turn, at each of its first calls: the program sees an error or
+ * success, and in the end everything is accounted for. */
+Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
+{
+    static const char *const calls[] = {
+        "cuMemCreate",   "cuMemAddressReserve", "cuMemMap",          "cuMemSetAccess",
+        "cuEventCreate", "cuCtxRecordEvent",    "cuEventQuery",      "cuCtxPushCurrent",
+        "cuCtxGetCurrent", "cuCtxGetDevice",    "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",       "cuStreamGetCtx",
+    };
+    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
+
+    for (size_t call = 0; call < sizeof calls / sizeof *calls; call++)
+        for (unsigned nth = 1; nth <= 6; nth++)
+            for (int error = 0; error < 2; error++) {
+                struct fixture f;
+                CUdeviceptr block[40];
+                int count = 0;
+
+                fixture_options(&f);
+                f.options.epoch_bytes = 64 << 10;
+                fixture_start(&f);
+                cr_assert_eq(softcuda_fail(calls[call], nth, errors[error]), 0);
+                for (int i = 0; i < 40; i++) {
+                    size_t size = i % 4 == 3 ? 3 * MIB : 20000;
+
+                    if ((i % 2 ? gs_core_alloc_async(f.core, size, NULL, NULL, &block[count])
+                               : gs_core_alloc(f.core, size, &block[count])) == GS_OK)
+                        count++;
+                    if (count > 10 && gs_core_free(f.core, block[count - 1]) == GS_OK)
+                        count--;
+                    if (count > 5 && gs_core_free_async(f.core, block[count - 1], NULL) == GS_OK)
+                        count--;
+                }
+                softcuda_reset();
+                while (count > 0)
+                    cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u",
+                                 calls[call], nth);
+                cr_assert_eq(fixture_pool(&f).live, 0, "%s %u", calls[call], nth);
+                fixture_end(&f);
+                expect_nothing_left();
+            }
+}

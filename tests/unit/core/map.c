@@ -1,0 +1,53 @@
+/* The allocation map: every address of a span finds it, no other does. */
+#include <criterion/criterion.h>
+
+#include "core/map.h"
+
+Test(map, addresses_find_their_span)
+{
+    static struct gs_map map;
+    /* The second crosses from one leaf of the table to the next. */
+    struct gs_span spans[] = {
+        {.base = UINT64_C(0x7f0000000000), .size = GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+        {.base = (UINT64_C(1) << 35) - 2 * GS_PAGE_SIZE, .size = 5 * GS_PAGE_SIZE,
+         .kind = GS_SPAN_CHUNK},
+    };
+
+    gs_map_init(&map);
+    cr_assert_null(gs_map_find(&map, spans[0].base));
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(gs_map_insert(&map, &spans[i]), GS_OK);
+    for (int i = 0; i < 2; i++) {
+        uint64_t end = spans[i].base + spans[i].size;
+
+        cr_assert_null(gs_map_find(&map, spans[i].base - 1));
+        cr_assert_null(gs_map_find(&map, end));
+        for (uint64_t at = spans[i].base; at < end; at += GS_PAGE_SIZE / 4 + 1)
+            cr_assert_eq(gs_map_find(&map, at), &spans[i]);
+        cr_assert_eq(gs_map_find(&map, end - 1), &spans[i]);
+    }
+    gs_map_remove(&map, &spans[1]);
+    cr_assert_null(gs_map_find(&map, spans[1].base));
+    cr_assert_null(gs_map_find(&map, spans[1].base + spans[1].size - 1));
+    cr_assert_eq(gs_map_find(&map, spans[0].base), &spans[0]);
+    gs_map_destroy(&map);
+}
+
+Test(map, addresses_beyond_the_table_are_nobodys)
+{
+    static struct gs_map map;
+    struct gs_span high = {.base = UINT64_C(1) << GS_MAP_ADDRESS_BITS, .size = GS_PAGE_SIZE};
+    struct gs_span last = {.base = (UINT64_C(1) << GS_MAP_ADDRESS_BITS) - GS_PAGE_SIZE,
+                           .size = GS_PAGE_SIZE};
+    struct gs_span odd = {.base = 4096, .size = GS_PAGE_SIZE};
+
+    gs_map_init(&map);
+    cr_assert_eq(gs_map_insert(&map, &high), GS_INVALID);
+    cr_assert_eq(gs_map_insert(&map, &odd), GS_INVALID);
+    cr_assert_null(gs_map_find(&map, high.base));
+    cr_assert_null(gs_map_find(&map, UINT64_MAX));
+    cr_assert_null(gs_map_find(&map, 0));
+    cr_assert_eq(gs_map_insert(&map, &last), GS_OK);
+    cr_assert_eq(gs_map_find(&map, last.base + 5), &last);
+    gs_map_destroy(&map);
+}

@@ -1,0 +1,126 @@
+/*
+ * Threads that allocate, stamp, free and check against each other, with kernels that run late: a
+ * block never shows another owner's stamp. A plain program, so that TSan can watch it too.
+ *
+ *   race_pool [--seconds N] [--threads N]
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "fixture.h"
+
+#define LIVE 24
+
+struct worker {
+    pthread_t thread;
+    struct fixture *fixture;
+    unsigned number;
+    unsigned rounds, foreign;
+    uint64_t end_ns;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static size_t random_size(unsigned *seed)
+{
+    return rand_r(seed) % 8 == 0 ? (size_t)(1 + rand_r(seed) % 4) << 20
+                                 : (size_t)(1 + rand_r(seed) % 200) << 9;
+}
+
+/* Allocates on one of two streams or on none, stamps at both ends behind a delay, and checks and
+ * frees an older block. */
+static void *work(void *arg)
+{
+    struct worker *worker = arg;
+    struct fixture *f = worker->fixture;
+    struct {
+        CUdeviceptr address;
+        size_t words;
+        unsigned stamp;
+        int stream;
+    } live[LIVE] = {0};
+    unsigned seed = worker->number + 1, stamp = worker->number << 20;
+    CUstream stream[2];
+
+    MUST(cuCtxSetCurrent(f->context));
+    for (int i = 0; i < 2; i++)
+        MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+    while (now_ns() < worker->end_ns) {
+        int slot = rand_r(&seed) % LIVE;
+        size_t size = random_size(&seed);
+
+        if (live[slot].address) {
+            CUstream at = stream[live[slot].stream];
+
+            worker->foreign += fixture_count_other(f, at, live[slot].address, live[slot].stamp,
+                                                   live[slot].words);
+            /* The kernel that is still to come must not hit the next owner. */
+            fixture_spin_fill(f, at, live[slot].address, 0xdead, live[slot].words, 20000);
+            MUST(rand_r(&seed) % 2 ? gs_core_free(f->core, live[slot].address)
+                                   : gs_core_free_async(f->core, live[slot].address, at));
+            live[slot].address = 0;
+        }
+        live[slot].stream = rand_r(&seed) % 2;
+        live[slot].words = size / 4;
+        live[slot].stamp = ++stamp;
+        MUST(rand_r(&seed) % 2
+                 ? gs_core_alloc(f->core, size, &live[slot].address)
+                 : gs_core_alloc_async(f->core, size, NULL, stream[live[slot].stream],
+                                       &live[slot].address));
+        fixture_spin_fill(f, stream[live[slot].stream], live[slot].address, stamp,
+                          live[slot].words, 0);
+        worker->rounds++;
+    }
+    for (int i = 0; i < LIVE; i++)
+        if (live[i].address)
+            MUST(gs_core_free(f->core, live[i].address));
+    for (int i = 0; i < 2; i++) {
+        MUST(cuStreamSynchronize(stream[i]));
+        gs_core_stream_gone(f->core, stream[i]);
+        MUST(cuStreamDestroy(stream[i]));
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    struct worker worker[64] = {0};
+    struct fixture f;
+    unsigned seconds = 5, threads = 4, rounds = 0, foreign = 0;
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seconds") == 0)
+            seconds = (unsigned)atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--threads") == 0)
+            threads = (unsigned)atoi(argv[i + 1]);
+    }
+    if (threads < 1 || threads > 64)
+        return 2;
+    fixture_options(&f);
+    f.options.epoch_bytes = 1 << 20;
+    fixture_start(&f);
+    for (unsigned i = 0; i < threads; i++) {
+        worker[i] = (struct worker){.fixture = &f, .number = i,
+                                    .end_ns = now_ns() + seconds * UINT64_C(1000000000)};
+        MUST(pthread_create(&worker[i].thread, NULL, work, &worker[i]));
+    }
+    for (unsigned i = 0; i < threads; i++) {
+        MUST(pthread_join(worker[i].thread, NULL));
+        rounds += worker[i].rounds;
+        foreign += worker[i].foreign;
+    }
+    MUST((int)fixture_pool(&f).live);
+    fixture_end(&f);
+    printf("%u rounds, %u foreign words\n", rounds, foreign);
+    return foreign || !rounds;
+}

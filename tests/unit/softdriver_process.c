@@ -1,0 +1,257 @@
+/*
+ * The software driver between processes: IPC, death of an exporter, fork, the environment.
+ */
+#include "softdriver.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+TestSuite(softdriver_process, .timeout = 30);
+
+/* Starts the peer; `in` and `out` become its standard input and output when not -1. */
+static pid_t peer_start(const char *mode, int in, int out)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        if (in >= 0)
+            dup2(in, 0);
+        if (out >= 0)
+            dup2(out, 1);
+        execl(SOFTDRIVER_PEER, SOFTDRIVER_PEER, mode, NULL);
+        _exit(127);
+    }
+    cr_assert_gt(child, 0);
+    return child;
+}
+
+static int peer_wait(pid_t child)
+{
+    int status;
+
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* Runs the peer under "NAME=VALUE ..."; its output, and its end as peer_wait has it. */
+static int peer_run(const char *environment, const char *mode, char *ret_output, size_t size)
+{
+    char text[256], *save = NULL;
+    int ends[2], result;
+    ssize_t n, at = 0;
+    pid_t child;
+
+    snprintf(text, sizeof text, "%s", environment);
+    for (char *p = strtok_r(text, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(p, '=');
+        *value++ = 0;
+        setenv(p, value, 1);
+    }
+    cr_assert_eq(pipe(ends), 0);
+    child = peer_start(mode, -1, ends[1]);
+    close(ends[1]);
+    while (at < (ssize_t)size - 1 && (n = read(ends[0], ret_output + at, size - 1 - at)) > 0)
+        at += n;
+    ret_output[at] = 0;
+    close(ends[0]);
+    result = peer_wait(child);
+    return result;
+}
+
+static void kill_and_wait(pid_t child)
+{
+    kill(child, SIGKILL);
+    cr_assert_eq(peer_wait(child), -SIGKILL);
+}
+
+Test(softdriver_process, legacy_ipc_opens_the_piece_and_outlives_a_killed_exporter)
+{
+    CUdeviceptr ptr, again, base;
+    CUipcMemHandle handle;
+    CUcontext second;
+    size_t size;
+    int ends[2];
+    pid_t child;
+
+    cr_assert_eq(pipe(ends), 0);
+    child = peer_start("export_legacy", -1, ends[1]);
+    cr_assert_eq(read(ends[0], &handle, sizeof handle), sizeof handle);
+    sd_start();
+    OK(cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    cr_assert_eq(ptr, again);
+    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
+    OK(cuMemGetAddressRange(&base, &size, ptr));
+    cr_assert_eq(size, 2 * MIB);
+    cr_assert_eq(ptr - base, 512);
+    GIVES(cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE);
+    kill_and_wait(child);
+    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
+    OK(cuIpcCloseMemHandle(ptr));
+    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
+    OK(cuIpcCloseMemHandle(ptr));
+    GIVES(cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuIpcOpenMemHandle(&ptr, handle, 1), CUDA_ERROR_INVALID_VALUE);
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+}
+
+Test(softdriver_process, a_handle_with_a_changed_byte_is_junk)
+{
+    CUipcMemHandle handle, changed;
+    CUdeviceptr ptr;
+    int ends[2];
+    pid_t child;
+
+    cr_assert_eq(pipe(ends), 0);
+    child = peer_start("export_legacy", -1, ends[1]);
+    cr_assert_eq(read(ends[0], &handle, sizeof handle), sizeof handle);
+    sd_start();
+    for (size_t i = 0; i < 48; i++) {
+        changed = handle;
+        changed.reserved[i] ^= 0x10;
+        GIVES(cuIpcOpenMemHandle(&ptr, changed, 1), CUDA_ERROR_INVALID_VALUE);
+    }
+    kill_and_wait(child);
+}
+
+static int fd_receive(int socket)
+{
+    char byte, control[CMSG_SPACE(sizeof(int))];
+    struct iovec iov = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    int fd;
+
+    cr_assert_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
+    cr_assert_not_null(CMSG_FIRSTHDR(&message));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+Test(softdriver_process, a_descriptor_carries_memory_past_the_death_of_its_exporter)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    CUdeviceptr ptr;
+    int ends[2], fd;
+    pid_t child;
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    child = peer_start("export_vmm", ends[1], -1);
+    fd = fd_receive(ends[0]);
+    kill_and_wait(child);
+    sd_start();
+    OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
+    cr_assert_eq(prop.location.id, 0);
+    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
+    cr_assert_eq(sd_word(ptr, NULL), 0x1234);
+}
+
+Test(softdriver_process, memory_of_a_hidden_device_can_be_imported)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    CUdeviceptr ptr;
+    int ends[2], fd;
+    pid_t child;
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    child = peer_start("export_vmm", ends[1], -1);
+    fd = fd_receive(ends[0]);
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    sd_start();
+    OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
+    cr_assert_eq(prop.location.id, -2);
+    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    cr_assert_eq(sd_word(ptr, NULL), 0x1234);
+    kill_and_wait(child);
+}
+
+Test(softdriver_process, a_forked_child_is_refused)
+{
+    char out[64];
+
+    cr_assert_eq(peer_run("", "forked", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 0");
+}
+
+Test(softdriver_process, visible_devices_are_chosen_by_index_and_keep_their_uuids)
+{
+    char all[128], one[128], none[128], want[128];
+
+    cr_assert_eq(peer_run("SOFTCUDA_DEVICES=3", "devices", all, sizeof all), 0);
+    cr_assert_eq(strlen(all), 3 * 33);
+    cr_assert_eq(peer_run("CUDA_VISIBLE_DEVICES=2,0,7,1", "devices", one, sizeof one), 0);
+    snprintf(want, sizeof want, "%s%.33s", all + 66, all);
+    cr_assert_str_eq(one, want);
+    cr_assert_eq(peer_run("CUDA_VISIBLE_DEVICES=", "devices", none, sizeof none), 3);
+}
+
+Test(softdriver_process, the_memory_limit_is_the_environments)
+{
+    char out[64];
+
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=96M", "memory", out, sizeof out), 0);
+    cr_assert_eq(strtoull(out, NULL, 10), 96 * MIB);
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=lots", "memory", out, sizeof out), 125);
+}
+
+Test(softdriver_process, faults_come_from_the_environment)
+{
+    char out[64];
+
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:3:2", "create_four", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 0 2 0 ");
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:2+:999", "create_four", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 999 999 999 ");
+    cr_assert_eq(
+        peer_run("SOFTCUDA_FAULTS=cuMemFree:*:1;cuMemCreate:*:700", "create_four", out, sizeof out),
+        0);
+    cr_assert_str_eq(out, "700 700 700 700 ");
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:kill:2", "create_four", out, sizeof out),
+                 -SIGKILL);
+    cr_assert_str_eq(out, "0 ");
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuNoSuchCall:1:1", "create_four", out, sizeof out), 125);
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemCreate:0:1", "create_four", out, sizeof out), 125);
+}
+
+Test(softdriver_process, a_report_tells_what_was_left)
+{
+    char path[] = "/tmp/softdriver-report-XXXXXX", out[64], line[512] = "", environment[128];
+    FILE *file;
+
+    close(mkstemp(path));
+    snprintf(environment, sizeof environment, "SOFTCUDA_REPORT=%s", path);
+    cr_assert_eq(peer_run(environment, "leak", out, sizeof out), 0);
+    unsetenv("SOFTCUDA_REPORT");
+    file = fopen(path, "r");
+    cr_assert_not_null(file);
+    cr_assert_not_null(fgets(line, sizeof line, file));
+    fclose(file);
+    unlink(path);
+    cr_assert_not_null(strstr(line, " streams 1 events 1 modules 0 graphs 0 handles 1 "), "%s",
+                       line);
+    cr_assert_not_null(strstr(line, " exported_fds 1 blocks 0 "), "%s", line);
+    cr_assert_not_null(strstr(line, " device_bytes 4194304\n"), "%s", line);
+}
+
+Test(softdriver_process, the_end_of_a_process_waits_for_no_work)
+{
+    time_t start = time(NULL);
+    char out[8];
+
+    cr_assert_eq(peer_run("", "exit_busy", out, sizeof out), 0);
+    cr_assert_lt(time(NULL) - start, 15);
+}
