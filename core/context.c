@@ -198,11 +198,13 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
+    gs_share_context_leaving(core->share, handle);
     return context;
 }
 
-void gs_core_context_stays(struct gs_core *core, struct gs_context *context)
+void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
+    gs_share_context_stays(core->share, handle);
     if (!context)
         return;
     gs_lock_take(&core->lock);
@@ -273,9 +275,9 @@ void gs_context_bury_dead(struct gs_core *core)
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     gs_fences_capture_context_gone(&core->fences, handle);
+    gs_share_context_gone(core->share, handle);
     if (!context)
         return;
-    gs_share_context_gone(core->share, context->handle);
     gs_lock_take(&core->lock);
     gs_lock_take(&context->pool.lock);
     context->pool.dead = true;

@@ -8,14 +8,17 @@
 
 #define POOLS_MAX 256 /* contexts of one device asked for memory when it is full */
 
-/* A lease has ended: its blocks may leave limbo. Runs on the share thread. */
+/* A lease or a grace has ended: its blocks may leave limbo. Runs on the share thread. */
 static void lease_ended(void *arg)
 {
     struct gs_core *core = arg;
 
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next) {
+        if (context->detached) /* on its way out, or dead and looked through below */
+            continue;
         gs_lock_take(&context->pool.lock);
+        gs_pool_collect(&context->pool);
         gs_pool_collect_limbo(&context->pool, false);
         gs_lock_release(&context->pool.lock);
     }

@@ -122,7 +122,7 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
  */
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
-void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
+void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);
 /* Whether a handle is still a context. */
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */

@@ -145,8 +145,10 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     block->state = GS_BLOCK_RETIRING;
     pool->live -= block->entry.size;
-    if (block->offer)
+    if (block->offer) {
         block->freed_ns = gs_now_ns();
+        gs_share_freed(pool->shared->share, block->offer, block->freed_ns);
+    }
 }
 
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)

@@ -14,6 +14,7 @@ struct gs_offer {
     uint64_t holds; /* by all clients together */
     unsigned pins;  /* 1 while the share thread exports it */
     bool opened;    /* somebody has held it: no grace any more */
+    uint64_t freed_ns; /* 0: the program has it */
     UT_hash_handle hh;
 };
 
@@ -22,6 +23,8 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
 /* Takes the pin away and leaves `holds` (0 or 1) holds in its place. */
 void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned holds);
 void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
+/* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
+uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);
 void gs_offers_free(struct gs_share *share);
 
 /* Called by the share thread only. */

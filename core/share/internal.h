@@ -60,6 +60,7 @@ struct gs_share {
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
+    uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
     pthread_t thread;

@@ -48,7 +48,8 @@ struct gs_share_options {
     unsigned uid_count;
 };
 
-/* What happens in core's other half when a lease has ended: the pool looks through its limbo.
+/* What happens in core's other half when a lease or a grace has ended: the pool looks through its
+ * limbo.
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
@@ -95,6 +96,12 @@ struct gs_offer;
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
                          struct gs_offer **ret_offer);
 void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE]);
+
+/*
+ * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
+ * is over the token is stale and lease_ended is called. May be called with rank POOL held.
+ */
+void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns);
 
 /*
  * Asks whether a freed block may be used again. True: no lease and no grace covers it, the offer

@@ -73,9 +73,12 @@ static int tick(struct gs_share *share)
     uint64_t now = gs_now();
     uint64_t due = gs_clients_tick(share, now);
     uint64_t closing = gs_closing_tick(share, now);
+    uint64_t grace = gs_offers_tick(share, now);
 
     if (closing < due)
         due = closing;
+    if (grace < due)
+        due = grace;
     if (share->lease_ended) {
         share->lease_ended = false;
         if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))

@@ -197,7 +197,9 @@ Test(share_life, blocks_of_one_chunk_share_one_mapping)
     other_closes(address[2]);
     cr_assert_geq(side_withdraw_ms(&side, offer[0], 2000), 0);
     cr_assert_geq(side_withdraw_ms(&side, offer[2], 2000), 0);
-    cr_assert_str_eq(other_ask(&other, "census"), "ok 1");
+    /* What is left are spare events, at most one for each block: how many there are depends on
+     * whether one close's fence had passed before the next. A mapping would count three more. */
+    cr_assert(SIDE_WAIT(atoi(other_ask(&other, "census") + 3) <= 3, 2000));
 }
 
 Test(share_life, opens_are_counted)
@@ -287,6 +289,32 @@ Test(share_life, in_its_grace_a_freed_block_can_be_opened)
     other_closes(address);
     /* It was opened: its grace is over with the last close. */
     cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, false), 2000));
+}
+
+Test(share_life, the_end_of_a_grace_is_announced_and_makes_the_token_stale)
+{
+    unsigned char token[GS_TOKEN_SIZE], held_token[GS_TOKEN_SIZE];
+    struct gs_offer *offer, *held;
+    unsigned long address;
+    struct gs_share_options with_grace = options;
+
+    side_stop(&side);
+    with_grace.grace_ns = 300000000;
+    side_start(&side, &with_grace);
+    offer = offer_at(0, 512, token);
+    held = offer_at(512, 512, held_token);
+    cr_assert_eq(other_open(&other, held_token, &address), GS_OK);
+    __atomic_store_n(&side.leases_ended, 0, __ATOMIC_RELAXED);
+    gs_share_freed(side.share, offer, side_now());
+    gs_share_freed(side.share, held, side_now());
+    /* Nobody asks, and the pool is told all the same. */
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_RELAXED) > 0, 5000));
+    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN, "its grace is over");
+    cr_assert_eq(other_open(&other, held_token, &address), GS_OK, "it is held");
+    other_closes(address);
+    other_closes(address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_geq(side_withdraw_ms(&side, held, 2000), 0);
 }
 
 Test(share_life, an_importer_shares_on_what_it_imported)
