@@ -270,6 +270,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
+        gs_share_chunk_gone(shared->share, chunks->id);
         gs_device_unmap(shared->driver, chunks->handle, chunks->span.base, chunks->span.size);
         bytes += chunks->span.size;
         chunk_record_free(chunks);

@@ -151,9 +151,64 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     return false;
 }
 
+static void watch_messages(struct gs_share *share, const struct gs_client *client)
+{
+    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->recalls_due ? EPOLLOUT : 0),
+             GS_WATCH_CLIENT, client->id);
+}
+
+/*
+ * Sends the RECALLs that are due, as many as leave most of the socket's buffer free: an answer must
+ * always fit, since a client that does not take its answers is let go. The rest follows when the
+ * client has read.
+ */
+static void send_recalls(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_hold *hold, *next;
+    union gs_wire_message message;
+    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
+
+    HASH_ITER(hh, client->holds, hold, next)
+    {
+        if (client->recalls_due == 0)
+            break;
+        if (hold->recall != GS_RECALL_DUE)
+            continue;
+        if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+            break;
+        gs_wire_start(&message, GS_WIRE_RECALL, 0);
+        message.recall.block_id = hold->block_id;
+        if (gs_wire_send(client->fd, &message, -1) != 0)
+            break;
+        hold->recall = GS_RECALL_SENT;
+        client->recalls_due--;
+    }
+    watch_messages(share, client);
+}
+
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
+{
+    struct gs_client *client, *next;
+    struct gs_hold *hold;
+    uint64_t id = offer->id;
+
+    HASH_ITER(hh, share->clients, client, next)
+    {
+        HASH_FIND(hh, client->holds, &id, sizeof id, hold);
+        if (!hold || hold->recall != GS_RECALL_NONE || client->fd < 0)
+            continue;
+        hold->recall = GS_RECALL_DUE;
+        if (client->recalls_due++ == 0)
+            send_recalls(share, client);
+    }
+}
+
 void gs_client_readable(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client = client_find(share, id);
+
+    if (client && client->fd >= 0 && client->recalls_due)
+        send_recalls(share, client);
 
     for (int i = 0; client && client->fd >= 0 && i < MESSAGES_MAX; i++)
         if (!serve_one(share, client))

@@ -12,11 +12,28 @@ struct gs_offer {
     struct gs_share_source source;
     unsigned char token[GS_TOKEN_SIZE];
     uint64_t holds; /* by all clients together */
-    unsigned pins;  /* 1 while the share thread exports it */
+    unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool opened;    /* somebody has held it: no grace any more */
+    bool recalled;  /* whoever holds it is asked to give it back */
+    unsigned work;  /* enum gs_work: what the share thread is to do about it */
+    struct gs_offer *next_work;
     uint64_t freed_ns; /* 0: the program has it */
     UT_hash_handle hh;
 };
+
+enum gs_work { GS_WORK_EXPORT = 1, GS_WORK_RECALL = 2 };
+
+/* The share thread: does the work that offers ask for. */
+void gs_offers_work(struct gs_share *share);
+
+/* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
+/*
+ * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
+ * It is the cache's and good until the next call, unless *ret_own: then it is the caller's.
+ */
+CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
+                   bool *ret_own);
+void gs_exports_free(struct gs_share *share);
 
 /* The offer that these bytes are the token of, pinned, or NULL. */
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE]);
@@ -42,6 +59,7 @@ struct gs_hold {
     uint64_t block_id;
     struct gs_offer *offer;
     uint64_t count;
+    enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };
 
@@ -57,8 +75,12 @@ struct gs_client {
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
+    unsigned recalls_due; /* holds whose RECALL is not sent yet */
     UT_hash_handle hh;
 };
+
+/* Asks every holder to give it back. */
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer);
 
 /* Does what a message asks for. *fd came with it; where it is taken it becomes -1. False: the
  * client is to go, it broke the protocol or does not read. */

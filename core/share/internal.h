@@ -4,10 +4,12 @@
  *   share.c    make, end, start on first use      directory.c  sockets in the runtime directory
  *   thread.c   the share thread: one epoll loop   wire.c       messages      token.c  tokens
  *   exporter.h                                    opener.h
+ *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     clients.c  connections and leases             peer.c     connections to exporters
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
+ *                                                   idle.c     closed, kept for the next open
  *                                                   closing.c  holds on their way back
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
@@ -60,6 +62,9 @@ struct gs_share {
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
+    struct gs_offer *work;       /* offers with something to do, newest first */
+    struct gs_export *exports;   /* the share thread adds and uses; others remove */
+    uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
@@ -81,6 +86,9 @@ struct gs_share {
     struct gs_peer *peers;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
+    struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
+    unsigned idle_count;
+    bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_peer;

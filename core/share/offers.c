@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
@@ -14,6 +15,56 @@ static bool write_token(struct gs_share *share, struct gs_offer *offer)
         return false;
     gs_token_write(&token, offer->token);
     return true;
+}
+
+/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
+static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
+{
+    bool first = !share->work;
+
+    if (!offer->work) {
+        offer->pins++;
+        offer->next_work = share->work;
+        share->work = offer;
+    }
+    offer->work |= work;
+    if (first)
+        gs_thread_wake(share);
+}
+
+void gs_offers_work(struct gs_share *share)
+{
+    struct gs_offer *list, *next;
+
+    gs_lock_take(&share->lock);
+    list = share->work;
+    share->work = NULL;
+    gs_lock_release(&share->lock);
+    for (; list; list = next) {
+        unsigned work;
+        bool own;
+        int fd;
+
+        next = list->next_work;
+        gs_lock_take(&share->lock);
+        work = list->work;
+        list->work = 0; /* what comes from now on enters a new list; the pin is ours */
+        gs_lock_release(&share->lock);
+        if (work & GS_WORK_EXPORT && gs_export(share, list, &fd, &own) == CUDA_SUCCESS && own)
+            close(fd);
+        if (work & GS_WORK_RECALL)
+            gs_clients_recall(share, list);
+        gs_offer_unpin(share, list, 0);
+    }
+}
+
+/* Called with the lock held: its holders are to give it back as soon as they can. */
+static void recall_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    if (offer->recalled || offer->holds == 0)
+        return;
+    offer->recalled = true;
+    ask_work_locked(share, offer, GS_WORK_RECALL);
 }
 
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
@@ -41,6 +92,8 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_lock_take(&share->lock);
     HASH_ADD(hh, share->offers, id, sizeof offer->id, offer);
     entered = offer->hh.tbl != NULL;
+    if (entered && share->options.export_ahead)
+        ask_work_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);
@@ -62,6 +115,7 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
     gs_lock_take(&share->lock);
     offer->freed_ns = freed_ns;
+    recall_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
@@ -102,7 +156,9 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     held = offer->holds > 0 || offer->pins > 0;
     in_grace = !no_grace && !offer->opened &&
                (now_ns < freed_ns || now_ns - freed_ns < share->options.grace_ns);
-    if (!held && !in_grace)
+    if (held)
+        recall_locked(share, offer);
+    else if (!in_grace)
         HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
     if (held || in_grace)
@@ -149,8 +205,12 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned hol
     gs_lock_take(&share->lock);
     offer->pins--;
     offer->holds += holds;
-    if (holds)
+    if (holds) {
         offer->opened = true;
+        offer->recalled = false; /* the newest holder was not asked */
+    }
+    if (offer->freed_ns)
+        recall_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
 }
@@ -161,6 +221,28 @@ void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t hold
     offer->holds -= holds;
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
+}
+
+void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
+{
+    struct gs_share_stats stats = {0};
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        stats.offers++;
+        stats.bytes += offer->source.size;
+        stats.holds += offer->holds;
+        if (!offer->freed_ns)
+            continue;
+        stats.limbo++;
+        stats.limbo_bytes += offer->source.size;
+        if (!stats.limbo_ns || offer->freed_ns < stats.limbo_ns)
+            stats.limbo_ns = offer->freed_ns;
+    }
+    gs_lock_release(&share->lock);
+    *ret_stats = stats;
 }
 
 void gs_offers_free(struct gs_share *share)

@@ -79,7 +79,7 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
 
 /* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
  * connection has ended. -EMFILE comes with the message, which lacks its descriptor. */
-static int receive_answer(struct gs_peer *peer, uint64_t deadline,
+static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
     bool reset = false, exited;
@@ -88,7 +88,7 @@ static int receive_answer(struct gs_peer *peer, uint64_t deadline,
         int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
 
         if (gs_now() >= deadline && !error && ret_message->head.request != peer->request) {
-            gs_peer_take_late(peer, ret_message, *ret_fd); /* it talks on about something else */
+            gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
@@ -105,7 +105,7 @@ static int receive_answer(struct gs_peer *peer, uint64_t deadline,
         if (ret_message->head.request == peer->request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return error;
-        gs_peer_take_late(peer, ret_message, *ret_fd);
+        gs_peer_take_other(share, peer, ret_message, *ret_fd);
     }
 }
 
@@ -164,7 +164,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     bool sent = error == 0;
 
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = receive_answer(peer, deadline, ret_message, ret_fd);
+        error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {
         peer->abandoned += sent;
         gs_say_unreachable(share, "the process that shared it does not answer");

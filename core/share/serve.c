@@ -5,7 +5,6 @@
  */
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -79,6 +78,9 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
             return NULL;
         }
     }
+    if (hold->recall == GS_RECALL_DUE)
+        client->recalls_due--;
+    hold->recall = GS_RECALL_NONE; /* with the new hold it is to be asked anew */
     hold->count++;
     return hold;
 }
@@ -87,6 +89,8 @@ static void hold_remove(struct gs_client *client, struct gs_hold *hold)
 {
     if (--hold->count > 0)
         return;
+    if (hold->recall == GS_RECALL_DUE)
+        client->recalls_due--;
     HASH_DEL(client->holds, hold);
     free(hold);
 }
@@ -99,23 +103,18 @@ static enum gs_wire_reason reason_of(int error)
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
 static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, CUresult *ret_error)
+                                        bool wanted, int *ret_fd, bool *ret_own,
+                                        CUresult *ret_error)
 {
-    int fd = -1;
-
     *ret_fd = -1;
+    *ret_own = false;
     *ret_error = CUDA_SUCCESS;
     if (!wanted)
         return 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    *ret_error = share->driver->mem_export(&fd, offer->source.handle,
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (*ret_error != CUDA_SUCCESS)
-        return GS_REFUSED_DRIVER;
-    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
-    *ret_fd = fd;
-    return 0;
+    *ret_error = gs_export(share, offer, ret_fd, ret_own);
+    return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
 static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
@@ -144,9 +143,10 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     enum gs_wire_reason reason;
     struct gs_hold *hold = NULL;
     CUresult driver_error;
+    bool own;
     int fd, error = 0;
 
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &driver_error);
+    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &own, &driver_error);
     if (!reason) {
         hold = hold_add(client, offer);
         if (!hold)
@@ -154,7 +154,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         else
             error = send_grant(client, offer, open->head.request, fd);
     }
-    if (fd >= 0)
+    if (own)
         close(fd);
     if (error) {
         hold_remove(client, hold);

@@ -79,6 +79,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_closing_finish(share);
     gs_clients_free(share);
     gs_offers_free(share);
+    gs_exports_free(share);
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);

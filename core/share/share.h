@@ -42,7 +42,10 @@ struct gs_share_options {
     uint64_t grace_ns;    /* how long an unopened offer keeps its block after the free */
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
+    uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
+    uint32_t idle_blocks; /* how many such blocks at most */
     uint32_t max_clients; /* connections an exporter serves at once */
+    bool export_ahead;    /* a chunk is exported at its first offer, not at the first open */
     uid_t uids[16];       /* further users to share with, besides our own: they may open, and
                              what they offer may be opened */
     unsigned uid_count;
@@ -113,6 +116,21 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
                        uint64_t now_ns, bool no_grace);
 
+/* What is on offer, and what of it the program has freed and others keep. */
+struct gs_share_stats {
+    uint64_t offers, bytes;       /* tokens given out, and their blocks */
+    uint64_t holds;               /* by other processes */
+    uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
+    uint64_t limbo_ns;            /* since when the oldest of them, CLOCK_MONOTONIC; 0: none */
+};
+
+/* Looks through all offers. */
+void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
+
+/* The chunk's memory is about to go back to the driver and nothing of it is on offer: closes the
+ * descriptor that was kept of it, which would keep the memory. No lock held. */
+void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
+
 /* ---- Opener --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
@@ -128,9 +146,11 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);
 
 /*
- * Takes back one count of the block opened at exactly `address`. With the last one, the hold is
- * given back once the GPU work submitted so far in the context that opened it is done; this call
- * does not wait for that. GS_NOT_OURS: nothing of ours was opened there.
+ * Takes back one count of the block opened at exactly `address`. After the last one the block stays
+ * idle: mapped and held for the next open, until idle_ns are over or the exporter calls it back,
+ * which it does when its program frees the block. Then the hold is given back once the GPU work
+ * submitted by then in the contexts that opened it is done; no call waits for that.
+ * GS_NOT_OURS: nothing of ours was opened there.
  */
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 

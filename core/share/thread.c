@@ -71,9 +71,12 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due = gs_clients_tick(share, now);
-    uint64_t closing = gs_closing_tick(share, now);
-    uint64_t grace = gs_offers_tick(share, now);
+    uint64_t due, closing, grace;
+
+    gs_offers_work(share);
+    due = gs_clients_tick(share, now);
+    closing = gs_closing_tick(share, now);
+    grace = gs_offers_tick(share, now);
 
     if (closing < due)
         due = closing;

@@ -6,6 +6,8 @@
  *   OPEN token, want_fd      ------->
  *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
  *   CLOSE block              ------->    one hold less; no answer
+ *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
+ *                                        as soon as the opener's program does not have it open
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
@@ -25,6 +27,7 @@ enum gs_wire_type {
     GS_WIRE_GRANT = 3,
     GS_WIRE_REFUSE = 4,
     GS_WIRE_CLOSE = 5,
+    GS_WIRE_RECALL = 6,
     GS_WIRE_TYPES
 };
 
@@ -81,6 +84,11 @@ struct gs_wire_close {
     uint64_t block_id;
 };
 
+struct gs_wire_recall {
+    struct gs_wire_head head;
+    uint64_t block_id;
+};
+
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -88,6 +96,7 @@ union gs_wire_message {
     struct gs_wire_grant grant;
     struct gs_wire_refuse refuse;
     struct gs_wire_close close;
+    struct gs_wire_recall recall;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
