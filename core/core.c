@@ -485,6 +485,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .block_id = block->id,
         .offset = block->base - chunk->span.base,
         .size = block->size,
+        .alone = block->size >= chunk->pool->shared->small_limit,
     };
 
     memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);

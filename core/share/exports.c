@@ -111,7 +111,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 {
     const struct gs_share_source *source = &offer->source;
     CUresult result;
-    int fd = find(share, source->chunk_id);
+    int fd = share->options.is_broker ? -1 : find(share, source->chunk_id);
 
     *ret_own = false;
     if (fd < 0) {
@@ -123,7 +123,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
         if (result != CUDA_SUCCESS)
             return result;
         fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
-        *ret_own = !keep(share, source->chunk_id, fd);
+        *ret_own = share->options.is_broker || !keep(share, source->chunk_id, fd);
     }
     *ret_fd = fd;
     return CUDA_SUCCESS;

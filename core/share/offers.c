@@ -8,7 +8,7 @@
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
     struct gs_token token = {
-        .block_id = offer->id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
+        .block_id = offer->key.id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
 
     memcpy(token.instance, share->instance, sizeof token.instance);
     if (!gs_random(token.secret, sizeof token.secret))
@@ -32,6 +32,21 @@ static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum
         gs_thread_wake(share);
 }
 
+/* Exports the chunk for whoever opens it first, and for the broker. */
+static void prepare(struct gs_share *share, struct gs_offer *offer)
+{
+    bool own;
+    int fd;
+
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
+        gs_export(share, offer, &fd, &own) != CUDA_SUCCESS)
+        return;
+    if (share->options.broker)
+        gs_broker_leave(share, offer, fd);
+    if (own)
+        close(fd);
+}
+
 void gs_offers_work(struct gs_share *share)
 {
     struct gs_offer *list, *next;
@@ -42,16 +57,14 @@ void gs_offers_work(struct gs_share *share)
     gs_lock_release(&share->lock);
     for (; list; list = next) {
         unsigned work;
-        bool own;
-        int fd;
 
         next = list->next_work;
         gs_lock_take(&share->lock);
         work = list->work;
         list->work = 0; /* what comes from now on enters a new list; the pin is ours */
         gs_lock_release(&share->lock);
-        if (work & GS_WORK_EXPORT && gs_export(share, list, &fd, &own) == CUDA_SUCCESS && own)
-            close(fd);
+        if (work & GS_WORK_EXPORT)
+            prepare(share, list);
         if (work & GS_WORK_RECALL)
             gs_clients_recall(share, list);
         gs_offer_unpin(share, list, 0);
@@ -77,22 +90,32 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
 
     if (!share->options.enable)
         return GS_NOT_OFFERED;
+    if (share->options.isolate && !source->alone) {
+        if (!__atomic_exchange_n(&share->isolation_said, true, __ATOMIC_RELAXED))
+            gs_log_line(&share->log, GS_LOG_WARNING,
+                        "a block of %zu bytes is not shared: it lies with others in one chunk and "
+                        "share.isolate is on; place blocks alone (share.isolate = alone)",
+                        source->size);
+        return GS_NOT_OFFERED;
+    }
     status = gs_socket_start(share);
     offer = status == GS_OK ? calloc(1, sizeof *offer) : NULL;
     errno = saved;
     if (!offer)
         return status == GS_OK ? GS_NO_HOST_MEMORY : status;
     offer->source = *source;
-    offer->id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
+    offer->read_only = share->options.read_only;
+    offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
+    memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
     }
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->offers, id, sizeof offer->id, offer);
+    HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
-    if (entered && share->options.export_ahead)
+    if (entered && (share->options.export_ahead || share->options.broker))
         ask_work_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
@@ -115,13 +138,14 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
     gs_lock_take(&share->lock);
     offer->freed_ns = freed_ns;
+    share->limbo_grown = true;
     recall_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
-    if (sooner)
+    if (sooner || share->options.limbo_warning)
         gs_thread_wake(share);
 }
 
@@ -129,6 +153,7 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_offer *offer, *next;
     uint64_t due;
+    bool look;
 
     gs_lock_take(&share->lock);
     if (share->grace_due_ns <= now) {
@@ -143,7 +168,11 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
         }
     }
     due = share->grace_due_ns;
+    look = share->limbo_grown && share->options.limbo_warning;
+    share->limbo_grown = false;
     gs_lock_release(&share->lock);
+    if (look)
+        gs_limbo_check(share);
     return due;
 }
 
@@ -158,6 +187,8 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
                (now_ns < freed_ns || now_ns - freed_ns < share->options.grace_ns);
     if (held)
         recall_locked(share, offer);
+    else if (!in_grace && !gs_broker_take_back_locked(share, offer))
+        held = true;
     else if (!in_grace)
         HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
@@ -179,12 +210,15 @@ static bool is_stale(const struct gs_share *share, const struct gs_offer *offer)
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE])
 {
     struct gs_offer *offer = NULL;
+    struct gs_offer_key key;
     struct gs_token read;
 
     if (gs_token_read(token, &read) != GS_OK)
         return NULL;
+    memcpy(key.instance, read.instance, sizeof key.instance);
+    key.id = read.block_id;
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->offers, &read.block_id, sizeof read.block_id, offer);
+    HASH_FIND(hh, share->offers, &key, sizeof key, offer);
     if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) || is_stale(share, offer)))
         offer = NULL;
     if (offer)

@@ -19,6 +19,7 @@ struct gs_peer {
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
+    bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     unsigned abandoned; /* requests whose answers were not waited for */
     bool greeted;       /* HELLO was sent */
@@ -38,6 +39,7 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
+    bool read_only;
     uint64_t devices;          /* atomic; bit d: device d has access */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;

@@ -113,21 +113,35 @@ static gs_status connect_failed(struct gs_share *share, int error)
 
 /* Whether the process at the other end is one to take memory from, and alive: a child that it
  * forked may hold its socket. Finds its pidfd where the kernel gives one. */
-static bool check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
+static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 {
-    struct ucred who = {.uid = (uid_t)-1};
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who, pidfd_size = sizeof *ret_pidfd;
 
     *ret_pidfd = -1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_user_is_listed(&share->options, who.uid)) {
-        gs_say_unreachable(share, "it is another user's; name him as one to share with");
-        return false;
+        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+        gs_say_unreachable(share, "it is another user's; name him or his group as one to share with");
+        return -EPERM;
     }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0)
-        return true;
+        return 0;
     *ret_pidfd = -1;
-    return errno != EINVAL && errno != ESRCH && errno != ENODATA;
+    return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
+}
+
+/* A connection to one who may be believed, or a negative errno; -EPERM: it is another user's
+ * (logged), -ECONNREFUSED: it has ended. */
+static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+{
+    int fd = gs_directory_connect(directory, &share->options, name);
+    int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
+
+    if (error) {
+        close(fd);
+        return error;
+    }
+    return fd;
 }
 
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
@@ -140,14 +154,19 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         return GS_UNREACHABLE;
     }
     name_of(peer->instance, name);
-    fd = gs_directory_connect(directory, &share->options, name);
+    peer->by_broker = false;
+    fd = connect_checked(share, directory, name, &pidfd);
+    if (fd == -ENOENT || fd == -ECONNREFUSED) {
+        int broker = connect_checked(share, directory, GS_BROKER_NAME, &pidfd);
+
+        peer->by_broker = broker >= 0;
+        fd = broker >= 0 ? broker : fd;
+    }
     close(directory);
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    if (!check_exporter(share, fd, &pidfd)) {
-        close(fd);
-        return GS_UNREACHABLE;
-    }
     peer->fd = fd;
     peer->pidfd = pidfd;
     peer->greeted = false;

@@ -40,9 +40,11 @@ static bool is_pidfd(int fd)
 static bool on_hello(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_hello *hello, int *fd)
 {
-    if (client->greeted || memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+    if (client->greeted || (!share->options.is_broker &&
+                            memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0))
         return false;
     client->greeted = true;
+    memcpy(client->instance, hello->instance, sizeof client->instance);
     client->due_ns = gs_now() + GS_IDLE_NS;
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
@@ -63,7 +65,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
 {
     struct gs_hold *hold;
 
-    uint64_t block_id = offer->id;
+    uint64_t block_id = offer->key.id;
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold) {
@@ -124,11 +126,12 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, ui
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = offer->id;
+    message.grant.block_id = offer->key.id;
     message.grant.chunk_id = source->chunk_id;
     message.grant.chunk_size = source->chunk_size;
     message.grant.offset = source->offset;
     message.grant.size = source->size;
+    message.grant.read_only = offer->read_only;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_wire_send(client->fd, &message, fd);
 }
@@ -176,7 +179,14 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     if (!client->greeted || open->want_fd > 1 || open->zero)
         return false;
     client->due_ns = gs_now() + GS_IDLE_NS;
+    if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
+               GS_INSTANCE_SIZE) != 0)
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
     offer = gs_offer_pin(share, open->token);
+    if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
+        gs_offer_unpin(share, offer, 0);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_BUSY, 0);
+    }
     return offer ? grant(share, client, offer, open)
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
 }
@@ -206,6 +216,12 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
         return on_close(share, client, &message->close);
+    case GS_WIRE_SHARE:
+        return gs_broker_on_share(share, client, &message->share, fd);
+    case GS_WIRE_UNSHARE:
+        return gs_broker_on_unshare(share, client, &message->unshare);
+    case GS_WIRE_QUERY:
+        return gs_report(share, client, &message->query);
     default:
         return false;
     }

@@ -36,6 +36,8 @@
 
 #define GS_TOKEN_SIZE 64 /* sizeof(CUipcMemHandle) */
 
+#define GS_IDS_MAX 64
+
 struct gs_share_options {
     bool enable;          /* false: offers are refused with GS_NOT_OFFERED, tokens not opened */
     char dir[80];         /* the runtime directory; made with mode 0700 if its parent is there */
@@ -45,10 +47,20 @@ struct gs_share_options {
     uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
     uint32_t idle_blocks; /* how many such blocks at most */
     uint32_t max_clients; /* connections an exporter serves at once */
+    bool read_only;       /* openers of our blocks may read them only, and we those of others */
+    bool isolate;         /* a block that shares its chunk with others is not offered */
+    uint64_t limbo_warning; /* bytes in limbo from which on a line of log tells; 0: never */
+    bool broker;          /* offers are left with a broker too, which outlives this process */
+    bool is_broker;       /* this is one: its offers are those that others left with it */
+    int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */
+    char broker_program[256]; /* started where no broker runs; empty: none is */
+    uint64_t keep_ns;     /* how long a broker keeps what nobody has open and whose process ended */
     bool export_ahead;    /* a chunk is exported at its first offer, not at the first open */
-    uid_t uids[16];       /* further users to share with, besides our own: they may open, and
+    uid_t uids[GS_IDS_MAX];       /* further users to share with, besides our own: they may open, and
                              what they offer may be opened */
     unsigned uid_count;
+    gid_t gids[GS_IDS_MAX]; /* further groups: processes whose primary group is one of them */
+    unsigned gid_count;
 };
 
 /* What happens in core's other half when a lease or a grace has ended: the pool looks through its
@@ -86,10 +98,18 @@ struct gs_share_source {
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
     size_t offset, size;                 /* of the block within the chunk */
+    bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory */
 };
 
 struct gs_offer;
+
+/* The driver of a broker: exporting is duplicating what was left with it. */
+extern const struct gs_driver gs_broker_driver;
+/* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
+uint64_t gs_share_unneeded_since(struct gs_share *share);
+/* Broker: opens its socket. GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
+gs_status gs_share_serve(struct gs_share *share);
 
 /*
  * Offers one block. The same offer always writes the same token; nothing is exported yet. The
