@@ -119,12 +119,15 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     const struct gs_share_events events = {.lease_ended = nothing_to_do};
     const struct sigaction act = {.sa_handler = on_signal};
     struct rlimit files;
+    sigset_t none;
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
 
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     signal(SIGHUP, SIG_IGN);
+    sigemptyset(&none); /* it was started by a thread that blocks them all */
+    sigprocmask(SIG_SETMASK, &none, NULL);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);

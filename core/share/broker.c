@@ -38,6 +38,7 @@
 #define SEND_WAIT_MS 500   /* for a broker that does not read, before an offer goes without it */
 #define RETRY_NS     (10 * GS_NS_PER_MS)
 #define START_STACK  (64 * 1024)
+#define START_WAIT_NS (3 * GS_NS_PER_S)
 #define LEFT_MAX     65536 /* offers of one exporter */
 #define SCAN_MIN_NS  (10 * GS_NS_PER_MS)
 
@@ -56,21 +57,34 @@ static void list_ids(char *text, size_t size, const char *name, const uint32_t *
 struct command {
     const char *program;
     char *arguments[3], *environment[6];
+    char *stack; /* of become_broker */
+    int error;   /* set where the program cannot be run */
 };
 
-/* Runs in the memory of this process until it has become the broker: nothing but system calls. */
+/* Both run in the memory of this process, which waits for them; nothing but system calls. */
 static int become_broker(void *arg)
 {
     struct command *command = arg;
 
     /* Nothing of the program's environment, LD_PRELOAD least. */
     execve(command->program, command->arguments, command->environment);
+    command->error = -errno;
     _exit(127);
 }
 
+static int stand_between(void *arg)
+{
+    struct command *command = arg;
+
+    if (clone(become_broker, command->stack, CLONE_VM | CLONE_VFORK, command) < 0)
+        command->error = -errno;
+    _exit(0);
+}
+
 /*
- * Starts the broker and waits until it listens, or has found that another one does. The program's
- * SIGCHLD handler and its wait() do not see this child: it has no exit signal.
+ * Starts the broker; it puts itself into the background and its socket up. The program's SIGCHLD
+ * handler and its wait() see nothing of it: the process between has no exit signal, and the
+ * broker, which would get one by its exec, is not our child.
  */
 static int start_broker(struct gs_share *share)
 {
@@ -83,7 +97,7 @@ static int start_broker(struct gs_share *share)
         .environment = {dir, keep, uids, gids, (char *)"GPUSHIM_CONFIG="},
     };
     char *stack;
-    int pid, status = -1;
+    int pid;
 
     _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
     if (!options->broker_program[0])
@@ -92,17 +106,17 @@ static int start_broker(struct gs_share *share)
     snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
     list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
     list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
-    stack = mmap(NULL, START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (stack == MAP_FAILED)
         return -ENOMEM;
-    pid = clone(become_broker, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
+    command.stack = stack + 2 * START_STACK;
+    pid = clone(stand_between, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
     if (pid < 0)
-        status = -errno;
-    else
-        while (waitpid(pid, &status, __WCLONE) < 0 && errno == EINTR)
-            continue;
-    munmap(stack, START_STACK);
-    return pid > 0 && status == 0 ? 0 : -ENOEXEC;
+        command.error = -errno;
+    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
+        continue;
+    munmap(stack, 2 * START_STACK);
+    return command.error;
 }
 
 /* ---- Exporter: the connection --------------------------------------------------------------- */
@@ -165,27 +179,35 @@ static int connect_broker(struct gs_share *share)
     return fd;
 }
 
-static const char *words_of(int error)
+/* To the broker that was started just now, as soon as it listens. */
+static int connect_started(struct gs_share *share)
 {
-    return error == -ENOEXEC ? "its program does not start" : strerror(-error);
+    uint64_t end = gs_now() + START_WAIT_NS;
+    int fd;
+
+    do {
+        poll(NULL, 0, 2);
+        fd = connect_broker(share);
+    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end);
+    return fd;
 }
 
 /* Once: there is one connection in a process's life. */
 static void find_broker(struct gs_share *share)
 {
-    int fd = connect_broker(share), error = fd;
+    int fd = connect_broker(share);
 
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
-        error = start_broker(share);
-        fd = error ? -1 : connect_broker(share);
-        error = fd < 0 && !error ? fd : error;
+        int error = start_broker(share);
+
+        fd = error ? error : connect_started(share);
     }
     share->broker_tried = true;
     if (fd < 0) {
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "no broker (%s, program %s): memory is shared as long as this process runs; "
                     "start gpushim-broker, or name its program (share.broker)",
-                    words_of(error), share->options.broker_program);
+                    strerror(-fd), share->options.broker_program);
         return;
     }
     gs_lock_take(&share->lock);

@@ -124,8 +124,15 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
         gs_say_unreachable(share, "it is another user's; name him or his group as one to share with");
         return -EPERM;
     }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0)
-        return 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
+        struct pollfd exit = {.fd = *ret_pidfd, .events = POLLIN};
+
+        if (poll(&exit, 1, 0) == 0)
+            return 0;
+        close(*ret_pidfd); /* newer kernels give one for a process that has ended, too */
+        *ret_pidfd = -1;
+        return -ECONNREFUSED;
+    }
     *ret_pidfd = -1;
     return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
 }

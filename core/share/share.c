@@ -68,6 +68,12 @@ static void close_descriptors(struct gs_share *share)
     }
 }
 
+/* Whether the socket belongs to whoever started this broker. */
+static bool is_given(const struct gs_share *share)
+{
+    return share->options.is_broker && share->options.listen_fd >= 0;
+}
+
 void gs_share_destroy(struct gs_share *share)
 {
     if (!share)
@@ -77,7 +83,7 @@ void gs_share_destroy(struct gs_share *share)
         gs_thread_wake(share);
         pthread_join(share->thread, NULL);
     }
-    if (share->directory >= 0)
+    if (share->directory >= 0 && !is_given(share))
         unlinkat(share->directory, share->name, 0);
     gs_closing_finish(share);
     gs_clients_free(share);

@@ -1,5 +1,5 @@
 /* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS,
- * timeout=MS, idle=MS. */
+ * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +171,15 @@ int main(int argc, char **argv)
             options.settle_ns = value * 1000000;
         if (!strncmp(argv[i], "timeout=", 8))
             options.timeout_ns = value * 1000000;
+        if (!strncmp(argv[i], "trustgid=", 9))
+            options.gids[options.gid_count++] = (gid_t)value;
+        if (!strncmp(argv[i], "readonly=", 9))
+            options.read_only = value != 0;
+        if (!strncmp(argv[i], "keep=", 5)) {
+            options.broker = true;
+            options.keep_ns = value * 1000000;
+            snprintf(options.broker_program, sizeof options.broker_program, "%s", BROKER_PROGRAM);
+        }
         if (!strncmp(argv[i], "idle=", 5))
             options.idle_ns = value * 1000000;
     }
