@@ -127,8 +127,8 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
     gs_pool_collect(pool);
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
-    gs_pool_settle(pool);
-    return gs_pool_take(pool, size);
+    block = gs_pool_take(pool, size);
+    return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }
 
 /* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not

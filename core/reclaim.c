@@ -11,8 +11,8 @@
 #include "core/context.h"
 
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define SPARE_PERCENT 5 /* ready beside what was live lately, when a pool grows */
-#define SPARE_MIN ((size_t)64 << 20)
+#define SPARE_PERCENT 4 /* ready beside what was live lately, when a pool grows */
+#define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
 
@@ -72,12 +72,12 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
 {
     size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t spare = peak / 100 * SPARE_PERCENT;
+    size_t most = peak + peak / 100 * SPARE_PERCENT;
     size_t held = pool->live + pool->ready + size;
 
-    if (spare < SPARE_MIN)
-        spare = SPARE_MIN;
-    return held > peak + spare ? detach_bytes(pool, held - peak - spare) : NULL;
+    if (most < HELD_MIN)
+        most = HELD_MIN;
+    return held > most ? detach_bytes(pool, held - most) : NULL;
 }
 
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
