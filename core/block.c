@@ -15,7 +15,7 @@
  * device has so many times as much left. */
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
-#define STRANDED_LEFT 10
+#define STRANDED_LEFT 40
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -265,8 +265,7 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
 
 size_t gs_pool_strandable(const struct gs_pool *pool)
 {
-    size_t total = pool->device->total;
-    size_t left = total > pool->live ? (total - pool->live) / STRANDED_LEFT : 0;
+    size_t left = (pool->left + pool->ready) / STRANDED_LEFT;
     size_t most = pool->live_peak / 100 * STRANDED_PERCENT;
 
     if (most < STRANDED_MIN)
@@ -446,6 +445,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     pool->chunks = chunk;
     pool->reserved += size;
     pool->ready += size;
+    pool->left -= size < pool->left ? size : pool->left;
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);

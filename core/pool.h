@@ -141,6 +141,8 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
+    size_t left;                  /* bytes free on the device, by the last look and what was made
+                                     and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */

@@ -10,6 +10,7 @@
 
 #include "core/context.h"
 
+#define GROWN_PER_LOOK 8 /* chunks, for one look at what the device has left */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define SPARE_PERCENT 4 /* ready beside what was live lately, when a pool grows */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
@@ -33,6 +34,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
     __atomic_store_n(&chunk->pool, NULL, __ATOMIC_RELAXED);
     pool->reserved -= chunk->span.size;
     pool->ready -= chunk->span.size;
+    pool->left += chunk->span.size;
     if (pool->ready < pool->ready_low)
         pool->ready_low = pool->ready;
     GS_COUNT(pool->counts.trims);
@@ -133,6 +135,24 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
     return bytes;
 }
 
+/* Now and then; what the pools of other contexts and processes do shows here. */
+static void look_at_device(struct gs_core *core, struct gs_pool *pool)
+{
+    size_t left, total;
+    CUcontext popped;
+
+    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+        __atomic_load_n(&pool->counts.grown, __ATOMIC_RELAXED) % GROWN_PER_LOOK != 0 ||
+        core->driver.ctx_push_current(pool->context) != CUDA_SUCCESS)
+        return;
+    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
+        gs_latch_take(&pool->lock);
+        pool->left = left;
+        gs_latch_release(&pool->lock);
+    }
+    core->driver.ctx_pop_current(&popped);
+}
+
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block)
 {
@@ -143,6 +163,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_status status;
 
     chunk_size = (chunk_size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+    look_at_device(core, pool);
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (status != GS_OK)
         return status;
