@@ -122,7 +122,7 @@ Test(lifetime, the_ladder_has_a_rung_without_rdma)
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 4096, &address));
     MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(context->pool.device->rung, GS_RUNG_FD);
+    cr_assert_eq(context->pools[0]->device->rung, GS_RUNG_FD);
     fixture_end(&f);
     softcuda_without("");
 }
