@@ -106,9 +106,12 @@ struct gs_pool_counts {
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
 };
-#define GS_COUNT(field) __atomic_store_n(&(field), (field) + 1, __ATOMIC_RELAXED)
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field) GS_ADD(field, 1)
 
 struct gs_pool_shared { /* what all pools of a process use */
     const struct gs_driver *driver;
@@ -147,9 +150,14 @@ struct gs_pool {
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
+    uint64_t seen_map_ns, seen_ns; /* counts.map_ns, and when that was */
+    unsigned spare_percent;       /* ready beside what was live lately, when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
-    size_t epoch_limit;                    /* bytes at which it closes */
+    size_t epoch_limit;                    /* bytes at which it closes, */
+    size_t epoch_min;                      /* never fewer than these unless the option says so, */
+    unsigned epoch_blocks;                 /* and blocks */
+    size_t grown_first;                    /* bytes it has before it looks for what came back */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
@@ -165,9 +173,11 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
+ * the context's first pool. Another one is there because threads met: it records fewer events,
+ * since those are where threads meet next, and holds more memory for it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context);
+                  const struct gs_device *device, CUcontext context, bool first);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 

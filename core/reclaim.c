@@ -12,7 +12,6 @@
 
 #define GROWN_PER_LOOK 8 /* chunks, for one look at what the device has left */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define SPARE_PERCENT 4 /* ready beside what was live lately, when a pool grows */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
@@ -74,7 +73,7 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
 {
     size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t most = peak + peak / 100 * SPARE_PERCENT;
+    size_t most = peak + peak / 100 * pool->spare_percent;
     size_t held = pool->live + pool->ready + size;
 
     if (most < HELD_MIN)
@@ -135,6 +134,16 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
     return bytes;
 }
 
+void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
+{
+    uint64_t began = gs_now_ns();
+
+    gs_chunks_release(&core->shared, chunks);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
+    gs_latch_release(&pool->lock);
+}
+
 /* Now and then; what the pools of other contexts and processes do shows here. */
 static void look_at_device(struct gs_core *core, struct gs_pool *pool)
 {
@@ -160,6 +169,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUdeviceptr address;
     bool small;
     size_t chunk_size = gs_pool_round(pool, size, &small), reserved;
+    uint64_t began = gs_now_ns();
     gs_status status;
 
     chunk_size = (chunk_size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
@@ -172,6 +182,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     if (status == GS_OK)
         *ret_block = gs_pool_take(pool, size);
     reserved = pool->reserved;
+    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
     if (status != GS_OK)
         gs_device_unmap(&core->driver, handle, address, chunk_size);
