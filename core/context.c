@@ -49,11 +49,11 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     gs_bins_init(&pool->bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
     pool->epoch_min = (size_t)(first ? 4 : 32) << 20;
     pool->epoch_blocks = first ? 128 : 512;
-    pool->grown_first = first ? 0 : (size_t)48 << 20;
+    pool->grown_first = first ? 0 : (size_t)32 << 20;
     pool->epoch_limit =
         shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
     pool->spare_percent = GS_SPARE_PERCENT_MIN;
-    pool->seen_ns = gs_now_ns();
+    pool->made_ns = pool->seen_ns = gs_now_ns();
 }
 
 /* A record with its lock, zero otherwise. */
@@ -222,7 +222,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
     static unsigned last;
-    unsigned next = 1 + __atomic_fetch_add(&last, 1, __ATOMIC_RELAXED) % (GS_CONTEXT_POOLS - 1);
+    unsigned next = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED) % GS_CONTEXT_POOLS;
 
     place.meetings = 0;
     place.moves++;

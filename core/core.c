@@ -161,8 +161,10 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
         *ret_block = take_collected(pool, size, stream_key);
     if (!*ret_block && gs_pool_behind(pool))
         *ret_block = take_waiting(pool, size);
-    if (!*ret_block)
+    if (!*ret_block) {
+        gs_pool_weigh(pool);
         excess = gs_pool_detach_excess(pool, size);
+    }
     gs_latch_release(&pool->lock);
     if (*ret_block)
         return GS_OK;

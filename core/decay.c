@@ -48,21 +48,7 @@ static void forget_peak(struct gs_pool *pool)
     if (pool->live_peak < pool->live_high)
         pool->live_peak = pool->live_high;
     pool->live_high = pool->live;
-}
-
-/* The pool's lock is held. A program that makes chunks all the time, not only at its start, may
- * keep more: time spent in the driver is felt, and so is memory, but less. */
-static void weigh_time(struct gs_pool *pool)
-{
-    uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
-    uint64_t mapping = pool->counts.map_ns - pool->seen_map_ns;
-
-    if (mapping > passed / 100 && pool->spare_percent < GS_SPARE_PERCENT_MAX)
-        pool->spare_percent += 4;
-    else if (mapping < passed / 1000 && pool->spare_percent > GS_SPARE_PERCENT_MIN)
-        pool->spare_percent--;
-    pool->seen_ns = now;
-    pool->seen_map_ns = pool->counts.map_ns;
+    pool->behind_high -= pool->behind_high / PEAK_SHARE;
 }
 
 /* Returns whether the pool has done anything since the last look, or may have more to give. */
@@ -92,7 +78,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
     }
     forget_peak(pool);
-    weigh_time(pool);
+    gs_pool_weigh(pool);
     used |= pool->ready != pool->ready_low;
     pool->ready_low = pool->ready;
     gs_latch_release(&pool->lock);

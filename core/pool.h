@@ -126,6 +126,11 @@ struct gs_pool_shared { /* what all pools of a process use */
     void *activity_arg;
 };
 
+/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
+ * while making chunks takes a share of the time that would be felt. */
+#define GS_SPARE_PERCENT_MIN 4
+#define GS_SPARE_PERCENT_MAX 16
+
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
     GS_BIN_SMALL_PART,  /* some of its chunk is not ready */
@@ -148,10 +153,13 @@ struct gs_pool {
                                      and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
+    size_t behind_high;           /* most that retired lately when an allocation missed */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
-    uint64_t seen_map_ns, seen_ns; /* counts.map_ns, and when that was */
-    unsigned spare_percent;       /* ready beside what was live lately, when the pool grows */
+    uint64_t made_ns;             /* when the pool began */
+    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
     size_t epoch_limit;                    /* bytes at which it closes, */
@@ -190,7 +198,7 @@ size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
 struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
 struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
-/* A live block from what is ready, or NULL. Driver calls: none. */
+/* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
 /* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
@@ -241,6 +249,10 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_pool_collect(struct gs_pool *pool);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll(struct gs_pool *pool);
+/* Bytes that retire. */
+size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 /* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one,

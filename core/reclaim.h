@@ -5,10 +5,9 @@
 #include "core/core.h"
 #include "core/pool.h"
 
-/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
- * while making chunks takes it a share of the time that would be felt. */
-#define GS_SPARE_PERCENT_MIN 4
-#define GS_SPARE_PERCENT_MAX 20
+/* Weighs the time that making chunks took lately against the memory that would save it, now and
+ * then. The pool's lock is held. */
+void gs_pool_weigh(struct gs_pool *pool);
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. */

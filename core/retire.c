@@ -161,7 +161,9 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
     gs_block_list_push(&pool->retiring, block);
     if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
                              pool->retiring.bytes >= pool->epoch_limit, 0)) {
-        gs_pool_collect(pool);
+        /* What was recorded just now is looked at when it is needed. */
+        gs_pool_poll(pool);
+        close_epoch(pool);
         pool->shared->activity(pool->shared->activity_arg);
     }
 }
@@ -172,12 +174,22 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
     gs_block_list_push(&pool->retiring, block);
 }
 
+bool gs_pool_poll(struct gs_pool *pool)
+{
+    bool any = false;
+
+    while (pool->oldest && !pool->leaving &&
+           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+        epoch_passed(pool, pop_oldest(pool));
+        any = true;
+    }
+    return any;
+}
+
 void gs_pool_collect(struct gs_pool *pool)
 {
     close_epoch(pool);
-    while (pool->oldest && !pool->leaving && gs_fence_query(pool->shared->fences, &pool->events,
-                                          &pool->oldest->fence) == GS_OK)
-        epoch_passed(pool, pop_oldest(pool));
+    gs_pool_poll(pool);
 }
 
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
@@ -234,9 +246,14 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     return false;
 }
 
+size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+}
+
 bool gs_pool_behind(const struct gs_pool *pool)
 {
-    size_t behind = pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+    size_t behind = gs_pool_behind_bytes(pool);
     size_t most = pool->live / 100 * pool->shared->retiring_percent;
 
     return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
