@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "core/reclaim.h"
+#include "core/stats.h"
 
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
@@ -112,6 +113,7 @@ void gs_core_destroy(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
+    gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
 
@@ -155,16 +157,21 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     struct gs_chunk *excess = NULL;
     gs_status status;
 
+    *ret_block = NULL;
     GS_COUNT(pool->counts.misses);
-    *ret_block = take_collected(pool, size, stream_key);
+    if (pool->reserved >= pool->grown_first)
+        *ret_block = take_collected(pool, size, stream_key);
     if (!*ret_block && gs_pool_behind(pool))
         *ret_block = take_waiting(pool, size);
-    if (!*ret_block)
+    if (!*ret_block) {
+        gs_pool_weigh(pool);
         excess = gs_pool_detach_excess(pool, size);
+    }
     gs_latch_release(&pool->lock);
     if (*ret_block)
         return GS_OK;
-    gs_chunks_release(&core->shared, excess);
+    if (excess)
+        gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
     status = gs_pool_grow(core, pool, size, ret_block);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)

@@ -36,6 +36,8 @@ void gs_rank_released(enum gs_rank rank);
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
 void gs_lock_destroy(struct gs_lock *lock);
 void gs_lock_take(struct gs_lock *lock);
+/* Returns whether it was free; 0 or 1. */
+int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
 
 #endif
