@@ -206,6 +206,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
     __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
     chunk->handle = handle;
+    chunk->reach = 0;
     chunk->id = __atomic_add_fetch(&pool->shared->next_id, 1, __ATOMIC_RELAXED);
     chunk->lowest = block;
     chunk->small = index;

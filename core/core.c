@@ -40,6 +40,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
+    gs_reach_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
@@ -53,6 +54,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .async = core->async,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -91,6 +93,7 @@ void gs_core_destroy(struct gs_core *core)
         free(context);
     }
     gs_map_destroy(&core->map);
+    gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_lock_destroy(&core->lock);
     free(core);
@@ -139,7 +142,9 @@ static gs_status grow(struct gs_core *core, struct gs_pool *pool, size_t size,
         *ret_address = (*ret_block)->base;
     }
     gs_lock_release(&pool->lock);
-    if (status != GS_OK)
+    if (status == GS_OK)
+        gs_reach_admit(core, address);
+    else
         gs_device_unmap(&core->driver, handle, address, chunk_size);
     return status;
 }
@@ -227,7 +232,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = take_collected(pool, size);
     if (block) {
-        block->async = stream_key != 0;
+        if (stream_key)
+            gs_pool_count_async(pool, block);
         *ret_address = block->base;
     }
     gs_lock_release(&pool->lock);
@@ -238,8 +244,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         status = reclaim(core, pool, size, ret_address, &block);
     /* The address is not known to the program yet, so the block cannot have changed. */
-    if (status == GS_OK)
-        block->async = stream_key != 0;
+    if (status == GS_OK && stream_key)
+        gs_pool_count_async(pool, block);
     return status;
 }
 
@@ -407,6 +413,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -434,6 +441,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
+            .sync_memops = block->unsynced != block->id,
             .default_pool = pool->device->default_pool,
         };
     }

@@ -47,6 +47,7 @@ struct gs_block {
     struct gs_block *below, *above;   /* neighbours in the chunk */
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
     uint64_t freed_ns;
+    uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
 };
@@ -65,6 +66,7 @@ struct gs_chunk {
     uint64_t id;
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
+    uint64_t reach; /* devices besides its own that have access, one bit each */
     struct gs_small_index *small; /* NULL: a large block has it alone */
 };
 
@@ -82,6 +84,13 @@ struct gs_stream_list {
     struct gs_block_list blocks;
 };
 
+/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+struct gs_async_count {
+    uint64_t live, peak;
+    uint64_t reserved_high; /* core/mempool.c */
+    bool ever;              /* there was any */
+};
+
 struct gs_pool_shared { /* what all pools of a process use */
     const struct gs_driver *driver;
     const struct gs_log *log;
@@ -89,6 +98,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_fences *fences;
     struct gs_share *share;
     uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
 };
 
@@ -161,6 +171,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 /* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one.
  * False: there is none, or it cannot be waited for now (a capture is open). */
 bool gs_pool_wait_oldest(struct gs_pool *pool);
+/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
+ * lock. */
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
