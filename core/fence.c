@@ -15,6 +15,24 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
     gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
 }
 
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUresult result = CUDA_SUCCESS;
+    CUevent event;
+
+    if (!driver->ctx_record_event)
+        return false;
+    if (driver->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return true; /* nothing was learnt; a failing driver is met where it matters */
+    gs_lock_take(&fences->lock);
+    if (fences->captures == 0)
+        result = driver->ctx_record_event(context, event);
+    gs_lock_release(&fences->lock);
+    driver->event_destroy(event);
+    return result != CUDA_ERROR_NOT_SUPPORTED;
+}
+
 void gs_fences_destroy(struct gs_fences *fences)
 {
     free(fences->capture);
@@ -196,14 +214,26 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
     return status;
 }
 
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence)
+static bool is_over(uint64_t deadline_ns)
+{
+    struct timespec now;
+
+    if (deadline_ns == UINT64_MAX)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
+}
+
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
+                        uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
     gs_status status;
 
     if (!fence->event)
         return GS_OK;
-    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY) {
+    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !is_over(deadline_ns)) {
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

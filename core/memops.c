@@ -33,7 +33,7 @@ static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on
     block = gs_chunk_find(chunk, address);
     if (block->id == id)
         block->unsynced = on ? 0 : id;
-    gs_lock_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->pool->lock);
 }
 
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on)

@@ -47,7 +47,7 @@ static void survey_chunk(uint64_t address, void *arg)
         if (async)
             survey->in_use += chunk->span.size;
     }
-    gs_lock_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->pool->lock);
 }
 
 void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
@@ -108,7 +108,7 @@ static void trim_pool_of(uint64_t address, void *arg)
         released = gs_pool_detach_ready(pool, trimming->keep);
     }
     trimming->done = pool;
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     gs_chunks_release(&trimming->core->shared, released);
 }
 

@@ -9,7 +9,7 @@
 
 static void unlock(struct gs_chunk *chunk)
 {
-    gs_lock_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->pool->lock);
 }
 
 /* The devices that have access to all memory of the chunk's context, or of its device. The chunk

@@ -129,6 +129,8 @@ static bool start_core(const struct gs_config *config)
         .small_limit = to_size(config->pool.small_limit),
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
+        .retiring_percent = (unsigned)config->pool.retiring_limit,
+        .decay_ns = config->pool.decay,
         .log = {.line = core_line},
     };
     struct gs_driver driver;
