@@ -44,6 +44,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
+    gs_reach_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
@@ -57,6 +58,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .async = core->async,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -105,6 +107,7 @@ void gs_core_destroy(struct gs_core *core)
         free(context);
     }
     gs_map_destroy(&core->map);
+    gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_lock_destroy(&core->lock);
     free(core);
@@ -201,7 +204,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        block->async = stream_key != 0;
+        if (stream_key)
+            gs_pool_count_async(pool, block);
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
@@ -211,7 +215,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    block->async = stream_key != 0;
+    if (stream_key)
+        gs_pool_count_async(pool, block);
     *ret_address = block->base;
     return GS_OK;
 }
@@ -381,6 +386,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -408,6 +414,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
+            .sync_memops = block->unsynced != block->id,
             .default_pool = pool->device->default_pool,
         };
     }

@@ -217,7 +217,9 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     reserved = pool->reserved;
     GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
-    if (status != GS_OK)
+    if (status == GS_OK)
+        gs_reach_admit(core, address);
+    else
         gs_device_unmap(&core->driver, handle, address, chunk_size);
     gs_decay_grown(core, reserved);
     return status;
