@@ -245,6 +245,8 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
         next = chunk->next;
         if (block->state != GS_BLOCK_READY || block->entry.size != chunk->span.size)
             continue;
+        if (!gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
+            continue;
         gs_bins_remove(bins_of(pool, block), &block->entry);
         block_record_free(pool, block);
         gs_map_remove(pool->shared->map, &chunk->span);
@@ -270,8 +272,12 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        gs_device_unmap(shared->driver, chunks->handle, chunks->span.base, chunks->span.size);
-        bytes += chunks->span.size;
+        /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
+        if (gs_regcache_settle(shared->regcache, chunks->span.base, chunks->span.size)) {
+            gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
+                            chunks->span.size);
+            bytes += chunks->span.size;
+        }
         chunk_record_free(chunks);
         chunks = next;
     }

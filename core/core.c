@@ -8,8 +8,9 @@
 
 #define POOLS_MAX 256 /* contexts of one device asked for memory when it is full */
 
-/* A lease has ended: its blocks may leave limbo. Runs on the share thread. */
-static void lease_ended(void *arg)
+/* A lease or a use of a registration has ended: its blocks may leave limbo. Runs on the share
+ * thread, or on the one that ended the use. */
+static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
 
@@ -27,7 +28,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = lease_ended, .arg = core};
+    struct gs_share_events events = {.lease_ended = hold_ended, .arg = core};
+    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
     gs_status status;
 
     if (!core)
@@ -40,7 +42,12 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
+    if (status == GS_OK)
+        status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
+                                    &core->regcache);
     if (status != GS_OK) {
+        if (core->share)
+            gs_share_destroy(core->share);
         free(core);
         return status;
     }
@@ -50,6 +57,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .regcache = core->regcache,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -82,6 +90,7 @@ void gs_core_destroy(struct gs_core *core)
                              gs_core_context_detach(core, context->handle));
     }
     gs_share_destroy(core->share);
+    gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;
         gs_lock_destroy(&context->pool.lock);
