@@ -287,7 +287,7 @@ void gs_reg_handle_leave(struct gs_regcache *cache, struct gs_reg *reg)
 }
 
 struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
-                                const void *handle)
+                                const void *handle, bool idle)
 {
     struct gs_reg *reg;
 
@@ -297,8 +297,8 @@ struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_b
     for (unsigned steps = 0; reg && steps < GS_REG_STEPS_MAX; steps++) {
         uint32_t uses = __atomic_load_n(&reg->uses, __ATOMIC_ACQUIRE);
 
-        if (GS_LOAD(reg->handle) == handle && GS_LOAD(reg->key.backend) == backend && uses > 0 &&
-            uses < GS_REG_PENDING)
+        if (GS_LOAD(reg->handle) == handle && GS_LOAD(reg->key.backend) == backend &&
+            (idle || (uses > 0 && uses < GS_REG_PENDING)))
             return reg; /* the caller's use keeps it what it is */
         reg = __atomic_load_n(&reg->next_handle, __ATOMIC_ACQUIRE);
     }

@@ -82,8 +82,9 @@ void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg);
 void gs_reg_recycle(struct gs_regcache *cache, struct gs_reg *reg);
 void gs_reg_handle_enter(struct gs_regcache *cache, struct gs_reg *reg);
 void gs_reg_handle_leave(struct gs_regcache *cache, struct gs_reg *reg);
+/* Lock-free. An idle one only with `idle`, and then with the lock held. */
 struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
-                                const void *handle);
+                                const void *handle, bool idle);
 
 /* Calls `visit` once for each entry that overlaps [base, end) until it returns false, which is
  * then returned. The entry may not leave meanwhile. */

@@ -298,13 +298,26 @@ struct gs_reg *gs_regcache_find(struct gs_regcache *cache, const struct gs_reg_b
 
     if (gs_regcache_empty(cache))
         return NULL;
-    reg = gs_reg_by_handle(cache, backend, handle);
+    reg = gs_reg_by_handle(cache, backend, handle, false);
     if (!reg) { /* or others changed the list meanwhile */
         gs_lock_take(&cache->lock);
-        reg = gs_reg_by_handle(cache, backend, handle);
+        reg = gs_reg_by_handle(cache, backend, handle, false);
         gs_lock_release(&cache->lock);
     }
     return reg;
+}
+
+bool gs_regcache_knows(struct gs_regcache *cache, const struct gs_reg_backend *backend,
+                       const void *handle)
+{
+    bool knows;
+
+    if (gs_regcache_empty(cache))
+        return false;
+    gs_lock_take(&cache->lock);
+    knows = gs_reg_by_handle(cache, backend, handle, true) != NULL;
+    gs_lock_release(&cache->lock);
+    return knows;
 }
 
 void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
@@ -328,20 +341,61 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
     gs_lock_release(&cache->lock);
 }
 
-void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
+/* Called with the lock held. Returns whether its end is awaited. */
+static bool forget(struct gs_regcache *cache, struct gs_reg *reg)
 {
     bool awaited;
 
-    gs_lock_take(&cache->lock);
     __atomic_store_n(&reg->uses, GS_REG_LEAVING, __ATOMIC_RELEASE);
     awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
     gs_reg_handle_leave(cache, reg);
     gs_reg_leave(cache, reg);
     gs_reg_recycle(cache, reg);
     pthread_cond_broadcast(&cache->left);
+    return awaited;
+}
+
+void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    bool awaited;
+
+    gs_lock_take(&cache->lock);
+    awaited = forget(cache, reg);
     gs_lock_release(&cache->lock);
     if (awaited && cache->events.released)
         cache->events.released(cache->events.arg);
+}
+
+void gs_regcache_abandon(struct gs_regcache *cache,
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
+                         void *arg)
+{
+    bool awaited = false;
+    struct gs_reg *next;
+
+    gs_lock_take(&cache->lock);
+    for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
+        struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
+                                        .size = reg->end - reg->base, .keep = reg->keep};
+        uint32_t uses = GS_LOAD(reg->uses);
+
+        next = reg->next_used;
+        if (uses > 0 && uses < GS_REG_PENDING && matches(&info, arg))
+            awaited = forget(cache, reg) || awaited;
+    }
+    gs_lock_release(&cache->lock);
+    if (awaited && cache->events.released)
+        cache->events.released(cache->events.arg);
+}
+
+void gs_reg_drop(struct gs_reg *reg)
+{
+    __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_reg_view(const struct gs_reg *reg)
+{
+    return GS_LOAD(reg->view_base);
 }
 
 void *gs_reg_handle(const struct gs_reg *reg)

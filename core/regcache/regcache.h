@@ -138,12 +138,25 @@ int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg);
 struct gs_reg *gs_regcache_find(struct gs_regcache *cache, const struct gs_reg_backend *backend,
                                 const void *handle);
 
-/* A registration in use is now of another range: known by the new one, and not kept. GS_OK. */
+/* Whether a registration, used or not, has that handle. */
+bool gs_regcache_knows(struct gs_regcache *cache, const struct gs_reg_backend *backend,
+                       const void *handle);
+
+/* A registration in use is now of another range: known by the new one, and not kept. */
 void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
                         const struct gs_reg_request *request);
 /* A registration in use went without unpin (its device's side was closed). */
 void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg);
 
+/* The same for those in use that `matches` picks. */
+void gs_regcache_abandon(struct gs_regcache *cache,
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
+                         void *arg);
+
+/* It is not kept after its use, as it was to be. */
+void gs_reg_drop(struct gs_reg *reg);
+/* Where the part begins that its one user asked for. */
+uint64_t gs_reg_view(const struct gs_reg *reg);
 void *gs_reg_handle(const struct gs_reg *reg);
 const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg);
 uint64_t gs_reg_base(const struct gs_reg *reg);
