@@ -33,6 +33,7 @@
     GS_ENTRY(cuPointerGetAttribute,                 OURS,  4000) \
     GS_ENTRY(cuPointerGetAttributes,                OURS,  7000) \
     GS_ENTRY(cuMemRetainAllocationHandle,           OURS, 11000) \
+    GS_ENTRY(cuMemGetHandleForAddressRange,         NOTE, 11070) \
     GS_ENTRY(cuIpcGetMemHandle,                     OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle,                    OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle_v2,                 OURS, 11000) \

@@ -91,6 +91,7 @@ missing_for_tests()
     have valgrind || say valgrind
     have strace || say strace
     have clang || say clang
+    have_header infiniband/verbs.h || say libibverbs-dev
     have aarch64-linux-gnu-gcc || say gcc-aarch64-linux-gnu
 }
 
