@@ -9,15 +9,20 @@
 #define GS_CORE_CONTEXT_H
 
 #include "core/core.h"
+#include "core/decay.h"
 #include "core/pool.h"
 
 #define GS_DEVICES_MAX 64
+
+#define GS_CONTEXT_POOLS 16
 
 struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
     bool detached; /* its handle is not looked up any more */
-    struct gs_pool pool;
+    /* The first always exists and has all large blocks; the others are made for threads that wait
+     * for each other there. Atomic: set once, under the contexts' lock. */
+    struct gs_pool *pools[GS_CONTEXT_POOLS];
 };
 
 struct gs_core {
@@ -29,6 +34,7 @@ struct gs_core {
     struct gs_pool_shared shared;
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
+    struct gs_decay decay;
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
@@ -42,6 +48,9 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
+
+/* The pool for a block of `size` bytes of this thread's, locked. */
+struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
 
 /* The record of the context that a stream belongs to. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,

@@ -25,6 +25,8 @@ struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
     size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
+    unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
+    uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
     struct gs_share_options share;
     struct gs_regcache_options registrations;
@@ -124,7 +126,7 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
  */
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
-void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
+void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);
 /* Whether a handle is still a context. */
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */

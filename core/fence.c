@@ -196,14 +196,26 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
     return status;
 }
 
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence)
+static bool is_over(uint64_t deadline_ns)
+{
+    struct timespec now;
+
+    if (deadline_ns == UINT64_MAX)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
+}
+
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
+                        uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
     gs_status status;
 
     if (!fence->event)
         return GS_OK;
-    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY) {
+    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !is_over(deadline_ns)) {
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

@@ -83,9 +83,11 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
                          struct gs_fence *fence);
 
 /* Waits until the fence has passed, by looking again and again: a blocking driver call could not
- * be kept apart from a capture that begins meanwhile. As gs_fence_query, never NOT_READY.
+ * be kept apart from a capture that begins meanwhile. As gs_fence_query; NOT_READY when
+ * `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come.
  * No lock is held by the caller but what protects this fence alone; the event stays in *fence
  * until the caller queries it once more under the pool's lock. */
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence);
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
+                        uint64_t deadline_ns);
 
 #endif

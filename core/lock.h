@@ -25,6 +25,15 @@ struct gs_lock {
 
 #define GS_LOCK_INITIALIZER(its_rank) {PTHREAD_MUTEX_INITIALIZER, its_rank}
 
+/* The check of ranks, for locks of other kinds. */
+#ifdef GS_CHECK_LOCKS
+void gs_rank_taken(enum gs_rank rank);
+void gs_rank_released(enum gs_rank rank);
+#else
+#define gs_rank_taken(rank) ((void)(rank))
+#define gs_rank_released(rank) ((void)(rank))
+#endif
+
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
 void gs_lock_destroy(struct gs_lock *lock);
 void gs_lock_take(struct gs_lock *lock);

@@ -33,9 +33,9 @@ static bool any_live(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
 }
 
 /*
- * A small chunk is pinned as a whole: then one registration serves every block that will ever lie
- * in it. Of a large one, which is one block, the program may mean a part. Chunks are multiples of
- * 64 KiB, so rounding does not leave them.
+ * A chunk of 2 MiB is pinned as a whole: then one registration serves every block that will ever
+ * lie in it. Of a larger one no more is pinned than was asked for, but for the rest of 64 KiB
+ * pages. Chunks are multiples of these, so rounding does not leave them.
  */
 static void widen(struct gs_reg_request *request, const struct gs_chunk *chunk)
 {
@@ -71,7 +71,7 @@ static gs_status begin_pool(struct gs_core *core, struct gs_reg_request *request
         widen(request, chunk);
         status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
     }
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     return status;
 }
 

@@ -11,9 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-#define EPOCH_BLOCKS 128       /* an epoch closes at this many blocks, whatever their size */
-#define STREAM_LIST_BLOCKS 256 /* what one stream may hold back before it goes to the epoch */
-#define STREAM_COMPARED_MAX 16 /* blocks looked at for one that fits */
+#define EPOCH_BLOCKS 128 /* an epoch closes at this many blocks, whatever their size */
+#define EPOCH_SHARE 32   /* or at this part of what was live lately, and not */
+#define EPOCH_BYTES_MIN ((size_t)4 << 20) /* before this, nor beyond the option */
+#define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
 
 uint64_t gs_now_ns(void)
 {
@@ -52,15 +53,6 @@ void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block)
     list->count--;
 }
 
-static struct gs_block *list_pop(struct gs_block_list *list)
-{
-    struct gs_block *block = list->first;
-
-    if (block)
-        gs_block_list_remove(list, block);
-    return block;
-}
-
 /* Empties `from` into `to`. */
 static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 {
@@ -97,16 +89,28 @@ static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    gs_pool_give(pool, block);
+    gs_pool_give_quick(pool, block);
 }
 
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
-    uint64_t now = list->first ? gs_now_ns() : 0;
-    struct gs_block *block;
+    struct gs_block *block = list->first, *next;
+    uint64_t now = block ? gs_now_ns() : 0;
 
-    while ((block = list_pop(list)))
+    memset(list, 0, sizeof *list);
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
         passed(pool, block, now);
+    }
+}
+
+static size_t epoch_limit(const struct gs_pool *pool)
+{
+    size_t limit = pool->live_peak / EPOCH_SHARE;
+
+    if (limit < EPOCH_BYTES_MIN)
+        limit = EPOCH_BYTES_MIN;
+    return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
@@ -114,8 +118,9 @@ static void close_epoch(struct gs_pool *pool)
 {
     struct gs_epoch *epoch = pool->spare_epochs;
 
-    if (!pool->retiring.first || pool->dead)
+    if (!pool->retiring.first || pool->dead || pool->leaving)
         return;
+    pool->epoch_limit = epoch_limit(pool);
     if (epoch)
         pool->spare_epochs = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
@@ -126,6 +131,7 @@ static void close_epoch(struct gs_pool *pool)
         pool->spare_epochs = epoch;
         return;
     }
+    GS_COUNT(pool->counts.events);
     list_join(&epoch->blocks, &pool->retiring);
     if (pool->newest)
         pool->newest->next = epoch;
@@ -146,6 +152,8 @@ static struct gs_epoch *pop_oldest(struct gs_pool *pool)
 
 static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 {
+    if (pool->stalled == epoch)
+        pool->stalled = NULL;
     all_passed(pool, &epoch->blocks);
     epoch->next = pool->spare_epochs;
     pool->spare_epochs = epoch;
@@ -155,97 +163,33 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     block->state = GS_BLOCK_RETIRING;
     pool->live -= block->entry.size;
-    if (block->offer)
+    if (block->offer) {
         block->freed_ns = gs_now_ns();
+        gs_share_freed(pool->shared->share, block->offer, block->freed_ns);
+    }
 }
 
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
     gs_block_list_push(&pool->retiring, block);
-    if (pool->retiring.count >= EPOCH_BLOCKS || pool->retiring.bytes >= pool->shared->epoch_bytes)
+    if (__builtin_expect(pool->retiring.count >= EPOCH_BLOCKS ||
+                             pool->retiring.bytes >= pool->epoch_limit, 0)) {
         gs_pool_collect(pool);
-}
-
-static struct gs_stream_list *stream_list(struct gs_pool *pool, uint64_t key, bool make)
-{
-    struct gs_stream_list *stream = pool->streams, *empty = NULL;
-
-    for (; stream; stream = stream->next) {
-        if (stream->key == key)
-            return stream;
-        if (!stream->blocks.first)
-            empty = stream;
-    }
-    if (!make)
-        return NULL;
-    if (!empty) {
-        empty = calloc(1, sizeof *empty);
-        if (!empty)
-            return NULL;
-        empty->next = pool->streams;
-        pool->streams = empty;
-    }
-    empty->key = key;
-    return empty;
-}
-
-void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
-{
-    struct gs_stream_list *stream = stream_list(pool, stream_key, true);
-
-    /* A block that others may hold goes the long way: its next owner is not only a stream. */
-    if (!stream || block->offer ||
-        gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size)) {
-        gs_pool_retire(pool, block);
-        return;
-    }
-    gs_pool_unlive(pool, block);
-    gs_block_list_push(&stream->blocks, block);
-    if (stream->blocks.count > STREAM_LIST_BLOCKS ||
-        stream->blocks.bytes > pool->shared->epoch_bytes) {
-        list_join(&pool->retiring, &stream->blocks);
-        gs_pool_collect(pool);
+        pool->shared->activity(pool->shared->activity_arg);
     }
 }
 
-struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key)
+void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 {
-    struct gs_stream_list *stream = stream_list(pool, stream_key, false);
-    struct gs_bin_entry *entry;
-    struct gs_block *block;
-    bool small;
-    size_t need = gs_pool_round(pool, size, &small);
-
-    if (!stream || !stream->blocks.last)
-        return NULL;
-    entry = &stream->blocks.last->entry;
-    for (unsigned i = 0; entry && i < STREAM_COMPARED_MAX; i++, entry = entry->prev) {
-        block = (struct gs_block *)entry;
-        if (entry->size < need || entry->size > need + need / 8 ||
-            (block->chunk->small != NULL) != small)
-            continue;
-        gs_block_list_remove(&stream->blocks, block);
-        block->state = GS_BLOCK_LIVE;
-        block->size = size;
-        block->id = __atomic_add_fetch(&pool->shared->next_id, 1, __ATOMIC_RELAXED);
-        pool->live += entry->size;
-        return block;
-    }
-    return NULL;
-}
-
-void gs_pool_flush_streams(struct gs_pool *pool, uint64_t stream_key)
-{
-    for (struct gs_stream_list *stream = pool->streams; stream; stream = stream->next)
-        if (stream_key == 0 || stream->key == stream_key)
-            list_join(&pool->retiring, &stream->blocks);
+    block->state = GS_BLOCK_RETIRING;
+    gs_block_list_push(&pool->retiring, block);
 }
 
 void gs_pool_collect(struct gs_pool *pool)
 {
     close_epoch(pool);
-    while (pool->oldest && gs_fence_query(pool->shared->fences, &pool->events,
+    while (pool->oldest && !pool->leaving && gs_fence_query(pool->shared->fences, &pool->events,
                                           &pool->oldest->fence) == GS_OK)
         epoch_passed(pool, pop_oldest(pool));
 }
@@ -264,29 +208,49 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
     }
 }
 
-bool gs_pool_wait_oldest(struct gs_pool *pool)
+/* Back where it was taken from. */
+static void push_oldest(struct gs_pool *pool, struct gs_epoch *epoch)
 {
-    struct gs_epoch *epoch;
-    bool is_passed;
-
-    gs_pool_flush_streams(pool, 0);
-    close_epoch(pool);
-    if (!pool->oldest)
-        return false;
-    epoch = pop_oldest(pool); /* ours alone while the lock is let go */
-    gs_lock_release(&pool->lock);
-    gs_fence_wait(pool->shared->fences, &epoch->fence);
-    gs_lock_take(&pool->lock);
-    is_passed = gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK;
-    if (is_passed) {
-        epoch_passed(pool, epoch);
-        return true;
-    }
     epoch->next = pool->oldest;
     pool->oldest = epoch;
     if (!pool->newest)
         pool->newest = epoch;
+}
+
+bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
+{
+    struct gs_epoch *epoch;
+
+    close_epoch(pool);
+    if (!pool->oldest || pool->leaving)
+        return false;
+    epoch = pop_oldest(pool); /* ours alone while the lock is let go */
+    GS_COUNT(pool->counts.waits);
+    gs_latch_release(&pool->lock);
+    gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
+    gs_latch_take(&pool->lock);
+    if (pool->dead) { /* its events went with the context */
+        epoch->fence.event = NULL;
+        epoch_passed(pool, epoch);
+        return true;
+    }
+    if (!pool->leaving && gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
+        epoch_passed(pool, epoch);
+        return true;
+    }
+    push_oldest(pool, epoch);
+    pool->stalled = epoch;
+    GS_COUNT(pool->counts.late);
     return false;
+}
+
+bool gs_pool_behind(const struct gs_pool *pool)
+{
+    size_t behind = pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+    size_t most = pool->live / 100 * pool->shared->retiring_percent;
+
+    return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
+           (!pool->stalled || pool->oldest != pool->stalled);
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)

@@ -20,7 +20,7 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
     if (result == CUDA_SUCCESS)
         gs_core_context_gone(gs_core, ctx, context);
     else
-        gs_core_context_stays(gs_core, context);
+        gs_core_context_stays(gs_core, ctx, context);
     return result;
 }
 
@@ -50,7 +50,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
     if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
         gs_core_context_gone(gs_core, ctx, context);
     else
-        gs_core_context_stays(gs_core, context);
+        gs_core_context_stays(gs_core, ctx, context);
     return result;
 }
 
@@ -71,7 +71,7 @@ static CUresult primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool al
         (always_ends || !gs_core_primary_active(gs_core, dev)))
         gs_core_context_gone(gs_core, handle, context);
     else
-        gs_core_context_stays(gs_core, context);
+        gs_core_context_stays(gs_core, handle, context);
     return result;
 }
 

@@ -132,6 +132,8 @@ static bool start_core(const struct gs_config *config)
         .cache_limit = to_size(config->pool.cache_limit),
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
+        .retiring_percent = (unsigned)config->pool.retiring_limit,
+        .decay_ns = config->pool.decay,
         .log = {.line = core_line},
     };
     struct gs_driver driver;

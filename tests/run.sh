@@ -5,7 +5,7 @@
 #
 # Installs what is missing (root only for that), fetches cuda.h where there is none, then:
 #   1. the build with -Werror and all its tests;
-#   2. an ASan + UBSan build over the suites unit and preload;
+#   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror.
 # quick stops after the first. -D options go to each build's meson setup. The last line is
@@ -86,29 +86,22 @@ compile()
     return 1
 }
 
-# test_suites NAME FOLDER [SUITE…]: the tests of those suites, or all; counted from meson's log.
-test_suites()
+# run_tests NAME FOLDER [MESON-TEST-OPTION…]: all tests, or those that the options choose; counted
+# from meson's log.
+run_tests()
 {
     name=$1
     folder=$2
     shift 2
-    suites=
-    for suite in "$@"; do
-        if meson test -C "$folder" --no-rebuild --list --suite "$suite" 2>/dev/null |
-            grep -q ' / '; then
-            suites="$suites --suite $suite"
-        else
-            say "$name: no tests in the suite $suite yet"
-        fi
-    done
-    if [ $# -gt 0 ] && [ -z "$suites" ]; then
+    if ! meson test -C "$folder" --no-rebuild --list "$@" 2>/dev/null | grep -qv '^No '; then
+        say "$name: no tests yet${*:+ with $*}"
         return 0
     fi
     log=$folder/meson-logs/testlog.json
     rm -f "$log"
     status=0
-    # shellcheck disable=SC2086 # $suites is a list of words, empty for all
-    $runner meson test -C "$folder" --no-rebuild --print-errorlogs -t "$multiplier" $suites \
+    # shellcheck disable=SC2086 # $runner is a command, or nothing
+    $runner meson test -C "$folder" --no-rebuild --print-errorlogs -t "$multiplier" "$@" \
         </dev/null || status=$?
     if [ ! -e "$log" ]; then
         fail "$name: meson test wrote no log (status $status)"
@@ -134,7 +127,7 @@ bad_tests()
 {
     grep '"result": ' "$1" |
         grep -v -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' -e '"result": "SKIP"' |
-        sed 's/.*"name": "\([^"]*\)".*"result": "\([A-Z]*\)".*/\1 (\2)/' | paste -s -d ' ' -
+        sed 's/.*"name": "\([^"]*\)".*"result": "\([A-Z]*\)".*/\1 (\2)/' | paste -s -d ';' -
 }
 
 prepare()
@@ -149,10 +142,7 @@ prepare()
 main_build()
 {
     if compile 'build' "$build" -Dwerror=true "$@"; then
-        unlabelled=$(meson test -C "$build" --no-rebuild --list 2>/dev/null |
-            grep -v -e ' / ' -e '^ninja' -e '^INFO' | paste -s -d ',' -)
-        [ -z "$unlabelled" ] || say "without a suite, so in this build only: $unlabelled"
-        test_suites 'tests' "$build"
+        run_tests 'tests' "$build"
     fi
 }
 
@@ -163,11 +153,13 @@ asan_build()
     # The shim is preloaded, so ASan's library cannot come first; both are in the program anyway.
     ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1:detect_stack_use_after_return=1
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
-    export ASAN_OPTIONS UBSAN_OPTIONS
+    LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
+    export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
     multiplier=3
-    test_suites 'ASan tests' "$build-asan" unit preload
+    run_tests 'ASan tests' "$build-asan" \
+        --no-suite race --no-suite conformance --no-suite driver --no-suite bench
     multiplier=1
-    unset ASAN_OPTIONS UBSAN_OPTIONS
+    unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
 tsan_build()
@@ -181,7 +173,7 @@ tsan_build()
         runner="setarch $(uname -m) -R"
     fi
     multiplier=3
-    test_suites 'TSan tests' "$build-tsan" race
+    run_tests 'TSan tests' "$build-tsan" --suite race
     multiplier=1
     runner=
     unset TSAN_OPTIONS

@@ -41,8 +41,13 @@ else
     # The project's own programs carry a run path to the software driver. A folder with the real
     # driver alone comes before it and hides nothing else.
     driver=$build/real-driver
-    mkdir -p "$driver"
-    ln -sfn "$(system_libcuda)" "$driver/libcuda.so.1"
+    real=$(system_libcuda)
+    if [ "$(readlink "$driver/libcuda.so.1")" != "$real" ]; then
+        mkdir -p "$driver"
+        # Renamed into place: others may be starting right now.
+        ln -s "$real" "$driver/new.$$"
+        mv -f "$driver/new.$$" "$driver/libcuda.so.1"
+    fi
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$driver
 fi
 export LD_LIBRARY_PATH

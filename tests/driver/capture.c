@@ -260,7 +260,11 @@ CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph handle, const
             return CUDA_ERROR_INVALID_VALUE;
     }
     result = set_nodes(&queue->nodes, &queue->node_count, (struct sd_node *const *)after, count);
-    return result ? result : begin(queue, mode, graph, false);
+    if (!result)
+        result = begin(queue, mode, graph, false);
+    if (result)
+        sd_capture_leave(queue);
+    return result;
 }
 
 static void mark_before(const struct sd_node *node, bool *seen)

@@ -183,6 +183,36 @@ CUresult sd_ctx_destroy(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 
+CUresult sd_ctx_attach(CUcontext *pctx, unsigned flags)
+{
+    struct sd_context *context;
+    CUresult result = sd_current(&context);
+
+    if (result)
+        return result;
+    if (!pctx || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    context->attached++;
+    *pctx = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+/* The last detach destroys; only the context that is current may be detached. */
+CUresult sd_ctx_detach(CUcontext ctx)
+{
+    struct sd_context *context;
+    CUresult result = sd_current(&context);
+
+    if (result)
+        return result;
+    if ((CUcontext)context != ctx)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->attached)
+        return sd_ctx_destroy(ctx);
+    context->attached--;
+    return CUDA_SUCCESS;
+}
+
 CUresult sd_ctx_push_current(CUcontext ctx)
 {
     struct sd_context *context = sd_object_check(ctx, SD_CONTEXT);

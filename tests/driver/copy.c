@@ -50,10 +50,12 @@ bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint
 
 CUresult sd_copy_run(struct sd_context *context, const struct sd_work *work)
 {
-    return sd_move(NULL, work->copy.dst, work->copy.dst_host, work->copy.src, work->copy.src_host,
-                   work->copy.bytes)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (size_t row = 0; row <= work->copy.more_rows; row++)
+        if (!sd_move(NULL, work->copy.dst + row * work->copy.dst_pitch, work->copy.dst_host,
+                     work->copy.src + row * work->copy.src_pitch, work->copy.src_host,
+                     work->copy.bytes))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+    return CUDA_SUCCESS;
 }
 
 static void set_elements(char *dst, uint32_t value, unsigned width, size_t count)
@@ -68,9 +70,8 @@ static void set_elements(char *dst, uint32_t value, unsigned width, size_t count
     }
 }
 
-CUresult sd_set_run(struct sd_context *context, const struct sd_work *work)
+static bool set_row(const struct sd_work *work, uint64_t dst)
 {
-    uint64_t dst = work->set.dst;
     size_t left = work->set.count;
     const unsigned width = work->set.width;
 
@@ -82,15 +83,23 @@ CUresult sd_set_run(struct sd_context *context, const struct sd_work *work)
         set_elements((char *)dst, work->set.value, width, piece);
         sd_touch_end();
         if (!piece)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+            return false;
         dst += piece * width;
         left -= piece;
     }
+    return true;
+}
+
+CUresult sd_set_run(struct sd_context *context, const struct sd_work *work)
+{
+    for (size_t row = 0; row <= work->set.more_rows; row++)
+        if (!set_row(work, work->set.dst + row * work->set.pitch))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
     return CUDA_SUCCESS;
 }
 
 /* Host memory that the driver knows over the whole range. */
-static bool known_host(uint64_t address, size_t bytes)
+bool sd_known_host(uint64_t address, size_t bytes)
 {
     const struct sd_block *block = sd_block_find(address);
 
@@ -106,7 +115,7 @@ static CUresult wait_tail(struct sd_queue *queue)
 }
 
 /* A synchronous copy has no place in a capture. */
-static CUresult sync_allowed(const struct sd_queue *queue, bool async)
+CUresult sd_sync_allowed(const struct sd_queue *queue, bool async)
 {
     if (async)
         return CUDA_SUCCESS;
@@ -125,7 +134,7 @@ static CUresult host_to_device(struct sd_queue *queue, uint64_t dst, const void 
     void *staging = NULL;
     CUresult result;
 
-    work.copy.src_host = !known_host((uint64_t)src, bytes);
+    work.copy.src_host = !sd_known_host((uint64_t)src, bytes);
     if (work.copy.src_host && !queue->capture) {
         staging = malloc(bytes);
         if (!staging)
@@ -143,7 +152,7 @@ CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream
     CUresult result = sd_queue_get(stream, &queue);
 
     if (!result)
-        result = sync_allowed(queue, async);
+        result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
     if (!src || !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, false))
@@ -158,7 +167,7 @@ static CUresult device_to_host(struct sd_queue *queue, void *dst, uint64_t src, 
                            .copy = {.dst = (uint64_t)dst, .src = src, .bytes = bytes}};
     CUresult result;
 
-    work.copy.dst_host = !known_host((uint64_t)dst, bytes);
+    work.copy.dst_host = !sd_known_host((uint64_t)dst, bytes);
     result = sd_queue_do(queue, &work, NULL);
     if (result || queue->capture || (async && !work.copy.dst_host))
         return result;
@@ -171,7 +180,7 @@ CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream strea
     CUresult result = sd_queue_get(stream, &queue);
 
     if (!result)
-        result = sync_allowed(queue, async);
+        result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
     if (!dst || !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, false))
@@ -209,12 +218,12 @@ CUresult sd_memcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stre
         return sd_memcpy_dtoh((void *)dst, src, bytes, stream, async);
     result = sd_queue_get(stream, &queue);
     if (!result)
-        result = sync_allowed(queue, async);
+        result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
-    if (known_host(dst, bytes))
+    if (sd_known_host(dst, bytes))
         return host_to_device(queue, dst, (const void *)src, bytes, async);
-    if (known_host(src, bytes))
+    if (sd_known_host(src, bytes))
         return device_to_host(queue, (void *)dst, src, bytes, async);
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -241,16 +250,25 @@ CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUc
 
 CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream)
 {
-    const struct sd_work work = {
-        .kind = SD_SET, .set = {.dst = dst, .count = count, .value = value, .width = width}};
+    return sd_memset_2d(dst, 0, value, width, count, 1, stream);
+}
+
+CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
+                      size_t rows, CUstream stream)
+{
+    struct sd_work work = {.kind = SD_SET,
+                           .set = {.dst = dst, .count = count, .value = value, .width = width}};
     struct sd_queue *queue;
-    size_t bytes;
+    size_t row, bytes;
     CUresult result = sd_queue_get(stream, &queue);
 
-    if (result || !count)
+    if (result || !count || !rows)
         return result;
-    if (__builtin_mul_overflow(count, width, &bytes) || dst % width ||
-        !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, false))
+    if (__builtin_mul_overflow(count, width, &row) || (rows > 1 && pitch < row) ||
+        __builtin_mul_overflow(rows - 1, pitch, &bytes) || (dst | pitch) % width ||
+        !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, false))
         return CUDA_ERROR_INVALID_VALUE;
+    work.set.more_rows = rows - 1;
+    work.set.pitch = pitch;
     return sd_queue_do(queue, &work, NULL);
 }

@@ -1,63 +1,130 @@
 /*
- * Copies and fills of rectangles: row by row over copy.c.
+ * Copies of rows at a pitch, between linear device memory and the host; arrays are not here.
  */
 #include "internal.h"
 
-struct side {
-    uint64_t start;
+/* One end of the copy. */
+struct end {
+    uint64_t base; /* of the first byte copied */
+    size_t x;      /* where in its row that is */
     size_t pitch;
-    bool host;
+    bool device;
 };
 
-static bool side_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch, size_t x,
-                    size_t y, size_t width, struct side *ret)
+static CUresult end_find(struct end *end, CUmemorytype type, const void *host, CUdeviceptr device,
+                         size_t pitch, size_t x, size_t y)
 {
-    if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE &&
-        type != CU_MEMORYTYPE_UNIFIED)
-        return false;
-    ret->host = type == CU_MEMORYTYPE_HOST;
-    ret->pitch = pitch ? pitch : width;
-    ret->start = (ret->host ? (uint64_t)host : device) + y * ret->pitch + x;
-    return ret->start && x + width <= ret->pitch;
+    switch (type) {
+    case CU_MEMORYTYPE_HOST:
+        end->base = (uint64_t)host;
+        end->device = false;
+        break;
+    case CU_MEMORYTYPE_DEVICE:
+        end->base = device;
+        end->device = true;
+        break;
+    case CU_MEMORYTYPE_UNIFIED:
+        end->base = device;
+        end->device = sd_block_is_device(sd_block_find(device));
+        break;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    end->x = x;
+    end->pitch = pitch;
+    end->base += y * pitch + x;
+    return end->base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult copy_row(uint64_t dst, bool dst_host, uint64_t src, bool src_host, size_t width,
-                         CUstream stream, bool async)
+/* Bytes from the first to the last one touched; 0 when a row does not fit or the sum overflows. */
+static size_t extent(const struct end *end, size_t width, size_t rows)
 {
-    if (dst_host && src_host)
+    size_t bytes;
+
+    if (__builtin_add_overflow(end->x, width, &bytes) ||
+        ((rows > 1 || end->pitch) && end->pitch < bytes) ||
+        __builtin_mul_overflow(rows - 1, end->pitch, &bytes) ||
+        __builtin_add_overflow(bytes, width, &bytes))
+        return 0;
+    return bytes;
+}
+
+static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from, size_t width,
+                        size_t rows, bool async)
+{
+    struct sd_work work = {.kind = SD_COPY};
+    size_t to_bytes = extent(to, width, rows), from_bytes = extent(from, width, rows);
+    struct sd_context *context = queue->context;
+    void *staging = NULL;
+    CUresult result;
+
+    if (!to_bytes || !from_bytes ||
+        (to->device &&
+         !sd_block_range_ok(context, to->base, to_bytes, SD_ACCESS_WRITE, from->device)) ||
+        (from->device &&
+         !sd_block_range_ok(context, from->base, from_bytes, SD_ACCESS_READ, to->device)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (dst_host)
-        return sd_memcpy_dtoh((void *)dst, src, width, stream, async);
-    if (src_host)
-        return sd_memcpy_htod(dst, (const void *)src, width, stream, async);
-    return sd_memcpy_dtod(dst, src, width, stream);
+    work.copy.dst = to->base;
+    work.copy.src = from->base;
+    work.copy.bytes = width;
+    work.copy.dst_pitch = to->pitch;
+    work.copy.src_pitch = from->pitch;
+    work.copy.more_rows = rows - 1;
+    work.copy.dst_host = !to->device && !sd_known_host(to->base, to_bytes);
+    work.copy.src_host = !from->device && !sd_known_host(from->base, from_bytes);
+    if (work.copy.src_host && async && !queue->capture) {
+        staging = malloc(from_bytes);
+        if (!staging)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        memcpy(staging, (const void *)from->base, from_bytes);
+        work.copy.src = (uint64_t)staging;
+    }
+    result = sd_queue_do(queue, &work, staging);
+    if (result || queue->capture || (to->device && from->device) || (async && !work.copy.dst_host))
+        return result;
+    sd_op_wait(sd_queue_tail(queue));
+    return context->sticky;
 }
 
 CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
-    struct side dst, src;
-    CUresult result = CUDA_SUCCESS;
+    struct sd_queue *queue;
+    struct end to, from;
+    CUresult result = sd_queue_get(stream, &queue);
 
-    if (!copy ||
-        !side_of(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
-                 copy->dstXInBytes, copy->dstY, copy->WidthInBytes, &dst) ||
-        !side_of(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch,
-                 copy->srcXInBytes, copy->srcY, copy->WidthInBytes, &src))
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t row = 0; row < copy->Height && !result; row++)
-        result = copy_row(dst.start + row * dst.pitch, dst.host, src.start + row * src.pitch,
-                          src.host, copy->WidthInBytes, stream, async);
-    return result;
+    if (!result && !copy)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        result = sd_sync_allowed(queue, async);
+    if (result || !copy->WidthInBytes || !copy->Height)
+        return result;
+    result = end_find(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
+                      copy->dstXInBytes, copy->dstY);
+    if (!result)
+        result = end_find(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
+                          copy->srcPitch, copy->srcXInBytes, copy->srcY);
+    return result ? result : do_copy(queue, &to, &from, copy->WidthInBytes, copy->Height, async);
 }
 
-CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t columns,
-                      size_t rows, CUstream stream)
+CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async)
 {
-    CUresult result = CUDA_SUCCESS;
+    CUDA_MEMCPY2D wide;
 
-    if (rows > 1 && pitch < columns * width)
+    if (!copy)
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t row = 0; row < rows && !result; row++)
-        result = sd_memset(dst + row * pitch, value, width, columns, stream);
-    return result;
+    wide = (CUDA_MEMCPY2D){.srcXInBytes = copy->srcXInBytes,
+                           .srcY = copy->srcY,
+                           .srcMemoryType = copy->srcMemoryType,
+                           .srcHost = copy->srcHost,
+                           .srcDevice = copy->srcDevice,
+                           .srcPitch = copy->srcPitch,
+                           .dstXInBytes = copy->dstXInBytes,
+                           .dstY = copy->dstY,
+                           .dstMemoryType = copy->dstMemoryType,
+                           .dstHost = copy->dstHost,
+                           .dstDevice = copy->dstDevice,
+                           .dstPitch = copy->dstPitch,
+                           .WidthInBytes = copy->WidthInBytes,
+                           .Height = copy->Height};
+    return sd_memcpy_2d(&wide, stream, async);
 }

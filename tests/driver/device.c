@@ -5,18 +5,10 @@
 #include "internal.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 pthread_mutex_t sd_lock = PTHREAD_MUTEX_INITIALIZER;
 struct sd_device sd_devices[SD_MAX_DEVICES];
 int sd_device_count;
-
-static void refuse(const char *variable, const char *value, const char *wanted)
-{
-    fprintf(stderr, "software CUDA driver: %s: \"%s\" is not understood; it wants %s\n", variable,
-            value, wanted);
-    _exit(125);
-}
 
 static int devices_wanted(void)
 {
@@ -25,7 +17,7 @@ static int devices_wanted(void)
     long count = text ? strtol(text, &end, 10) : 2;
 
     if (text && (end == text || *end || count < 0 || count > SD_MAX_DEVICES))
-        refuse("SOFTCUDA_DEVICES", text, "a number from 0 to 16");
+        sd_refuse("SOFTCUDA_DEVICES", text, "a number from 0 to 16");
     return count;
 }
 
@@ -49,7 +41,7 @@ static size_t memory_wanted(void)
         end++;
     }
     if (end == text || *end || bytes > (1ull << 44) >> shift)
-        refuse("SOFTCUDA_MEMORY", text, "bytes, or a number with K, M or G, up to 16384G");
+        sd_refuse("SOFTCUDA_MEMORY", text, "bytes, or a number with K, M or G, up to 16384G");
     return bytes << shift;
 }
 

@@ -155,7 +155,8 @@ static bool rule_parse(const char *text, struct rule *rule)
     return true;
 }
 
-static void refuse(const char *variable, const char *value, const char *wanted)
+/* A setting that a test got wrong ends the program: run on, it would prove something else. */
+void sd_refuse(const char *variable, const char *value, const char *wanted)
 {
     fprintf(stderr, "software CUDA driver: %s: \"%s\" is not understood; it wants %s\n", variable,
             value, wanted);
@@ -169,14 +170,14 @@ static void load_rules(const char *text)
     for (char *p = copy ? strtok_r(copy, ",;", &save) : NULL; p; p = strtok_r(NULL, ",;", &save)) {
         struct rule rule;
         if (!rule_parse(p, &rule) || rule_add(&rule) < 0)
-            refuse("SOFTCUDA_FAULTS", p,
-                   "NAME:N:ERROR, NAME:N+:ERROR, NAME:*:ERROR, "
-                   "NAME:delay:USEC or NAME:kill:N, NAME a driver call");
+            sd_refuse("SOFTCUDA_FAULTS", p,
+                      "NAME:N:ERROR, NAME:N+:ERROR, NAME:*:ERROR, "
+                      "NAME:delay:USEC or NAME:kill:N, NAME a driver call");
     }
     free(copy);
 }
 
-int softcuda_without(const char *features)
+static int features_set(const char *features)
 {
     char *copy = strdup(features), *save = NULL;
     unsigned off = 0;
@@ -212,8 +213,9 @@ static void load_environment(void)
     const char *text = getenv("SOFTCUDA_WITHOUT");
 
     pthread_atfork(NULL, NULL, forked);
-    if (text && softcuda_without(text) < 0)
-        refuse("SOFTCUDA_WITHOUT", text, "a list of vmm, posix_fd, rdma, ctx_record_event, async");
+    if (text && features_set(text) < 0)
+        sd_refuse("SOFTCUDA_WITHOUT", text,
+                  "a list of vmm, posix_fd, rdma, ctx_record_event, async");
     text = getenv("SOFTCUDA_FAULTS");
     if (text)
         load_rules(text);
@@ -286,6 +288,12 @@ static int order(const char *name, enum action action, unsigned nth, unsigned lo
     strcpy(rule.name, name);
     pthread_once(&once, load_environment);
     return rule_add(&rule);
+}
+
+int softcuda_without(const char *features)
+{
+    pthread_once(&once, load_environment);
+    return features_set(features);
 }
 
 int softcuda_fail(const char *name, unsigned nth, CUresult error)

@@ -137,6 +137,8 @@ extern _Atomic unsigned long sd_call_counts[];
 CUresult sd_enter_slow(unsigned row);
 bool sd_feature(enum sd_feature feature);
 bool sd_row_hidden(unsigned row);
+/* Says on stderr what a variable should have been, and ends the process with status 125. */
+_Noreturn void sd_refuse(const char *variable, const char *value, const char *wanted);
 
 /* Every entry point passes here first: counted, and let through with CUDA_SUCCESS. */
 static inline CUresult sd_enter(unsigned row)
@@ -230,8 +232,9 @@ struct sd_context {
     struct sd_context *next; /* all there are */
     int device;
     bool primary;
-    bool active; /* false: a primary one that nobody retains */
-    unsigned retained;
+    bool active;       /* false: a primary one that nobody retains */
+    unsigned retained; /* a primary one: how often */
+    unsigned attached; /* a created one: uses beyond the first, of cuCtxAttach */
     unsigned flags;
     unsigned api_version;
     _Atomic uint32_t peers; /* devices enabled with cuCtxEnablePeerAccess; read by running work */
@@ -256,6 +259,8 @@ void sd_contexts_each(void (*fn)(struct sd_context *, void *), void *arg);
 CUresult sd_ctx_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api);
 CUresult sd_ctx_create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev);
 CUresult sd_ctx_destroy(CUcontext ctx);
+CUresult sd_ctx_attach(CUcontext *pctx, unsigned flags);
+CUresult sd_ctx_detach(CUcontext ctx);
 CUresult sd_ctx_push_current(CUcontext ctx);
 CUresult sd_ctx_pop_current(CUcontext *pctx);
 CUresult sd_ctx_set_current(CUcontext ctx);
@@ -303,12 +308,15 @@ struct sd_work {
             uint64_t dst, src;
             size_t bytes;
             bool dst_host, src_host; /* ordinary host memory, not in the table of segments */
+            size_t more_rows;        /* rows of `bytes` after the first, at these distances */
+            size_t dst_pitch, src_pitch;
         } copy;
         struct {
             uint64_t dst;
             uint64_t count;
             uint32_t value;
             uint8_t width; /* bytes an element: 1, 2 or 4 */
+            size_t more_rows, pitch;
         } set;
         struct {
             const struct sd_kernel *kernel;
@@ -815,9 +823,16 @@ CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream
 CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
                         size_t bytes, CUstream stream);
 CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream);
-CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
-CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t columns,
+CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
                       size_t rows, CUstream stream);
+/* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
+bool sd_known_host(uint64_t address, size_t bytes);
+CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);
+
+/* ---- copy2d.c ---- */
+
+CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
+CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async);
 /* A copy between memory that work may touch; copies what it can, false at a fault. */
 bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,
              bool src_host, size_t bytes);

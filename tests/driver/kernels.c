@@ -66,10 +66,16 @@ static void add_piece(uint32_t *words, uint64_t count, void *arg)
         __atomic_fetch_add(words, *(const uint32_t *)arg, __ATOMIC_RELAXED);
 }
 
+/* At most 10 s, as the kernels for real devices have it. */
+static void spin_for(uint64_t ns)
+{
+    sleep_until(sd_now() + (ns < 10000000000u ? ns : 10000000000u));
+}
+
 /* spin(ns) */
 static bool spin(const struct sd_context *context, const uint64_t *args)
 {
-    sleep_until(sd_now() + args[0]);
+    spin_for(args[0]);
     return true;
 }
 
@@ -84,20 +90,19 @@ static bool fill(const struct sd_context *context, const uint64_t *args)
 /* spin_fill(ptr, value, count, ns) */
 static bool spin_fill(const struct sd_context *context, const uint64_t *args)
 {
-    sleep_until(sd_now() + args[3]);
+    spin_for(args[3]);
     return fill(context, args);
 }
 
-/* scribble(ptr, count, ns): at least one round */
+/* scribble(ptr, count, ns): at least once, and still at the end */
 static bool scribble(const struct sd_context *context, const uint64_t *args)
 {
     uint64_t end = sd_now() + args[2], now;
-    uint32_t value = 0x5C81BB1Eu;
+    uint32_t value = 0xDEADBEEFu;
 
     do {
         if (!words_each(context, args[0], args[1], SD_ACCESS_WRITE, fill_piece, &value))
             return false;
-        value = value * 1664525u + 1013904223u;
         now = sd_now();
         sleep_until(now + 100000 < end ? now + 100000 : end);
     } while (now < end);

@@ -6,7 +6,8 @@
  * functions up with dlsym in libcuda.so.1, and by finding softcuda_version there learns that it
  * is not on a real driver; a test that only ever runs on this one may link with softcuda_dep.
  *
- * Environment, read by the first call of any entry point:
+ * Environment, read by the first call of any entry point and by cuInit; what cannot be understood
+ * ends the program with status 125 and a line on stderr:
  *
  *   SOFTCUDA_DEVICES=N        devices the machine has, 0 to 16; default 2
  *   SOFTCUDA_MEMORY=SIZE      memory of each device in bytes, or with K, M or G; default 1G
@@ -25,8 +26,17 @@
  *
  * NAME is the plain name (cuMemAlloc: every variant of it counts) or an exact symbol
  * (cuMemAlloc_v2). A rule counts calls from the moment it was made, the first is number 1.
- * A rule that cannot be read stops the program at its first call with a line on stderr: a test
- * whose fault never happens would prove nothing.
+ *
+ * What differs from a real device, and a test should know:
+ *
+ *   - device memory can be read and written by the host at the same address;
+ *   - work ends with its process: a killed process's kernels do not write on for a while;
+ *   - the limit and cuMemGetInfo count what this process made, not what others hold of it;
+ *   - kernels are those of kernels.c, chosen by the names in the PTX text; nothing is compiled;
+ *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
+ *     soft limit of the descriptor table where the hard one leaves room;
+ *   - no arrays, textures, IPC events, pool exports, multicast, libraries (cuLibrary*), green
+ *     contexts; the names are not found. A graph's nodes come from captures only.
  */
 #ifndef SOFTCUDA_H
 #define SOFTCUDA_H

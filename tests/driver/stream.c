@@ -309,7 +309,8 @@ CUresult sd_stream_wait_event(CUstream stream, CUevent handle, unsigned flags)
     if (!event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags)
-        return CUDA_ERROR_INVALID_VALUE;
+        return flags == CU_EVENT_WAIT_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED
+                                               : CUDA_ERROR_INVALID_VALUE;
     if (queue->capture || sd_capture_by_id(event->capture))
         return sd_capture_wait(queue, event);
     result = sd_capture_forbids_legacy(queue);

@@ -17,8 +17,8 @@ if not shutil.which(compiler):
 objects = []
 for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'resolve.c']:
     objects.append(f'{output}-{name}.o')
-    subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC', '-Wall', '-Wextra',
-                    '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden', *arguments, '-c',
+    subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC',
+                    '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden', *arguments, '-c',
                     f'{source}/{name}', '-o', objects[-1]], check=True)
 # gs_lookup_answer and gs_pin_answer are all that these three take from the rest of the library, and getauxval, which
 # no sanitizer intercepts, all that they take from libc.

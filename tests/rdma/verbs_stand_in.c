@@ -337,7 +337,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 
 /* The ABI of 2006, under the version that programs of then ask for. Nothing here works with it. */
 struct ibv_mr *stand_in_reg_mr_1_0(void *pd, void *addr, size_t length, int access);
-struct ibv_mr *stand_in_reg_mr_1_0(void *pd, void *addr, size_t length, int access)
+EXPORT struct ibv_mr *stand_in_reg_mr_1_0(void *pd, void *addr, size_t length, int access)
 {
     errno = EOPNOTSUPP;
     return NULL;

@@ -3,6 +3,9 @@
  */
 #include "softdriver.h"
 
+/* cuCtxAttach and cuCtxDetach still have to work. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 TestSuite(softdriver_memory, .init = sd_start, .timeout = 30);
 
 static CUstream stream_new(void)
@@ -259,4 +262,55 @@ Test(softdriver_memory, every_byte_of_an_odd_copy_arrives)
     OK(cuMemcpyDtoD(b + 8, a + 3, sizeof in));
     OK(cuMemcpyDtoH(out, b + 8, sizeof out));
     cr_assert_arr_eq(in, out, sizeof in);
+}
+
+Test(softdriver_memory, rows_at_a_pitch_are_copied_and_filled_and_nothing_between_them)
+{
+    unsigned char in[4 * 10], out[4 * 16];
+    CUDA_MEMCPY2D to = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = in,
+                        .srcPitch = 10,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstPitch = 16,
+                        .dstXInBytes = 2,
+                        .WidthInBytes = 10,
+                        .Height = 4};
+    CUdeviceptr ptr;
+
+    memset(in, 7, sizeof in);
+    OK(cuMemAlloc(&ptr, sizeof out));
+    OK(cuMemsetD2D8(ptr, 16, 1, 16, 4));
+    to.dstDevice = ptr;
+    OK(cuMemcpy2D(&to));
+    OK(cuMemcpyDtoH(out, ptr, sizeof out));
+    for (int i = 0; i < 4 * 16; i++)
+        cr_assert_eq(out[i], i % 16 >= 2 && i % 16 < 12 ? 7 : 1, "byte %d", i);
+    to.dstXInBytes = 7; /* the last row would end one byte behind the block */
+    GIVES(cuMemcpy2D(&to), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemsetD2D32(ptr, 16, 0, 4, 5), CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(softdriver_memory, memory_of_a_destroyed_context_is_gone)
+{
+    struct softcuda_census before, after;
+    CUdeviceptr small, large;
+    CUcontext context, attached;
+
+    softcuda_census(&before);
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&context, NULL, 0, 0));
+#else
+    OK(cuCtxCreate(&context, 0, 0));
+#endif
+    OK(cuCtxAttach(&attached, 0));
+    cr_assert_eq(attached, context);
+    OK(cuMemAlloc(&small, 512));
+    OK(cuMemAlloc(&large, 4 * MIB));
+    OK(cuCtxDetach(context));
+    OK(cuMemsetD8(small, 0, 1));
+    OK(cuCtxDetach(context));
+    GIVES(cuMemFree(small), CUDA_ERROR_INVALID_VALUE);
+    softcuda_census(&after);
+    cr_assert_eq(before.device_bytes, after.device_bytes);
+    cr_assert_eq(before.contexts, after.contexts);
 }

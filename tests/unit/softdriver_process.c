@@ -46,8 +46,11 @@ static int peer_run(const char *environment, const char *mode, char *ret_output,
     pid_t child;
 
     snprintf(text, sizeof text, "%s", environment);
-    for (char *p = strtok_r(text, " ", &save); p; p = strtok_r(NULL, " ", &save))
-        putenv(strdup(p));
+    for (char *p = strtok_r(text, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(p, '=');
+        *value++ = 0;
+        setenv(p, value, 1);
+    }
     cr_assert_eq(pipe(ends), 0);
     child = peer_start(mode, -1, ends[1]);
     close(ends[1]);

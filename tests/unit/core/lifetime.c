@@ -67,7 +67,7 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     detached = gs_core_context_detach(f.core, f.context);
     /* Meanwhile the handle means a new record. */
     MUST(gs_core_alloc(f.core, 1000, &b));
-    gs_core_context_stays(f.core, detached);
+    gs_core_context_stays(f.core, f.context, detached);
     MUST(gs_core_free(f.core, a));
     MUST(gs_core_free(f.core, b));
     fixture_end(&f);
@@ -122,7 +122,7 @@ Test(lifetime, the_ladder_has_a_rung_without_rdma)
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 4096, &address));
     MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(context->pool.device->rung, GS_RUNG_FD);
+    cr_assert_eq(context->pools[0]->device->rung, GS_RUNG_FD);
     fixture_end(&f);
     softcuda_without("");
 }

@@ -1,0 +1,109 @@
+#!/bin/sh
+# Instructions of one warm allocation and its free on the software driver, by callgrind:
+#
+#   sh tests/bench/instructions.sh [shim|native]
+#
+# shim by default. Each kind of pair runs at two lengths and the difference is printed: what the
+# start costs drops out, and the figure is the same each time. First the thread that calls, and
+# where its instructions are; then all threads together, which varies a little.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
+
+build=$(build_folder)
+mode=${1:-shim}
+short=1600
+long=6400
+
+case $mode in
+    shim | native) ;;
+    *) die 'usage: sh tests/bench/instructions.sh [shim|native]' ;;
+esac
+if ! have valgrind; then
+    say 'skipped: valgrind is not installed'
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# count NAME PAIRS ARGS…: callgrind's files are NAME-01 for the calling thread, NAME-02…
+count()
+{
+    name=$1 pairs=$2
+    shift 2
+    sh "$root/tests/with.sh" "$mode" --software valgrind -q --tool=callgrind \
+        --separate-threads=yes --callgrind-out-file="$work/$name" \
+        "$build/tests/bench/pair" --warmup 500 --pairs "$pairs" "$@" >"$work/log" 2>&1 || {
+        cat "$work/log" >&2
+        die "pair $* failed under callgrind"
+    }
+    [ -s "$work/$name-01" ] || die "callgrind counted nothing for pair $*"
+}
+
+# where FILE: "instructions where" for each place of the profile.
+where()
+{
+    awk '
+        # "(id) name" where an object appears first, "(id)" later.
+        function object(text,    id) {
+            id = text
+            sub(/\).*/, "", id)
+            if (text ~ /\) ./) {
+                sub(/^[^)]*\) /, "", text)
+                names[id] = text
+            }
+            return id
+        }
+        /^ob=/ { current = object(substr($0, 4)); next }
+        /^cob=/ { object(substr($0, 5)); next }
+        # The next line is the cost of what was called, counted where it is spent.
+        /^calls=/ { getline; next }
+        /^[-+*0-9]/ { spent[current] += $2 }
+        END {
+            for (id in spent) {
+                place = "libc and loader"
+                if (names[id] ~ /libgpushim/) place = "shim"
+                else if (names[id] ~ /libcuda/) place = "driver"
+                else if (names[id] ~ /\/pair$/) place = "program"
+                sum[place] += spent[id]
+            }
+            for (place in sum) print sum[place], place
+        }' "$1"
+}
+
+totals()
+{
+    awk '/^totals:/ { sum += $2 } END { printf "%d\n", sum }' "$@"
+}
+
+# pair NAME ARGS…
+pair()
+{
+    title=$1
+    shift
+    count short "$short" "$@"
+    count long "$long" "$@"
+    where "$work/short-01" | sed 's/^/short /' >"$work/places"
+    where "$work/long-01" | sed 's/^/long /' >>"$work/places"
+    all=$(($(totals "$work"/long-*) - $(totals "$work"/short-*)))
+    awk -v title="$title" -v pairs=$((long - short)) -v all="$all" '
+        { count = $2; way = $1; $1 = $2 = ""; sub(/^ +/, "")
+          more[$0] += way == "long" ? count : -count
+          total += way == "long" ? count : -count }
+        END {
+            printf "%s: %.1f instructions a pair (", title, total / pairs
+            split("shim|driver|program|libc and loader", order, "|")
+            for (i = 1; i <= 4; i++)
+                printf("%s%s %.1f", (i > 1 ? ", " : ""), order[i], more[order[i]] / pairs)
+            printf "), all threads %.1f\n", all / pairs
+            if (total <= 0) exit 1
+        }' "$work/places" || die "$title: the longer run took no more instructions"
+    rm -f "$work"/short* "$work"/long*
+}
+
+say "one warm pair, $mode, on the software driver:"
+pair '64 KiB' --size 64K
+pair '64 KiB, stream-ordered' --size 64K --async
+pair '256 MiB' --size 256M

@@ -1,0 +1,214 @@
+/*
+ * What sharing costs: one process allocates and makes handles, a second one opens and closes them.
+ */
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N]";
+
+/* What the exporter asks of the opener, followed by `handles` handles. */
+struct request {
+    uint64_t handles;
+    uint64_t rounds; /* open and close the first one that often more, once it has been opened */
+};
+
+/* Nanoseconds; the medians and sums are over what was asked for. */
+struct answer {
+    CUresult result; /* of the call that failed first */
+    uint64_t first_open, first_close;
+    uint64_t round;               /* an open and its close, median */
+    uint64_t open_all, close_all; /* of all handles, one after the other */
+};
+
+/* ---- the opener ---- */
+
+static CUresult open_handle(CUdeviceptr *ret_block, const CUipcMemHandle *handle)
+{
+    return cuIpcOpenMemHandle(ret_block, *handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+static CUresult open_first(const CUipcMemHandle *handle, struct answer *answer)
+{
+    CUdeviceptr block;
+    uint64_t began = bench_now();
+    CUresult result = open_handle(&block, handle);
+    uint64_t opened = bench_now();
+
+    if (result == CUDA_SUCCESS)
+        result = cuIpcCloseMemHandle(block);
+    answer->first_open = opened - began;
+    answer->first_close = bench_now() - opened;
+    return result;
+}
+
+static CUresult open_again(const CUipcMemHandle *handle, uint64_t rounds, struct answer *answer)
+{
+    uint64_t *ns = bench_array(rounds, sizeof *ns);
+    CUresult result = CUDA_SUCCESS;
+    CUdeviceptr block;
+
+    for (uint64_t i = 0; i < rounds && result == CUDA_SUCCESS; i++) {
+        uint64_t began = bench_now();
+        result = open_handle(&block, handle);
+        if (result == CUDA_SUCCESS)
+            result = cuIpcCloseMemHandle(block);
+        ns[i] = bench_now() - began;
+    }
+    answer->round = bench_median(ns, rounds);
+    free(ns);
+    return result;
+}
+
+static CUresult open_all(const CUipcMemHandle *handles, uint64_t count, struct answer *answer)
+{
+    CUdeviceptr *blocks = bench_array(count, sizeof *blocks);
+    CUresult result = CUDA_SUCCESS;
+    uint64_t opened = 0, began = bench_now();
+
+    while (opened < count && result == CUDA_SUCCESS) {
+        result = open_handle(&blocks[opened], &handles[opened]);
+        opened += result == CUDA_SUCCESS;
+    }
+    answer->open_all = bench_now() - began;
+    began = bench_now();
+    for (uint64_t i = 0; i < opened; i++) {
+        CUresult closed = cuIpcCloseMemHandle(blocks[i]);
+        if (result == CUDA_SUCCESS)
+            result = closed;
+    }
+    answer->close_all = bench_now() - began;
+    free(blocks);
+    return result;
+}
+
+static int opener(void)
+{
+    struct request request;
+
+    bench_start();
+    for (;;) {
+        struct answer answer = {0};
+        bench_receive(BENCH_SOCKET, &request, sizeof request);
+        if (request.handles == 0)
+            return 0;
+        CUipcMemHandle *handles = bench_array(request.handles, sizeof *handles);
+        bench_receive(BENCH_SOCKET, handles, request.handles * sizeof *handles);
+        if (request.rounds) {
+            answer.result = open_first(handles, &answer);
+            if (answer.result == CUDA_SUCCESS)
+                answer.result = open_again(handles, request.rounds, &answer);
+        } else {
+            answer.result = open_all(handles, request.handles, &answer);
+        }
+        free(handles);
+        bench_send(BENCH_SOCKET, &answer, sizeof answer);
+    }
+}
+
+/* ---- the exporter ---- */
+
+static struct answer ask(int socket, const CUipcMemHandle *handles, uint64_t count, uint64_t rounds)
+{
+    struct request request = {count, rounds};
+    struct answer answer;
+
+    bench_send(socket, &request, sizeof request);
+    bench_send(socket, handles, count * sizeof *handles);
+    bench_receive(socket, &answer, sizeof answer);
+    if (answer.result != CUDA_SUCCESS)
+        bench_die("the second process cannot open or close: %s", bench_error(answer.result));
+    return answer;
+}
+
+struct measured {
+    uint64_t get_first, get_hundred;
+    struct answer one, many;
+    uint64_t share_all;
+};
+
+static void one_block(int socket, uint64_t size, uint64_t rounds, struct measured *measured)
+{
+    uint64_t *ns = bench_array(rounds, sizeof *ns);
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+
+    MUST(cuMemAlloc(&block, size));
+    uint64_t began = bench_now();
+    MUST(cuIpcGetMemHandle(&handle, block));
+    measured->get_first = bench_now() - began;
+    /* A hundred at a time: one is shorter than the clock's own time. */
+    for (uint64_t i = 0; i < rounds; i++) {
+        began = bench_now();
+        for (int j = 0; j < 100; j++)
+            MUST(cuIpcGetMemHandle(&handle, block));
+        ns[i] = bench_now() - began;
+    }
+    measured->get_hundred = bench_median(ns, rounds);
+    measured->one = ask(socket, &handle, 1, rounds);
+    MUST(cuMemFree(block));
+    free(ns);
+}
+
+static void many_blocks(int socket, uint64_t size, uint64_t count, struct measured *measured)
+{
+    CUipcMemHandle *handles = bench_array(count, sizeof *handles);
+    CUdeviceptr *blocks = bench_array(count, sizeof *blocks);
+
+    for (uint64_t i = 0; i < count; i++)
+        MUST(cuMemAlloc(&blocks[i], size));
+    uint64_t began = bench_now();
+    for (uint64_t i = 0; i < count; i++)
+        MUST(cuIpcGetMemHandle(&handles[i], blocks[i]));
+    measured->share_all = bench_now() - began;
+    measured->many = ask(socket, handles, count, 0);
+    for (uint64_t i = 0; i < count; i++)
+        MUST(cuMemFree(blocks[i]));
+    free(handles);
+    free(blocks);
+}
+
+static void print(const struct measured *measured, uint64_t size, uint64_t blocks)
+{
+    double each = 1000 * (double)blocks;
+
+    json_begin("ipc");
+    json_count("size", size);
+    json_count("blocks", blocks);
+    json_number("get_handle_first_us", (double)measured->get_first / 1000);
+    json_number("get_handle_again_ns", (double)measured->get_hundred / 100);
+    json_number("open_first_us", (double)measured->one.first_open / 1000);
+    json_number("close_first_us", (double)measured->one.first_close / 1000);
+    json_number("reopen_close_us", (double)measured->one.round / 1000);
+    json_number("share_each_us", (double)measured->share_all / each);
+    json_number("open_each_us", (double)measured->many.open_all / each);
+    json_number("close_each_us", (double)measured->many.close_all / each);
+    json_end();
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const arguments[] = {"--opener", NULL};
+    uint64_t size = 2 << 20, blocks = 1000, rounds = 101;
+    const struct bench_option options[] = {{"size", BENCH_NUMBER, &size},
+                                           {"blocks", BENCH_NUMBER, &blocks},
+                                           {"rounds", BENCH_NUMBER, &rounds},
+                                           {NULL}};
+    struct measured measured = {0};
+    struct request end = {0};
+    pid_t pid;
+
+    if (argc == 2 && strcmp(argv[1], "--opener") == 0)
+        return opener();
+    if (bench_options(argv, options, usage) || blocks == 0 || rounds == 0)
+        bench_die("nothing to do\nusage: %s", usage);
+    bench_start();
+    int socket = bench_spawn_self(arguments, true, &pid);
+    one_block(socket, size, rounds, &measured);
+    many_blocks(socket, size, blocks, &measured);
+    bench_send(socket, &end, sizeof end);
+    bench_wait(pid, socket);
+    print(&measured, size, blocks);
+    return 0;
+}

@@ -1,0 +1,342 @@
+/*
+ * What the shim costs where it has nothing to do: hooked calls on memory that is not its own, the
+ * first CUDA calls of a process, and processes that never use CUDA.
+ *
+ * Run under the shim (LD_PRELOAD) it measures each thing in second processes with it and without
+ * it, in turns; run without, it gives the native figures and null for the shim's. Instructions are
+ * those of the calling thread, single-stepped from outside; null where the system does not permit
+ * tracing. --whole counts those of whole programs too, which takes half a minute.
+ */
+#include "bench.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SELF          "/proc/self/exe"
+#define NOT_PERMITTED 77
+#define STEP_LIMIT    30000000 /* about a minute */
+
+static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
+
+/* ---- in the second process ---- */
+
+struct foreign {
+    CUdeviceptr managed[2];
+    void *host, *libc;
+};
+
+static bool get_attribute(struct foreign *foreign, int round)
+{
+    CUmemorytype type;
+
+    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                 (CUdeviceptr)foreign->host) == CUDA_SUCCESS;
+}
+
+static bool get_range(struct foreign *foreign, int round)
+{
+    CUdeviceptr base;
+    size_t size;
+
+    return cuMemGetAddressRange(&base, &size, foreign->managed[1]) == CUDA_SUCCESS;
+}
+
+static bool free_managed(struct foreign *foreign, int round)
+{
+    return cuMemFree(foreign->managed[round]) == CUDA_SUCCESS;
+}
+
+static bool find_symbol(struct foreign *foreign, int round)
+{
+    const char *volatile name = "getenv";
+
+    return dlsym(foreign->libc, name) != NULL;
+}
+
+static const struct {
+    const char *name;
+    bool (*call)(struct foreign *foreign, int round);
+} calls[] = {
+    {"pointer_attribute", get_attribute},
+    {"address_range", get_range},
+    {"free", free_managed},
+    {"dlsym", find_symbol},
+};
+#define CALLS (sizeof calls / sizeof *calls)
+
+/* The call once to bind and load what it needs, and once more between the two signals. */
+static int step_call(const char *name)
+{
+    struct foreign foreign;
+    size_t which = 0;
+
+    while (which < CALLS && strcmp(calls[which].name, name) != 0)
+        which++;
+    if (which == CALLS)
+        bench_die("there is no call %s", name);
+    bench_start();
+    foreign.libc = dlopen("libc.so.6", RTLD_NOW);
+    MUST(cuMemAllocHost(&foreign.host, 4096));
+    for (int i = 0; i < 2; i++)
+        MUST(cuMemAllocManaged(&foreign.managed[i], 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    bool worked = calls[which].call(&foreign, 0);
+    raise(SIGUSR1);
+    worked &= calls[which].call(&foreign, 1);
+    raise(SIGUSR2);
+    if (!worked)
+        bench_die("the call %s failed", name);
+    return 0;
+}
+
+/* Nanoseconds from the first call until the end of cuInit, of the context's start, and of the first
+ * allocation. */
+struct starts {
+    uint64_t init, context, alloc;
+};
+
+static struct starts start_cuda(void)
+{
+    struct starts starts;
+    CUcontext context;
+    CUdeviceptr block;
+    uint64_t began = bench_now();
+
+    MUST(cuInit(0));
+    starts.init = bench_now() - began;
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
+    starts.context = bench_now() - began;
+    MUST(cuMemAlloc(&block, 1 << 20));
+    starts.alloc = bench_now() - began;
+    return starts;
+}
+
+static int second_process(char **argv)
+{
+    if (strcmp(argv[1], "--call") == 0)
+        return step_call(argv[2]);
+    if (strcmp(argv[1], "--step-start") == 0) {
+        raise(SIGUSR1);
+        start_cuda();
+        raise(SIGUSR2);
+        return 0;
+    }
+    struct starts starts = start_cuda();
+    bench_send(BENCH_SOCKET, &starts, sizeof starts);
+    return 0;
+}
+
+/* ---- instructions ---- */
+
+__attribute__((noreturn)) static void exec_traced(const char *path, char **argv, char **env)
+{
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+        _exit(NOT_PERMITTED);
+    execve(path, argv, env);
+    _exit(1);
+}
+
+static int wait_stop(pid_t pid)
+{
+    int status;
+
+    if (waitpid(pid, &status, 0) != pid)
+        bench_die("waitpid: %s", strerror(errno));
+    return status;
+}
+
+/*
+ * Instructions of the program between its SIGUSR1 and SIGUSR2, or all of them. -1 where tracing is
+ * not permitted or it takes more than STEP_LIMIT.
+ */
+static long instructions(const char *path, char **argv, bool preload, bool all)
+{
+    char **env = preload ? environ : bench_environment_without_preload();
+    long steps = 0;
+    bool counting = all;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        exec_traced(path, argv, env);
+    if (pid < 0)
+        bench_die("fork: %s", strerror(errno));
+    int status = wait_stop(pid);
+    while (WIFSTOPPED(status) && steps < STEP_LIMIT) {
+        int signal = WSTOPSIG(status), forward = 0;
+        if (signal == SIGUSR1 || signal == SIGUSR2)
+            counting = signal == SIGUSR1;
+        else if (signal != SIGTRAP)
+            forward = signal;
+        steps += counting;
+        if (ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, (long)forward) != 0)
+            bench_die("ptrace: %s", strerror(errno));
+        status = wait_stop(pid);
+    }
+    if (env != environ)
+        free(env);
+    if (WIFSTOPPED(status)) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        return -1;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_PERMITTED)
+        return -1;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        bench_die("the traced process '%s %s' failed", argv[0], argv[1] ? argv[1] : "");
+    return steps;
+}
+
+/* ---- the figures: NAME_native, NAME_shim, NAME_more ---- */
+
+static void print_pair(const char *name, bool known, double native, bool shim_known, double shim)
+{
+    static const char *const suffixes[] = {"native", "shim", "more"};
+    const double values[] = {native, shim, shim - native};
+    const bool there[] = {known, shim_known, known && shim_known};
+    char key[96];
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "%s_%s", name, suffixes[i]);
+        if (there[i])
+            json_number(key, values[i]);
+        else
+            json_null(key);
+    }
+}
+
+static void print_instructions(const char *name, const char *path, char **argv, bool preloaded,
+                               bool all)
+{
+    char key[64];
+    long native = instructions(path, argv, false, all);
+    long shim = preloaded ? instructions(path, argv, true, all) : -1;
+
+    snprintf(key, sizeof key, "%s_instructions", name);
+    print_pair(key, native >= 0, (double)native, shim >= 0, (double)shim);
+}
+
+static void print_calls(bool preloaded)
+{
+    for (size_t i = 0; i < CALLS; i++) {
+        char *argv[] = {program_invocation_name, (char *)"--call", (char *)(uintptr_t)calls[i].name,
+                        NULL};
+        print_instructions(calls[i].name, SELF, argv, preloaded, false);
+    }
+}
+
+static struct starts start_once(bool preload)
+{
+    static const char *const arguments[] = {"--start", NULL};
+    struct starts starts;
+    pid_t pid;
+    int socket = bench_spawn_self(arguments, preload, &pid);
+
+    bench_receive(socket, &starts, sizeof starts);
+    bench_wait(pid, socket);
+    return starts;
+}
+
+static void print_starts(uint64_t runs, bool preloaded)
+{
+    static const char *const names[] = {"init_us", "context_us", "first_alloc_us"};
+    uint64_t *ns[2][3];
+
+    for (int how = 0; how < 2; how++)
+        for (int what = 0; what < 3; what++)
+            ns[how][what] = bench_array(runs, sizeof **ns);
+    for (uint64_t i = 0; i < runs; i++)
+        for (int how = 0; how <= preloaded; how++) {
+            struct starts starts = start_once(how == 1);
+            ns[how][0][i] = starts.init;
+            ns[how][1][i] = starts.context;
+            ns[how][2][i] = starts.alloc;
+        }
+    for (int what = 0; what < 3; what++) {
+        print_pair(names[what], true, (double)bench_median(ns[0][what], runs) / 1000, preloaded,
+                   (double)bench_median(ns[1][what], runs) / 1000);
+        free(ns[0][what]);
+        free(ns[1][what]);
+    }
+}
+
+static uint64_t time_process(char **argv, char **env)
+{
+    uint64_t began = bench_now();
+    int status;
+    pid_t pid;
+
+    errno = posix_spawn(&pid, argv[0], NULL, NULL, argv, env);
+    if (errno)
+        bench_die("cannot run %s: %s", argv[0], strerror(errno));
+    if (waitpid(pid, &status, 0) != pid || status != 0)
+        bench_die("%s failed", argv[0]);
+    return bench_now() - began;
+}
+
+static char *true_program(void)
+{
+    return (char *)(access("/bin/true", X_OK) == 0 ? "/bin/true" : "/usr/bin/true");
+}
+
+static void print_true(uint64_t runs, bool preloaded)
+{
+    char *argv[] = {true_program(), NULL};
+    char **without = bench_environment_without_preload();
+    uint64_t *native = bench_array(runs, sizeof *native), *shim = bench_array(runs, sizeof *shim);
+
+    for (uint64_t i = 0; i < runs; i++) {
+        native[i] = time_process(argv, without);
+        if (preloaded)
+            shim[i] = time_process(argv, environ);
+    }
+    print_pair("true_us", true, (double)bench_median(native, runs) / 1000, preloaded,
+               (double)bench_median(shim, runs) / 1000);
+    free(native);
+    free(shim);
+    free(without);
+}
+
+/* The first calls on the software driver alone: a real cuInit is too long to be stepped. */
+static void print_whole(bool preloaded)
+{
+    char *start[] = {program_invocation_name, (char *)"--step-start", NULL};
+    char *nothing[] = {true_program(), NULL};
+
+    if (bench_software_driver())
+        print_instructions("start", SELF, start, preloaded, false);
+    print_instructions("true", nothing[0], nothing, preloaded, true);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t runs = 200, starts = 11;
+    bool whole = false, preloaded = bench_under_shim();
+    const struct bench_option options[] = {{"runs", BENCH_NUMBER, &runs},
+                                           {"starts", BENCH_NUMBER, &starts},
+                                           {"whole", BENCH_FLAG, &whole},
+                                           {NULL}};
+
+    if (argc > 1 && (strcmp(argv[1], "--call") == 0 || strcmp(argv[1], "--start") == 0 ||
+                     strcmp(argv[1], "--step-start") == 0))
+        return second_process(argv);
+    if (bench_options(argv, options, usage) || runs == 0 || starts == 0)
+        bench_die("nothing to do\nusage: %s", usage);
+    json_begin("overhead");
+    json_count("runs", runs);
+    json_count("starts", starts);
+    print_calls(preloaded);
+    print_starts(starts, preloaded);
+    print_true(runs, preloaded);
+    if (whole)
+        print_whole(preloaded);
+    json_end();
+    return 0;
+}

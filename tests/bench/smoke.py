@@ -1,0 +1,197 @@
+"""A measuring program works on the software driver: its line is JSON with what it promises, and
+what does not depend on time is right. No time decides anything.
+
+usage: smoke.py CASE     (the build folder is GPUSHIM_BUILD)
+"""
+import json
+import lzma
+import math
+import os
+import pathlib
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ['GPUSHIM_BUILD'])
+MIB = 1 << 20
+
+# 1 MiB and 3 MiB live at once with 512 bytes: 2 + 4 + 2 MiB of a device. The last two stay.
+TRACE = f'''0 a {MIB} 7f0000000000
+10 a 512 7f0000100000
+20 a {3 * MIB} 7f0000200000
+30 f 0 7f0000000000
+40 a 1000 7f0000000000
+50 f 0 7f0000100000
+'''
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f'failed: {what}')
+
+
+def run(mode, name, *arguments):
+    return subprocess.run(['sh', str(HERE.parent / 'with.sh'), mode, '--software',
+                           str(BUILD / 'tests' / 'bench' / name), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+
+
+def measure(mode, name, *arguments):
+    """The one line of a run that must work."""
+    done = run(mode, name, *arguments)
+    print(done.stdout, done.stderr, sep='', end='')
+    check(done.returncode == 0, f'{name} ended with {done.returncode}')
+    check(done.stdout.count('\n') == 1, 'one line is printed')
+    line = json.loads(done.stdout)
+    check(line['bench'] == name and line['driver'] == 'software', 'the line names its program')
+    check(line['shim'] == (mode == 'shim'), 'the line says whether the shim is there')
+    return line
+
+
+def refused(status, said, name, *arguments):
+    done = run('native', name, *arguments)
+    check(done.returncode == status, f'{name} {arguments} ended with {done.returncode}')
+    check(done.stdout == '' and said in done.stderr, f'{name} {arguments} said: {done.stderr}')
+
+
+def positive(line, *keys):
+    for key in keys:
+        value = line[key]
+        check(isinstance(value, (int, float)) and math.isfinite(value) and value > 0,
+              f'{key} is {value}')
+
+
+def pair():
+    for more in ((), ('--async',), ('--threads', 3, '--live', 20), ('--size', '256M')):
+        line = measure('native', 'pair', '--pairs', 64, '--warmup', 1, *more)
+        positive(line, 'ns_per_pair', 'ns_per_pair_mean', 'pairs_per_second')
+        check(line['calls'] == 2 * 64 * line['threads'], 'calls')
+        check(line['async'] == ('--async' in more), 'async')
+    check(line['size'] == 256 * MIB, 'a size with a suffix')
+    for bad in (('--pairs', '0'), ('--threads', '0')):
+        refused(1, 'usage: pair', 'pair', *bad)
+    for bad in (('--size', '12X'), ('--size', '99999999999G'), ('--size', '-1'), ('--size',),
+                ('--nothing',), ('--size', '')):
+        refused(2, 'usage: pair', 'pair', *bad)
+    refused(1, 'CUDA_ERROR_INVALID_VALUE', 'pair', '--size', '0')
+
+
+def replay_is_right(line, calls):
+    positive(line, 'ns_per_call', 'ns_per_call_first', 'reserved_peak', 'ratio')
+    check(line['calls'] == calls and line['driver_calls'] == calls, 'calls')
+    check(line['live_peak'] <= line['reserved_peak'], 'what is live is held')
+
+
+def holder_takes_the_rest(folder):
+    """The process that takes a real device's memory, by itself: all of 100 MiB but 30."""
+    report = pathlib.Path(folder, 'report')
+    ours, theirs = socket.socketpair()
+    holder = subprocess.Popen(
+        ['sh', str(HERE.parent / 'with.sh'), 'native', '--software',
+         str(BUILD / 'tests' / 'bench' / 'replay'), '--hold'], stdin=subprocess.DEVNULL,
+        env=dict(os.environ, SOFTCUDA_MEMORY='100M', SOFTCUDA_REPORT=str(report)),
+        close_fds=False, preexec_fn=lambda: os.dup2(theirs.fileno(), 3))
+    theirs.close()
+    ours.settimeout(60)
+    ours.sendall(struct.pack('=Q', 30 * MIB))
+    check(ours.recv(1) == b'\0', 'the holder says that it is done')
+    ours.close()
+    check(holder.wait(60) == 0, f'the holder ended with {holder.returncode}')
+    held = int(report.read_text().split('device_bytes ')[1].split()[0])
+    check(held == 70 * MIB, f'it held {held} bytes')
+
+
+def replay():
+    with tempfile.TemporaryDirectory() as folder:
+        plain, packed = pathlib.Path(folder, 'small.trace'), pathlib.Path(folder, 'small.trace.xz')
+        plain.write_text(TRACE)
+        packed.write_bytes(lzma.compress(TRACE.encode()))
+        for path, more in ((plain, ()), (packed, ('--timing',)), (packed, ('--async',)),
+                           (plain, ('--idle', 5))):
+            line = measure('native', 'replay', path, '--loops', 2, *more)
+            check(line['failed'] == 0, 'nothing failed')
+            check(line['calls'] == 6 and line['trace'] == path.name, 'the trace')
+            check(line['live_peak'] == 4 * MIB + 512, 'live_peak')
+            check(line['live_peak_rounded'] == 8 * MIB, 'live_peak_rounded')
+            if '--async' not in more:
+                replay_is_right(line, 6)
+        check(line['live_end'] == 3 * MIB + 1000, 'what is never freed')
+        check(line['reserved_idle'] >= line['live_end'], 'reserved_idle')
+
+        fits = measure('native', 'replay', plain, '--limit', '1x')
+        check(fits['limit'] == 8 * MIB and fits['failed'] == 0, 'it fits what it needs')
+        tight = measure('native', 'replay', plain, '--limit', '6M', '--loops', 1)
+        check(tight['failed'] == 2, 'the 3 MiB fail in both processes when 6 MiB is all there is')
+
+        damaged = bytearray(packed.read_bytes())
+        damaged[len(damaged) // 2] ^= 0xff
+        packed.write_bytes(damaged)
+        refused(1, 'damaged', 'replay', packed)
+        packed.write_bytes(lzma.compress(TRACE.encode())[:-20])
+        refused(1, 'damaged', 'replay', packed)
+        for text, said in (('', 'empty'), ('0 a 1\n', 'line 1'), ('0 x 1 7f\n', 'line 1'),
+                           ('0 f 0 7f\n', 'not live'), ('0 a 0 7f\n', 'size'),
+                           ('0 a 1 7f\n1 a 1 7f\n', 'line 2'), ('5 a 1 7f\n1 a 1 8f\n', 'earlier')):
+            plain.write_text(text)
+            refused(1, said, 'replay', plain)
+        refused(1, 'No such file', 'replay', folder + '/none')
+        plain.write_text(TRACE)
+        refused(1, '--limit', 'replay', plain, '--limit', 'little')
+        holder_takes_the_rest(folder)
+    refused(1, 'usage: replay', 'replay')
+    replay_is_right(measure('native', 'replay', HERE / 'traces' / 'gnn.trace.xz', '--loops', 1),
+                    5552)
+
+
+def behind():
+    line = measure('native', 'behind', '--ms', 20)
+    positive(line, 'free_us', 'alloc_us')
+    check(not line['kernel_ran_after_free'], 'the native free waits for the kernel')
+    refused(1, 'usage: behind', 'behind', '--ms', 0)
+
+
+def ipc():
+    line = measure('native', 'ipc', '--blocks', 10, '--rounds', 3)
+    positive(line, 'get_handle_first_us', 'get_handle_again_ns', 'open_first_us', 'close_first_us',
+             'reopen_close_us', 'share_each_us', 'open_each_us', 'close_each_us')
+    refused(1, 'usage: ipc', 'ipc', '--blocks', 0)
+
+
+def overhead():
+    line = measure('shim', 'overhead', '--runs', 3, '--starts', 3)
+    for way in ('native', 'shim'):
+        positive(line, f'init_us_{way}', f'first_alloc_us_{way}', f'true_us_{way}')
+        for name in ('pointer_attribute', 'address_range', 'free', 'dlsym'):
+            steps = line[f'{name}_instructions_{way}']
+            check(steps is None or steps > 20, f'{name}: {steps} instructions')
+    whole = measure('native', 'overhead', '--runs', 1, '--starts', 1, '--whole')
+    for name in ('start', 'true'):
+        steps = whole[f'{name}_instructions_native']
+        check(steps is None or steps > 5000, f'{name}: {steps} instructions')
+    refused(1, 'usage: overhead', 'overhead', '--runs', 0)
+
+
+def everything():
+    with tempfile.TemporaryDirectory() as folder:
+        out, svg = pathlib.Path(folder, 'bench.json'), pathlib.Path(folder, 'bench.svg')
+        rows = 'pair', 'free', 'replay', 'ipc'
+        done = subprocess.run([sys.executable, str(HERE / 'run.py'), '--quick', '--software',
+                               '--repeats', '1', '--out', str(out), '--svg', str(svg),
+                               '--only', *rows],
+                              capture_output=True, text=True, timeout=100)
+        print(done.stdout, done.stderr, sep='', end='')
+        check(done.returncode == 0, f'run.py ended with {done.returncode}')
+        figures = {f['name']: f for f in json.loads(out.read_text())['figures']}
+        for name in ('pair_64k', 'pair_256m', 'free_behind', 'replay_gnn', 'ipc_reopen'):
+            positive(figures[name], 'native', 'shim', 'ratio')
+        check(figures['replay_gnn_tight']['shim'] == 0, 'the trace passes in a tight device')
+        tree = xml.etree.ElementTree.parse(svg)
+        bars = tree.getroot().findall('{http://www.w3.org/2000/svg}rect')
+        check(len(bars) >= 2 + 2 * 5, f'{len(bars)} bars are drawn')
+
+
+globals()[sys.argv[1]]()

@@ -1,0 +1,62 @@
+#!/bin/sh
+# Measures on a GPU machine that has no build of this project, natively and under the shim:
+#
+#   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
+#   sh tests/gpu/bench.sh [ARGS OF run.py…]       on the GPU machine, in the repository's root
+#
+# The bundle is the part of a build folder that tests/with.sh needs. tests/gpu/bundle.sh empties
+# .bundle: run that one first where both are wanted. On the GPU machine bench.json and bench.svg
+# go to $OUT, /tmp/gpu-out by default; $BUDGET is how many seconds it may take, 520 by default.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
+
+bundle=$root/.bundle/bench
+
+# gather BUILD
+gather()
+{
+    rm -rf "$bundle"
+    mkdir -p "$bundle/shim" "$bundle/tests/bench" "$bundle/lib"
+    for name in shim/libgpushim.so tests/bench/pair tests/bench/replay tests/bench/behind \
+        tests/bench/overhead tests/bench/ipc; do
+        [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
+        cp "$1/$name" "$bundle/$name"
+    done
+    # What replay reads .xz with; all else is the GPU machine's own.
+    lzma=$(ldd "$bundle/tests/bench/replay" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
+    [ -n "$lzma" ] || die 'ldd does not find the liblzma that replay was built with'
+    cp -L "$lzma" "$bundle/lib/"
+    say "bundle: $(du -sk "$bundle" | cut -f 1) KiB in $bundle"
+}
+
+# find_driver: where the loader does not find it by itself, the usual places of containers.
+find_driver()
+{
+    [ -z "$(system_libcuda)" ] || return 0
+    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
+        if [ -e "$folder/libcuda.so.1" ]; then
+            die "libcuda.so.1 is in $folder, which ldconfig does not know: add it to ld.so.conf"
+        fi
+    done
+    die 'no libcuda.so.1 here: this is no GPU machine'
+}
+
+if [ "${1:-}" = bundle ]; then
+    gather "${2:-$(build_folder)}"
+    exit 0
+fi
+
+[ -e "$bundle/shim/libgpushim.so" ] ||
+    die "no $bundle: run 'sh tests/gpu/bench.sh bundle' where the project is built"
+find_driver
+have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
+out=${OUT:-/tmp/gpu-out}
+mkdir -p "$out"
+GPUSHIM_BUILD=$bundle
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bundle/lib
+export GPUSHIM_BUILD LD_LIBRARY_PATH
+exec python3 "$root/tests/bench/run.py" --out "$out/bench.json" --svg "$out/bench.svg" \
+    --budget "${BUDGET:-520}" "$@"
