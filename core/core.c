@@ -30,11 +30,21 @@ static void hold_ended(void *arg)
     gs_context_bury_dead(core);
 }
 
+/* What of it is registered and in use has its device's own rules: another process may go on
+ * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void import_going(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    gs_regcache_settle(core->regcache, base, size);
+}
+
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = hold_ended, .arg = core};
+    struct gs_share_events events = {
+        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
     struct gs_regcache_events released = {.released = hold_ended, .arg = core};
     gs_status status;
 
