@@ -140,6 +140,9 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_conte
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
             status = core->driver.ctx_get_device(&ordinal);
+            if (!core->probed && !gs_fences_probe(&core->fences, handle))
+                core->driver.ctx_record_event = NULL;
+            core->probed = true;
             core->driver.ctx_pop_current(&popped);
         }
         if (status == GS_OK)

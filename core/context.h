@@ -38,6 +38,7 @@ struct gs_core {
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
+    bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
 };

@@ -243,11 +243,11 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
     struct gs_context *context;
     gs_status status;
 
-    if (!core->driver.ctx_record_event)
-        return GS_NOT_OFFERED;
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
+    if (!core->driver.ctx_record_event)
+        return GS_NOT_OFFERED;
     device = context->pools[0]->device;
     if (!pool)
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
@@ -355,11 +355,10 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_pool *pool;
     gs_status status;
+    bool owned;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
-    if (!core->driver.ctx_record_event)
-        return gs_core_free(core, address);
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
@@ -367,13 +366,15 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
-    if (pool->context == context->handle) {
+    owned = pool->context == context->handle;
+    if (owned && core->driver.ctx_record_event) {
         gs_pool_retire_stream(pool, block, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
     gs_latch_release(&pool->lock);
-    status = wait_for_context(core, context);
+    if (!owned)
+        status = wait_for_context(core, context);
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 

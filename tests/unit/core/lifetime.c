@@ -136,7 +136,6 @@ Test(lifetime, without_context_events_a_free_waits)
     softcuda_without("ctx_record_event");
     fixture_options(&f);
     fixture_start(&f);
-    f.core->driver.ctx_record_event = NULL; /* as where libcuda lacks the symbol */
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
     fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
