@@ -17,6 +17,7 @@
 
 #include "core/driver.h"
 #include "core/log.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 #include "core/status.h"
 
@@ -28,6 +29,7 @@ struct gs_core_options {
     uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
     struct gs_share_options share;
+    struct gs_regcache_options registrations;
     struct gs_log log;
 };
 
