@@ -117,7 +117,11 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
 void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 {
     const struct gs_driver *driver = share->driver;
-    CUresult result = driver->mem_unmap(import->span.base, import->span.size);
+    CUresult result;
+
+    if (share->events.unmapping)
+        share->events.unmapping(share->events.arg, import->span.base, import->span.size);
+    result = driver->mem_unmap(import->span.base, import->span.size);
 
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);

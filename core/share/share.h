@@ -68,6 +68,8 @@ struct gs_share_options {
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
+    /* Memory of another process is about to be unmapped here. No lock is held. May be NULL. */
+    void (*unmapping)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 
