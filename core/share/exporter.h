@@ -24,6 +24,7 @@ struct gs_offer {
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
     bool read_only; /* openers are to map it for reading */
+    bool wanted;    /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;  /* whoever holds it is asked to give it back */
     unsigned work;  /* enum gs_work: what the share thread is to do about it */
     struct gs_offer *next_work;

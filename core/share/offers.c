@@ -185,6 +185,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     held = offer->holds > 0 || offer->pins > 0;
     in_grace = !no_grace && !offer->opened &&
                (now_ns < freed_ns || now_ns - freed_ns < share->options.grace_ns);
+    offer->wanted |= held;
     if (held)
         recall_locked(share, offer);
     else if (!in_grace && !gs_broker_take_back_locked(share, offer))
@@ -243,7 +244,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned hol
         offer->opened = true;
         offer->recalled = false; /* the newest holder was not asked */
     }
-    if (offer->freed_ns)
+    if (offer->freed_ns || offer->wanted)
         recall_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);

@@ -412,6 +412,15 @@ Test(share_broker, there_is_one_for_a_directory)
     cr_assert_neq(broker_pid(), 0);
 }
 
+Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    offer_and_leave(0, token);
+    kill(broker_pid(), SIGTERM);
+    cr_assert(broker_ends(5000));
+}
+
 Test(share_broker, ps_tells_who_holds_what)
 {
     unsigned char token[GS_TOKEN_SIZE];

@@ -3,8 +3,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
 
@@ -193,5 +196,64 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
                   "the opener lost its lease");
     side_stop(&opener);
     cr_assert_geq(side_withdraw_ms(&side, offers[999], 5000), 0);
+    side_chunk_free(&side, &chunk);
+}
+
+static void send_open(int fd, uint32_t request, const unsigned char *token)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, request);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+}
+
+/* Reads until the answer to the request, past what else is said; false at a hang-up. */
+static bool is_granted(int fd, uint32_t request)
+{
+    union gs_wire_message message = {0};
+
+    while (message.head.request != request)
+        if (recv(fd, &message, sizeof message, 0) <= 0)
+            return false;
+    return message.head.type == GS_WIRE_GRANT;
+}
+
+/* An opener by hand that reads late: what is called back must leave room for its answers. */
+Test(share_idle, who_reads_late_is_called_back_and_still_answered)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offers[101];
+    union gs_wire_message message;
+
+    for (int i = 0; i <= 100; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        gs_offer_token(offers[i], token);
+        if (i == 0) {
+            snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+            for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
+                sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
+            cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+            gs_wire_start(&message, GS_WIRE_HELLO, 0);
+            memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+            gs_wire_send(fd, &message, -1);
+        }
+        if (i < 100) {
+            send_open(fd, (uint32_t)i + 1, token);
+            cr_assert(is_granted(fd, (uint32_t)i + 1));
+        }
+    }
+    for (int i = 0; i < 100; i++)
+        gs_share_freed(side.share, offers[i], side_now());
+    usleep(100000);
+    send_open(fd, 1000, token);
+    usleep(100000); /* the answer is given before anything is read */
+    cr_assert(is_granted(fd, 1000), "hung up on for its exporter's own words");
+    close(fd);
+    for (int i = 0; i <= 100; i++)
+        cr_assert_geq(side_withdraw_ms(&side, offers[i], 5000), 0);
     side_chunk_free(&side, &chunk);
 }
