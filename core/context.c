@@ -506,6 +506,7 @@ size_t gs_core_cached(struct gs_core *core)
             if (!pool || pool->device != current->pools[0]->device)
                 continue;
             gs_latch_take(&pool->lock);
+            gs_pool_collect(pool); /* what peers hold goes to limbo: it is not free */
             cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
             gs_latch_release(&pool->lock);
         }
