@@ -33,10 +33,16 @@
     WORD(GS_CONFIG_POOL_FREE_DEFERRED, "deferred")                                                 \
     WORD(GS_CONFIG_POOL_FREE_NATIVE, "native")
 
+#define GS_CONFIG_REGISTRATIONS_KEEP_WORDS(WORD)                                                   \
+    WORD(GS_CONFIG_REGISTRATIONS_KEEP_NONE, "none")                                                \
+    WORD(GS_CONFIG_REGISTRATIONS_KEEP_LOCAL, "local")                                              \
+    WORD(GS_CONFIG_REGISTRATIONS_KEEP_ALL, "all")
+
 /* ENUMERATION(name, words): gives `enum gs_config_<name>` and is what ENUM(name) refers to. */
 #define GS_CONFIG_ENUMERATIONS(ENUMERATION)                                                        \
     ENUMERATION(log, GS_CONFIG_LOG_WORDS)                                                          \
-    ENUMERATION(pool_free, GS_CONFIG_POOL_FREE_WORDS)
+    ENUMERATION(pool_free, GS_CONFIG_POOL_FREE_WORDS)                                              \
+    ENUMERATION(registrations_keep, GS_CONFIG_REGISTRATIONS_KEEP_WORDS)
 
 #define GS_CONFIG_GENERAL_OPTIONS(OPTION)                                                          \
     OPTION(general, enable, BOOL(), "on",                                                          \
@@ -86,11 +92,22 @@
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")
 
+#define GS_CONFIG_REGISTRATIONS_OPTIONS(OPTION)                                                    \
+    OPTION(registrations, keep, ENUM(registrations_keep), "local",                                 \
+           "Which registrations of GPU memory with network cards and storage are kept after their "\
+           "last use: none, those that no other machine can reach (local), or all.")               \
+    OPTION(registrations, count, NUMBER("0", "1048576"), "16384",                                  \
+           "How many registrations are kept; beyond it the least recently used ones go.")          \
+    OPTION(registrations, bytes, BYTES("0", "unlimited"), "64 GiB",                                \
+           "How much GPU memory the kept registrations pin.")
+
 /* SECTION(name, options, help), in the order of the sample and the README. */
 #define GS_CONFIG_SECTIONS(SECTION)                                                                \
     SECTION(general, GS_CONFIG_GENERAL_OPTIONS, "The library as a whole.")                         \
     SECTION(pool, GS_CONFIG_POOL_OPTIONS, "Allocating and freeing GPU memory.")                    \
-    SECTION(share, GS_CONFIG_SHARE_OPTIONS, "Memory shared with other processes by CUDA IPC.")
+    SECTION(share, GS_CONFIG_SHARE_OPTIONS, "Memory shared with other processes by CUDA IPC.")     \
+    SECTION(registrations, GS_CONFIG_REGISTRATIONS_OPTIONS,                                        \
+            "GPU memory registered with network cards and storage.")
 
 /* Variables GPUSHIM_<NAME> that are no options and draw no complaint about an unknown name. */
 #define GS_CONFIG_RESERVED(NAME)                                                                   \

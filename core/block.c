@@ -456,6 +456,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
     __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
     chunk->handle = handle;
+    chunk->reach = 0;
     chunk->id = next_id(pool);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;

@@ -149,6 +149,9 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_conte
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
             status = core->driver.ctx_get_device(&ordinal);
+            if (!core->probed && !gs_fences_probe(&core->fences, handle))
+                core->driver.ctx_record_event = NULL;
+            core->probed = true;
             core->driver.ctx_pop_current(&popped);
         }
         if (status == GS_OK)
@@ -331,11 +334,13 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
+    gs_share_context_leaving(core->share, handle);
     return context;
 }
 
-void gs_core_context_stays(struct gs_core *core, struct gs_context *context)
+void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
+    gs_share_context_stays(core->share, handle);
     if (!context)
         return;
     gs_lock_take(&core->lock);
@@ -422,9 +427,9 @@ void gs_context_bury_dead(struct gs_core *core)
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     gs_fences_capture_context_gone(&core->fences, handle);
+    gs_share_context_gone(core->share, handle);
     if (!context)
         return;
-    gs_share_context_gone(core->share, context->handle);
     gs_lock_take(&core->lock);
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
         struct gs_pool *pool = context->pools[i];
@@ -506,7 +511,10 @@ size_t gs_core_cached(struct gs_core *core)
             if (!pool || pool->device != current->pools[0]->device)
                 continue;
             gs_latch_take(&pool->lock);
-            gs_pool_collect(pool); /* what peers hold goes to limbo: it is not free */
+            /* What was freed and another process holds is not free: such blocks show in limbo. */
+            if (!context->detached)
+                gs_pool_collect(pool);
+            gs_pool_collect_limbo(pool, false);
             cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
             gs_latch_release(&pool->lock);
         }

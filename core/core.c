@@ -10,17 +10,20 @@
 
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
-/* A lease has ended: its blocks may leave limbo. Runs on the share thread. */
-static void lease_ended(void *arg)
+/* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
+ * share thread, or on the one that ended the use. */
+static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
 
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            if (!context->pools[i])
+            /* Detached: on its way out, or dead and looked through below. */
+            if (!context->pools[i] || context->detached)
                 continue;
             gs_latch_take(&context->pools[i]->lock);
+            gs_pool_collect(context->pools[i]);
             gs_pool_collect_limbo(context->pools[i], false);
             gs_latch_release(&context->pools[i]->lock);
         }
@@ -28,11 +31,22 @@ static void lease_ended(void *arg)
     gs_context_bury_dead(core);
 }
 
+/* What of it is registered and in use has its device's own rules: another process may go on
+ * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void import_going(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    gs_regcache_settle(core->regcache, base, size);
+}
+
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = lease_ended, .arg = core};
+    struct gs_share_events events = {
+        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
+    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
     gs_status status;
 
     if (!core)
@@ -42,10 +56,16 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
+    gs_reach_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
+    if (status == GS_OK)
+        status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
+                                    &core->regcache);
     if (status != GS_OK) {
+        if (core->share)
+            gs_share_destroy(core->share);
         free(core);
         return status;
     }
@@ -55,6 +75,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .async = core->async,
+        .regcache = core->regcache,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -96,6 +118,7 @@ void gs_core_destroy(struct gs_core *core)
                              gs_core_context_detach(core, context->handle));
     }
     gs_share_destroy(core->share);
+    gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
@@ -103,6 +126,7 @@ void gs_core_destroy(struct gs_core *core)
         free(context);
     }
     gs_map_destroy(&core->map);
+    gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_lock_destroy(&core->lock);
     free(core);
@@ -199,7 +223,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        block->async = stream_key != 0;
+        if (stream_key)
+            gs_pool_count_async(pool, block);
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
@@ -209,7 +234,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    block->async = stream_key != 0;
+    if (stream_key)
+        gs_pool_count_async(pool, block);
     *ret_address = block->base;
     return GS_OK;
 }
@@ -229,11 +255,11 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
     struct gs_context *context;
     gs_status status;
 
-    if (!core->driver.ctx_record_event)
-        return GS_NOT_OFFERED;
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
+    if (!core->driver.ctx_record_event)
+        return GS_NOT_OFFERED;
     device = context->pools[0]->device;
     if (!pool)
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
@@ -341,11 +367,10 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_pool *pool;
     gs_status status;
+    bool owned;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
-    if (!core->driver.ctx_record_event)
-        return gs_core_free(core, address);
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
@@ -353,13 +378,15 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
-    if (pool->context == context->handle) {
+    owned = pool->context == context->handle;
+    if (owned && core->driver.ctx_record_event) {
         gs_pool_retire_stream(pool, block, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
     gs_latch_release(&pool->lock);
-    status = wait_for_context(core, context);
+    if (!owned)
+        status = wait_for_context(core, context);
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
@@ -378,6 +405,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -405,6 +433,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
+            .sync_memops = block->unsynced != block->id,
             .default_pool = pool->device->default_pool,
         };
     }

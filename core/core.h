@@ -17,6 +17,7 @@
 
 #include "core/driver.h"
 #include "core/log.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 #include "core/status.h"
 
@@ -28,6 +29,7 @@ struct gs_core_options {
     uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
     struct gs_share_options share;
+    struct gs_regcache_options registrations;
     struct gs_log log;
 };
 
@@ -78,6 +80,7 @@ struct gs_block_info {
     CUcontext context;   /* that owns it, or that opened it */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
+    bool sync_memops;    /* false: the program switched it off */
     CUmemoryPool default_pool;
 };
 
@@ -124,7 +127,7 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
  */
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
-void gs_core_context_stays(struct gs_core *core, struct gs_context *context);
+void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);
 /* Whether a handle is still a context. */
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */

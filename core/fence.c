@@ -17,6 +17,24 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
     gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
 }
 
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUresult result = CUDA_SUCCESS;
+    CUevent event;
+
+    if (!driver->ctx_record_event)
+        return false;
+    if (driver->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return true; /* nothing was learnt; a failing driver is met where it matters */
+    gs_lock_take(&fences->lock);
+    if (fences->captures == 0)
+        result = driver->ctx_record_event(context, event);
+    gs_lock_release(&fences->lock);
+    driver->event_destroy(event);
+    return result != CUDA_ERROR_NOT_SUPPORTED;
+}
+
 void gs_fences_destroy(struct gs_fences *fences)
 {
     free(fences->capture);

@@ -48,6 +48,12 @@ struct gs_fence {
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver);
 void gs_fences_destroy(struct gs_fences *fences);
 
+/*
+ * Whether the driver records context events, found by recording one in the context that is current.
+ * One that lacks the call, or has it and answers NOT_SUPPORTED, does not.
+ */
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context);
+
 /* What tells streams apart: the handle; for per-thread default streams the thread as well. */
 uint64_t gs_stream_key(CUstream stream);
 

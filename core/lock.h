@@ -11,8 +11,10 @@ enum gs_rank {
     GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
     GS_RANK_CONTEXTS = 20, /* core/context.c: the table of contexts and devices */
     GS_RANK_POOL = 30,     /* core/pool.c: one context's chunks, blocks and epochs */
+    GS_RANK_PEERS = 35,    /* core/reach.c: who has access to whose memory */
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
+    GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
     GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
 };

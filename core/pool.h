@@ -30,6 +30,7 @@
 #include "core/fence.h"
 #include "core/latch.h"
 #include "core/map.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 
 #define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
@@ -59,6 +60,7 @@ struct gs_block {
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block */
     uint64_t freed_ns;
+    uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
 };
@@ -77,6 +79,7 @@ struct gs_chunk {
     uint64_t id;
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
+    uint64_t reach;               /* devices besides its own that have access, one bit each */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -113,13 +116,22 @@ struct gs_pool_counts {
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
+/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+struct gs_async_count {
+    uint64_t live, peak;
+    uint64_t reserved_high; /* core/mempool.c */
+    bool ever;              /* there was any */
+};
+
 struct gs_pool_shared { /* what all pools of a process use */
     const struct gs_driver *driver;
     const struct gs_log *log;
     struct gs_map *map;
     struct gs_fences *fences;
     struct gs_share *share;
+    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
@@ -261,6 +273,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether so much retires that an allocation should wait rather than grow the pool. */
 bool gs_pool_behind(const struct gs_pool *pool);
+/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
+ * lock. */
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */

@@ -67,16 +67,26 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* No GPU work can touch the block any more; a peer may. */
+/* Whether no registration in use, no lease and no grace covers a block. */
+static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+{
+    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
+        return false;
+    if (block->offer &&
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        return false;
+    block->offer = NULL;
+    return true;
+}
+
+/* No GPU work can touch the block any more; a peer or a network card may. */
 static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 {
-    if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, false)) {
+    if (!let_go(pool, block, now, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    block->offer = NULL;
     gs_pool_give_quick(pool, block);
 }
 
@@ -147,12 +157,31 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
     pool->spare_epochs = epoch;
 }
 
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
+    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+
+    block->async = true;
+    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
+    if (block->async)
+        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
+                           __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
     pool->live -= block->entry.size;
-    if (block->offer)
+    if (block->offer) {
         block->freed_ns = gs_now_ns();
+        gs_share_freed(pool->shared->share, block->offer, block->freed_ns);
+    }
 }
 
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
@@ -199,10 +228,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        if (!let_go(pool, block, now, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        block->offer = NULL;
         gs_pool_give(pool, block);
     }
 }

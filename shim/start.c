@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "log.h"
 #include "lookup.h"
+#include "pinning.h"
 #include "state.h"
 
 struct gs_core *gs_core;
@@ -129,6 +130,8 @@ static bool start_core(const struct gs_config *config)
         .small_limit = to_size(config->pool.small_limit),
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
+        .registrations = {.count = config->registrations.count,
+                          .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .decay_ns = config->pool.decay,
         .log = {.line = core_line},
@@ -144,6 +147,7 @@ static bool start_core(const struct gs_config *config)
         return false;
     }
     fill_share(&options.share, config);
+    gs_pin_keep = (enum gs_pin_keep)config->registrations.keep; /* words in that order */
     if (gs_core_create(&driver, &options, &gs_core) != GS_OK) {
         gs_log(GS_LOG_ERROR, "no host memory to start with: every call goes to the driver");
         return false;

@@ -91,7 +91,12 @@ missing_for_tests()
     have valgrind || say valgrind
     have strace || say strace
     have clang || say clang
+    have_header infiniband/verbs.h || say libibverbs-dev
     have aarch64-linux-gnu-gcc || say gcc-aarch64-linux-gnu
+    { have aarch64-linux-gnu-gcc &&
+        printf '#include <stdlib.h>\n' | aarch64-linux-gnu-gcc -E -x c - >/dev/null 2>&1; } ||
+        say libc6-dev-arm64-cross
+    have musl-gcc || say musl-tools
 }
 
 # install_packages NAME…: with apt-get, as root or through sudo. Dies when that is not possible.

@@ -14,7 +14,7 @@
  *                                 or closed the socket) a second more than that, since a killed
  *                                 process takes a while from its hang-up to its exit
  */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -22,44 +22,17 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
 
-#define ACCEPTS_MAX 16  /* in one round */
-#define MESSAGES_MAX 16 /* of one client in one round */
-#define SEND_BUFFER 4096 /* a client that does not read holds up this much, and then itself */
-#define IDLE_NS (30 * GS_NS_PER_S)
-#define LIVING_NS GS_NS_PER_S
-#define PAUSE_NS (50 * GS_NS_PER_MS)
-
-struct gs_hold {
-    uint64_t block_id;
-    struct gs_offer *offer;
-    uint64_t count;
-    UT_hash_handle hh;
-};
-
-struct gs_client {
-    uint64_t id;
-    int fd;    /* -1: hung up */
-    int pidfd; /* -1: not to be had, or the exit was seen */
-    bool greeted;
-    bool exited; /* the exit was seen */
-    uid_t uid;
-    pid_t pid; /* for people: who holds what */
-    char name[16];
-    uint64_t since_ns;
-    uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
-    struct gs_hold *holds;
-    UT_hash_handle hh;
-};
+#define ACCEPTS_MAX  16   /* in one round */
+#define MESSAGES_MAX 16   /* of one client in one round */
+#define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
+#define LIVING_NS    GS_NS_PER_S
+#define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
 {
@@ -69,7 +42,7 @@ static struct gs_client *client_find(struct gs_share *share, uint64_t id)
     return client;
 }
 
-static void client_watch_exit(struct gs_share *share, struct gs_client *client)
+void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 {
     if (client->pidfd >= 0 &&
         gs_watch(share, EPOLL_CTL_ADD, client->pidfd, EPOLLIN, GS_WATCH_PIDFD, client->id) != 0) {
@@ -92,6 +65,7 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
     if (client->fd < 0)
         return;
     gs_unwatch(share, client->fd);
+    shutdown(client->fd, SHUT_RDWR); /* a forked child may hold the socket: the opener must know */
     close(client->fd);
     client->fd = -1;
 }
@@ -153,205 +127,6 @@ void gs_client_exited(struct gs_share *share, uint64_t id)
     client_forget_exit(share, client);
 }
 
-/* ---- Messages ---------------------------------------------------------------------------- */
-
-/* Each returns false if the client is to go: it broke the protocol or does not read. */
-
-static bool refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
-                   enum gs_wire_reason reason, uint32_t driver_error)
-{
-    union gs_wire_message message;
-
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%s) was refused: reason %d, driver %u",
-                (int)client->pid, client->name, (int)reason, (unsigned)driver_error);
-    gs_wire_start(&message, GS_WIRE_REFUSE, request);
-    message.refuse.reason = reason;
-    message.refuse.driver_error = driver_error;
-    return gs_wire_send(client->fd, &message, -1) == 0;
-}
-
-/* The pidfd that an opener sent is used where the kernel has none for us. It can harm its sender
- * alone: by it, only his own lease ends. */
-static bool is_pidfd(int fd)
-{
-    siginfo_t ignored;
-
-    return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
-           errno == ECHILD;
-}
-
-static bool on_hello(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_hello *hello, int fd)
-{
-    if (client->greeted || memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
-        return false;
-    client->greeted = true;
-    client->due_ns = gs_now() + IDLE_NS;
-    if (client->pid <= 0) /* of another PID namespace */
-        client->pid = (pid_t)hello->pid;
-    memcpy(client->name, hello->name, sizeof client->name - 1);
-    for (char *c = client->name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
-    if (client->pidfd < 0 && fd >= 0 && is_pidfd(fd)) {
-        client->pidfd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-        client_watch_exit(share, client);
-    }
-    return true;
-}
-
-/* One hold more of the offer, or NULL without host memory. */
-static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer)
-{
-    struct gs_hold *hold;
-
-    uint64_t block_id = offer->id;
-
-    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
-    if (!hold) {
-        hold = calloc(1, sizeof *hold);
-        if (!hold)
-            return NULL;
-        hold->block_id = block_id;
-        hold->offer = offer;
-        HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
-        if (!hold->hh.tbl) {
-            free(hold);
-            return NULL;
-        }
-    }
-    hold->count++;
-    return hold;
-}
-
-static void hold_remove(struct gs_client *client, struct gs_hold *hold)
-{
-    if (--hold->count > 0)
-        return;
-    HASH_DEL(client->holds, hold);
-    free(hold);
-}
-
-static enum gs_wire_reason reason_of(int error)
-{
-    return error == -EMFILE || error == -ENFILE || error == -ETOOMANYREFS ? GS_REFUSED_FDS
-                                                                         : GS_REFUSED_MEMORY;
-}
-
-/* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
-static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, CUresult *ret_error)
-{
-    int fd = -1;
-
-    *ret_fd = -1;
-    *ret_error = CUDA_SUCCESS;
-    if (!wanted)
-        return 0;
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
-        return GS_REFUSED_ENDING;
-    *ret_error = share->driver->mem_export(&fd, offer->source.handle,
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (*ret_error != CUDA_SUCCESS)
-        return GS_REFUSED_DRIVER;
-    *ret_fd = fd;
-    return 0;
-}
-
-static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
-                      int fd)
-{
-    const struct gs_share_source *source = &offer->source;
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = offer->id;
-    message.grant.chunk_id = source->chunk_id;
-    message.grant.chunk_size = source->chunk_size;
-    message.grant.offset = source->offset;
-    message.grant.size = source->size;
-    memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
-    return gs_wire_send(client->fd, &message, fd);
-}
-
-/*
- * The pin keeps the offer from being withdrawn while the driver exports its chunk, without a lock.
- * A grant that could not be sent leaves no hold behind. False: the client is to go.
- */
-static bool grant(struct gs_share *share, struct gs_client *client, struct gs_offer *offer,
-                  const struct gs_wire_open *open)
-{
-    enum gs_wire_reason reason;
-    struct gs_hold *hold = NULL;
-    CUresult driver_error;
-    int fd, error = 0;
-
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &driver_error);
-    if (!reason) {
-        hold = hold_add(client, offer);
-        if (!hold)
-            reason = GS_REFUSED_MEMORY;
-        else
-            error = send_grant(client, offer, open->head.request, fd);
-    }
-    if (fd >= 0)
-        close(fd);
-    if (error) {
-        hold_remove(client, hold);
-        hold = NULL;
-        reason = reason_of(error);
-    }
-    gs_offer_unpin(share, offer, hold ? 1 : 0);
-    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
-        return false;
-    return !reason ||
-           refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
-}
-
-static bool on_open(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_open *open)
-{
-    struct gs_offer *offer;
-
-    if (!client->greeted || open->want_fd > 1 || open->zero)
-        return false;
-    client->due_ns = gs_now() + IDLE_NS;
-    offer = gs_offer_pin(share, open->token);
-    return offer ? grant(share, client, offer, open)
-                 : refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
-}
-
-static bool on_close(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_close *message)
-{
-    struct gs_hold *hold;
-    uint64_t block_id = message->block_id;
-
-    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
-    if (!hold)
-        return false;
-    gs_offer_drop(share, hold->offer, 1);
-    hold_remove(client, hold);
-    client->due_ns = gs_now() + IDLE_NS;
-    return true;
-}
-
-/* False: the client is to go. */
-static bool on_message(struct gs_share *share, struct gs_client *client,
-                       const union gs_wire_message *message, int fd)
-{
-    switch (message->head.type) {
-    case GS_WIRE_HELLO:
-        return on_hello(share, client, &message->hello, fd);
-    case GS_WIRE_OPEN:
-        return on_open(share, client, &message->open);
-    case GS_WIRE_CLOSE:
-        return on_close(share, client, &message->close);
-    default:
-        return false;
-    }
-}
-
 /* One message. False: there is none, or the client has gone. */
 static bool serve_one(struct gs_share *share, struct gs_client *client)
 {
@@ -362,9 +137,9 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (error == -EAGAIN)
         return false;
     if (error == -EMFILE && client->pidfd < 0 && !client->exited)
-        refuse(share, client, message.head.request, GS_REFUSED_FDS, 0);
+        gs_client_refuse(share, client, message.head.request, GS_REFUSED_FDS, 0);
     else if (error == 0 || error == -EMFILE)
-        stays = on_message(share, client, &message, fd);
+        stays = gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
         close(fd);
     if (stays)
@@ -385,14 +160,15 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
             return;
 }
 
-/* ---- Connections -------------------------------------------------------------------------- */
+/* ---- Connections ---------------------------------------------------------------------------- */
 
 /* Tells a connection that it will not be served. */
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)
 {
     struct gs_client caller = {.fd = fd, .name = "not served"};
 
-    refuse(share, &caller, 0, reason, 0);
+    gs_client_refuse(share, &caller, 0, reason, 0);
+    shutdown(fd, SHUT_RDWR);
     close(fd);
 }
 
@@ -466,7 +242,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
         return GS_REFUSED_MEMORY;
     }
     share->client_count++;
-    client_watch_exit(share, client);
+    gs_client_watch_exit(share, client);
     if (gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
         client_free(share, client);

@@ -8,12 +8,12 @@
  * recorded, so that is done later; a later fence only covers more. A block has at most one fence
  * under way for each context, however often it is opened and closed.
  */
-#include "core/share/internal.h"
+#include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_FIRST_NS GS_NS_PER_MS
+#define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
 
 static struct gs_opener_context *context_find(struct gs_share *share, CUcontext context)
@@ -59,13 +59,15 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
     return GS_OK;
 }
 
-/* ---- Fences ----------------------------------------------------------------------------------- */
+/* ---- Fences --------------------------------------------------------------------------------- */
 
 static void use_record(struct gs_share *share, struct gs_use *use)
 {
     struct gs_opener_context *context = context_find(share, use->context);
     gs_status status = GS_NO_CONTEXT;
 
+    if (context && context->leaving)
+        return;
     if (context)
         status = gs_fence_record(share->fences, &context->pool, &use->fence);
     if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY)
@@ -85,6 +87,8 @@ static bool use_passed(struct gs_share *share, struct gs_use *use)
         struct gs_opener_context *context = context_find(share, use->context);
         gs_status status = GS_OK;
 
+        if (context && context->leaving)
+            return false;
         if (context)
             status = gs_fence_query(share->fences, &context->pool, &use->fence);
         if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY)
@@ -141,7 +145,8 @@ static void wait_for_contexts_locked(struct gs_share *share)
 
     for (opened = share->closing; opened && !context; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++)
-            if (opened->uses[i].next == GS_FENCE_SYNCING)
+            if (opened->uses[i].next == GS_FENCE_SYNCING &&
+                !context_find(share, opened->uses[i].context)->leaving)
                 context = opened->uses[i].context;
     if (!context)
         return;
@@ -157,7 +162,7 @@ static void wait_for_contexts_locked(struct gs_share *share)
                 opened->uses[i].next = GS_FENCE_NONE;
 }
 
-/* ---- Giving back ------------------------------------------------------------------------------- */
+/* ---- Giving back ---------------------------------------------------------------------------- */
 
 /* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
  * while the chunk is unmapped. */
@@ -255,7 +260,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     return due;
 }
 
-/* ---- Ends -------------------------------------------------------------------------------------- */
+/* ---- Ends ----------------------------------------------------------------------------------- */
 
 static void use_remove(struct gs_opened *opened, CUcontext context)
 {
@@ -265,6 +270,27 @@ static void use_remove(struct gs_opened *opened, CUcontext context)
         opened->uses[i] = opened->uses[--opened->use_count];
         return;
     }
+}
+
+static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
+{
+    struct gs_opener_context *found;
+
+    gs_lock_take(&share->opener_lock);
+    found = context_find(share, context);
+    if (found)
+        found->leaving = leaving;
+    gs_lock_release(&share->opener_lock);
+}
+
+void gs_share_context_leaving(struct gs_share *share, CUcontext context)
+{
+    set_leaving(share, context, true);
+}
+
+void gs_share_context_stays(struct gs_share *share, CUcontext context)
+{
+    set_leaving(share, context, false);
 }
 
 void gs_share_context_gone(struct gs_share *share, CUcontext context)

@@ -15,9 +15,9 @@
 
 #include "core/share/token.h"
 
-#define BACKLOG 128
-#define NEW_SUFFIX ".new" /* a socket that does not listen yet */
-#define NEW_AGE_S 60      /* older than this, its maker was killed in between */
+#define BACKLOG       128
+#define NEW_SUFFIX    ".new" /* a socket that does not listen yet */
+#define NEW_AGE_S     60     /* older than this, its maker was killed in between */
 #define SWEEP_ENTRIES 4096
 #define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
 
@@ -31,27 +31,34 @@ bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
     return false;
 }
 
+/* statx, since the stat family of a new libc is not found in an older one. */
+static int look(int directory, const char *name, struct statx *ret_info)
+{
+    return statx(directory, name, AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH),
+                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_MTIME, ret_info);
+}
+
 /* Whether the open directory may be used; the reason if not. */
 static bool check(int directory, const struct gs_share_options *options, char *ret_reason)
 {
-    struct stat info;
+    struct statx info;
 
-    if (fstat(directory, &info) != 0) {
+    if (look(directory, "", &info) != 0) {
         snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be looked at: %s", options->dir,
                  strerror(errno));
         return false;
     }
-    if (info.st_uid != 0 && !gs_user_is_listed(options, info.st_uid)) {
+    if (info.stx_uid != 0 && !gs_user_is_listed(options, info.stx_uid)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "%s belongs to user %u, who is not to be trusted with shared memory; name a "
                  "directory of your own",
-                 options->dir, (unsigned)info.st_uid);
+                 options->dir, (unsigned)info.stx_uid);
         return false;
     }
-    if (info.st_mode & (S_IWGRP | S_IWOTH)) {
+    if (info.stx_mode & (S_IWGRP | S_IWOTH)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "%s has mode %04o, others may write to it; take that right away (chmod go-w)",
-                 options->dir, (unsigned)info.st_mode & 07777);
+                 options->dir, (unsigned)info.stx_mode & 07777);
         return false;
     }
     return true;
@@ -76,9 +83,9 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
     directory = open(options->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (directory < 0) {
         int cause = errno;
-        struct stat info;
-        bool is_link = (cause == ELOOP || cause == ENOTDIR) && lstat(options->dir, &info) == 0 &&
-                       S_ISLNK(info.st_mode);
+        struct statx info;
+        bool is_link = (cause == ELOOP || cause == ENOTDIR) &&
+                       look(AT_FDCWD, options->dir, &info) == 0 && S_ISLNK(info.stx_mode);
 
         snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; name a directory you own",
                  options->dir, is_link ? "it is a symbolic link" : strerror(cause));
@@ -183,8 +190,8 @@ static bool is_dead(int directory, const struct gs_share_options *options, const
     if (fd < 0)
         return false;
     if (address_of(directory, options, name, &address) == 0)
-        dead = connect(fd, (struct sockaddr *)&address, sizeof address) != 0 &&
-               errno == ECONNREFUSED;
+        dead =
+            connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
     close(fd);
     return dead;
 }
@@ -207,11 +214,11 @@ static enum entry_kind kind_of(const char *name)
 static void sweep_entry(int directory, const struct gs_share_options *options, const char *name,
                         enum entry_kind kind)
 {
-    struct stat info;
+    struct statx info;
 
-    if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(info.st_mode))
+    if (look(directory, name, &info) != 0 || !S_ISSOCK(info.stx_mode))
         return;
-    if (kind == NEW_SOCKET ? time(NULL) - info.st_mtime > NEW_AGE_S
+    if (kind == NEW_SOCKET ? time(NULL) - info.stx_mtime.tv_sec > NEW_AGE_S
                            : is_dead(directory, options, name))
         unlinkat(directory, name, 0);
 }

@@ -11,7 +11,7 @@
 
 #include "core/share/share.h"
 
-#define GS_REASON_SIZE 256
+#define GS_REASON_SIZE      256
 #define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
 
 /* Whether this user is our own, or one that the options name. */

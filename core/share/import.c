@@ -2,7 +2,7 @@
  * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
  * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
-#include "core/share/internal.h"
+#include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,12 +115,18 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
 void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 {
     const struct gs_driver *driver = share->driver;
-    CUresult result = driver->mem_unmap(import->span.base, import->span.size);
+    CUresult result;
+
+    if (share->events.unmapping)
+        share->events.unmapping(share->events.arg, import->span.base, import->span.size);
+    result = driver->mem_unmap(import->span.base, import->span.size);
 
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);
     if (result == CUDA_SUCCESS)
         result = driver->mem_release(import->handle);
+    if (result == CUDA_ERROR_DEINITIALIZED) /* the process ends: the driver gave it back itself */
+        return;
     if (result != CUDA_SUCCESS) /* what is left stays mapped; nothing may be given back twice */
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "another process's memory could not be unmapped: driver error %d", (int)result);

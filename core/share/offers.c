@@ -1,14 +1,13 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_token token = {.block_id = offer->id,
-                             .chunk_id = offer->source.chunk_id,
-                             .size = offer->source.size};
+    struct gs_token token = {
+        .block_id = offer->id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
 
     memcpy(token.instance, share->instance, sizeof token.instance);
     if (!gs_random(token.secret, sizeof token.secret))
@@ -56,6 +55,44 @@ void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOK
     memcpy(ret_token, offer->token, GS_TOKEN_SIZE);
 }
 
+void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns)
+{
+    uint64_t end = freed_ns + share->options.grace_ns;
+    bool sooner = false;
+
+    gs_lock_take(&share->lock);
+    offer->freed_ns = freed_ns;
+    if (!offer->opened && end < share->grace_due_ns) {
+        share->grace_due_ns = end;
+        sooner = true;
+    }
+    gs_lock_release(&share->lock);
+    if (sooner)
+        gs_thread_wake(share);
+}
+
+uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
+{
+    struct gs_offer *offer, *next;
+    uint64_t due;
+
+    gs_lock_take(&share->lock);
+    if (share->grace_due_ns <= now) {
+        share->grace_due_ns = GS_NEVER;
+        share->lease_ended = true;
+        HASH_ITER(hh, share->offers, offer, next)
+        {
+            uint64_t end = offer->freed_ns + share->options.grace_ns;
+
+            if (offer->freed_ns && !offer->opened && end > now && end < share->grace_due_ns)
+                share->grace_due_ns = end;
+        }
+    }
+    due = share->grace_due_ns;
+    gs_lock_release(&share->lock);
+    return due;
+}
+
 bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
                        uint64_t now_ns, bool no_grace)
 {
@@ -74,6 +111,15 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     return true;
 }
 
+/* Called with the lock held. A freed block that nobody holds can be opened within its grace only:
+ * from then on its memory may be handed out at any moment. */
+static bool is_stale(const struct gs_share *share, const struct gs_offer *offer)
+{
+    if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)
+        return false;
+    return offer->opened || gs_now() - offer->freed_ns >= share->options.grace_ns;
+}
+
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE])
 {
     struct gs_offer *offer = NULL;
@@ -83,7 +129,7 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
         return NULL;
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->offers, &read.block_id, sizeof read.block_id, offer);
-    if (offer && !gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE))
+    if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) || is_stale(share, offer)))
         offer = NULL;
     if (offer)
         offer->pins++;

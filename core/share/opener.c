@@ -3,7 +3,7 @@
  * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
  * done by one thread at a time for each exporter, without the lock.
  */
-#include "core/share/internal.h"
+#include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static bool device_has_access(const struct gs_opened *opened, CUdevice device)
            __atomic_load_n(&opened->import->devices, __ATOMIC_RELAXED) >> device & 1;
 }
 
-/* ---- Opening for the first time ------------------------------------------------------------ */
+/* ---- Opening for the first time ------------------------------------------------------------- */
 
 /* A hold at the exporter and a mapping for it. The peer is busy, by this thread. */
 struct granted {
@@ -260,7 +260,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     return status;
 }
 
-/* ---- Closing and finding --------------------------------------------------------------------- */
+/* ---- Closing and finding -------------------------------------------------------------------- */
 
 /* The open block that covers `address`. A span found without the lock is looked up again: its
  * record may have been recycled. */

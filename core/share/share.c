@@ -1,5 +1,6 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -41,6 +42,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->pid = getpid();
+    share->grace_due_ns = GS_NEVER;
     share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);

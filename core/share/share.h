@@ -43,14 +43,18 @@ struct gs_share_options {
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
     uint32_t max_clients; /* connections an exporter serves at once */
-    uid_t uids[16];       /* further users that may open, besides our own */
+    uid_t uids[16];       /* further users to share with, besides our own: they may open, and
+                             what they offer may be opened */
     unsigned uid_count;
 };
 
-/* What happens in core's other half when a lease has ended: the pool looks through its limbo.
+/* What happens in core's other half when a lease or a grace has ended: the pool looks through its
+ * limbo.
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
+    /* Memory of another process is about to be unmapped here. No lock is held. May be NULL. */
+    void (*unmapping)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 
@@ -73,13 +77,13 @@ void gs_share_destroy(struct gs_share *share);
  * driver call, no lock. Safe in a forked child (it then does nothing). */
 void gs_share_at_exit(struct gs_share *share);
 
-/* ---- Exporter -------------------------------------------------------------------------- */
+/* ---- Exporter ------------------------------------------------------------------------------- */
 
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
-    uint64_t block_id;                   /* never reused within this process: the generation */
+    uint64_t block_id;                   /* never reused within this process; for people */
     size_t offset, size;                 /* of the block within the chunk */
     unsigned char uuid[16];              /* of the device that holds the memory */
 };
@@ -96,6 +100,12 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
 void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE]);
 
 /*
+ * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
+ * is over the token is stale and lease_ended is called. May be called with rank POOL held.
+ */
+void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns);
+
+/*
  * Asks whether a freed block may be used again. True: no lease and no grace covers it, the offer
  * is gone and its token is stale from now on. False: ask again later (a lease's end is announced
  * by lease_ended). `freed_ns` is CLOCK_MONOTONIC at the free; `now_ns` the present. With
@@ -105,7 +115,7 @@ void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOK
 bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
                        uint64_t now_ns, bool no_grace);
 
-/* ---- Opener ---------------------------------------------------------------------------- */
+/* ---- Opener --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
  * driver's. */
@@ -127,10 +137,10 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 struct gs_import_info {
-    CUdeviceptr base;    /* of the block */
-    size_t size;         /* bytes the exporter's program asked for */
-    uint64_t id;         /* of this import, never reused within this process */
-    CUcontext context;   /* that opened it */
+    CUdeviceptr base;  /* of the block */
+    size_t size;       /* bytes the exporter's program asked for */
+    uint64_t id;       /* of this import, never reused within this process */
+    CUcontext context; /* that opened it */
     unsigned char token[GS_TOKEN_SIZE];
 };
 
@@ -138,7 +148,13 @@ struct gs_import_info {
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info);
 
-/* The context is being destroyed and its work is over: what it had opened is closed. */
+/*
+ * Around the driver's destruction of a context: `leaving` before it, since the share thread asks
+ * the driver about the context's events; then `gone` (its work is over: what it had opened is
+ * closed), or `stays` where the driver refused.
+ */
+void gs_share_context_leaving(struct gs_share *share, CUcontext context);
+void gs_share_context_stays(struct gs_share *share, CUcontext context);
 void gs_share_context_gone(struct gs_share *share, CUcontext context);
 
 #endif

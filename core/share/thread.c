@@ -3,14 +3,15 @@
  * closed. It sleeps in epoll_wait unless something is due; a busy client gets a bounded share of
  * each round, so none can keep the others waiting.
  */
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
 
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS_MAX 32
+#define EVENTS_MAX  32
 #define WATCH_SHIFT 56
-#define ID_MASK ((UINT64_C(1) << WATCH_SHIFT) - 1)
+#define ID_MASK     ((UINT64_C(1) << WATCH_SHIFT) - 1)
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
@@ -72,9 +73,12 @@ static int tick(struct gs_share *share)
     uint64_t now = gs_now();
     uint64_t due = gs_clients_tick(share, now);
     uint64_t closing = gs_closing_tick(share, now);
+    uint64_t grace = gs_offers_tick(share, now);
 
     if (closing < due)
         due = closing;
+    if (grace < due)
+        due = grace;
     if (share->lease_ended) {
         share->lease_ended = false;
         if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))

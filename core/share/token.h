@@ -16,12 +16,12 @@
 #include "core/share/share.h"
 
 #define GS_INSTANCE_SIZE 16
-#define GS_SECRET_SIZE 16
+#define GS_SECRET_SIZE   16
 
 struct gs_token {
     uint32_t magic;
     uint16_t version;
-    uint16_t check;                           /* CRC-16 of the bytes around it */
+    uint16_t check;                           /* of the bytes around it */
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporting process: names its socket */
     uint64_t block_id;                        /* of this offer of it: never reused */
     uint64_t chunk_id;

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WIRE_MAGIC 0x67707368u
+#define WIRE_MAGIC   0x67707368u
 #define WIRE_VERSION 1
 
 static const uint32_t sizes[GS_WIRE_TYPES] = {

@@ -29,13 +29,13 @@ enum gs_wire_type {
 };
 
 enum gs_wire_reason {
-    GS_REFUSED_TOKEN = 1,  /* unknown, stale or changed */
-    GS_REFUSED_USER = 2,   /* another user's process */
-    GS_REFUSED_BUSY = 3,   /* max_clients are being served */
-    GS_REFUSED_FDS = 4,    /* the exporter has no descriptor left */
-    GS_REFUSED_DRIVER = 5, /* the driver did not export: see driver_error */
-    GS_REFUSED_MEMORY = 6, /* the exporter has no host memory left */
-    GS_REFUSED_ENDING = 7, /* the exporter is ending */
+    GS_REFUSED_TOKEN = 1,   /* unknown, stale or changed */
+    GS_REFUSED_USER = 2,    /* another user's process */
+    GS_REFUSED_BUSY = 3,    /* max_clients are being served */
+    GS_REFUSED_FDS = 4,     /* the exporter has no descriptor left */
+    GS_REFUSED_DRIVER = 5,  /* the driver did not export: see driver_error */
+    GS_REFUSED_MEMORY = 6,  /* the exporter has no host memory left */
+    GS_REFUSED_ENDING = 7,  /* the exporter is ending */
     GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have */
 };
 
@@ -66,7 +66,7 @@ struct gs_wire_grant {
     uint64_t block_id;
     uint64_t chunk_id;
     uint64_t chunk_size;
-    uint64_t offset, size; /* of the block within the chunk */
+    uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
 };
 

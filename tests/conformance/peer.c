@@ -4,6 +4,7 @@
  */
 #include "peer.h"
 
+#include <limits.h>
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <spawn.h>
@@ -72,16 +73,32 @@ static char **peer_environment(void)
     return env;
 }
 
+/* conformance_peer lies beside this program. */
+static void peer_program(char ret_path[PATH_MAX])
+{
+    static const char name[] = "conformance_peer";
+    ssize_t length = readlink("/proc/self/exe", ret_path, PATH_MAX - sizeof name);
+    char *slash;
+
+    cr_assert_gt(length, 0);
+    ret_path[length] = '\0';
+    slash = strrchr(ret_path, '/');
+    cr_assert(slash);
+    memcpy(slash + 1, name, sizeof name);
+}
+
 struct peer *peer_start(int stdout_fd)
 {
     struct peer *peer = calloc(1, sizeof *peer);
-    char *argv[] = {(char *)"conformance", (char *)"--peer", NULL};
+    char program[PATH_MAX];
+    char *argv[] = {program, NULL};
     char **env = peer_environment();
     struct timeval limit = {.tv_sec = ANSWER_SECONDS};
     posix_spawn_file_actions_t actions;
     int pair[2];
 
     cr_assert(peer, "out of host memory");
+    peer_program(program);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     cr_assert_eq(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
     if (pair[1] == PEER_SOCKET) {
@@ -95,7 +112,7 @@ struct peer *peer_start(int stdout_fd)
     if (stdout_fd >= 0)
         posix_spawn_file_actions_adddup2(&actions, stdout_fd, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, pair[1], PEER_SOCKET);
-    cr_assert_eq(posix_spawn(&peer->pid, "/proc/self/exe", &actions, NULL, argv, env), 0);
+    cr_assert_eq(posix_spawn(&peer->pid, program, &actions, NULL, argv, env), 0);
     posix_spawn_file_actions_destroy(&actions);
     free(env);
     close(pair[1]);

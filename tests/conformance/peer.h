@@ -1,5 +1,5 @@
 /*
- * A second process with CUDA: this binary executed again, which does what the test asks it to over
+ * A second process with CUDA: the program conformance_peer, which does what the test asks it to over
  * a socket and answers with the driver's result. It has the test's environment (so it runs under
  * the shim where the test does) and dies with the test.
  *

@@ -67,7 +67,7 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     detached = gs_core_context_detach(f.core, f.context);
     /* Meanwhile the handle means a new record. */
     MUST(gs_core_alloc(f.core, 1000, &b));
-    gs_core_context_stays(f.core, detached);
+    gs_core_context_stays(f.core, f.context, detached);
     MUST(gs_core_free(f.core, a));
     MUST(gs_core_free(f.core, b));
     fixture_end(&f);
@@ -136,7 +136,6 @@ Test(lifetime, without_context_events_a_free_waits)
     softcuda_without("ctx_record_event");
     fixture_options(&f);
     fixture_start(&f);
-    f.core->driver.ctx_record_event = NULL; /* as where libcuda lacks the symbol */
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
     fixture_spin_fill(&f, stream, block, 1, 1, 100000000);

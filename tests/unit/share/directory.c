@@ -1,1 +1,315 @@
+/* The runtime directory: who may use it, and what is left in it. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "other.h"
+#include "side.h"
+
+#define NOBODY    65534
+#define DEAD_NAME "0123456789abcdef0123456789abcdef"
+
+static char dir[64];
+static struct gs_share_options options;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+}
+
+static void teardown(void)
+{
+    side_dir_remove(dir);
+}
+
+TestSuite(share_directory, .init = setup, .fini = teardown, .timeout = 60);
+
+static void need_root(void)
+{
+    if (geteuid() != 0)
+        cr_skip("only root can be two users");
+}
+
+/* Tries to offer; the status. Whatever comes, nothing may be left behind. */
+static gs_status try_offer(void)
+{
+    int fds = side_open_fds();
+    struct gs_offer *offer;
+    struct side_chunk chunk;
+    struct side side;
+    gs_status status;
+
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    status = side_offer(&side, &chunk, 0, 512, &offer);
+    if (status == GS_OK) {
+        cr_assert_eq(side_dir_count(options.dir), 1);
+        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    } else {
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), status);
+        cr_assert_eq(side_log_lines(), 1, "the reason is said once");
+    }
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(side_open_fds(), fds);
+    return status;
+}
+
+static void assert_refused(const char *reason)
+{
+    cr_assert_eq(try_offer(), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), reason), "said: %s", side_logged());
+}
+
+Test(share_directory, is_made_for_its_owner_alone)
+{
+    struct stat info;
+
+    cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(stat(dir, &info), 0);
+    cr_assert_eq(info.st_mode & 07777, 0700);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+Test(share_directory, is_not_made_under_a_missing_parent)
+{
+    strcat(options.dir, "/below");
+    assert_refused("No such file");
+}
+
+Test(share_directory, needs_an_absolute_path)
+{
+    strcpy(options.dir, "relative");
+    assert_refused("absolute path");
+    memset(options.dir, 'x', sizeof options.dir);
+    options.dir[0] = '/';
+    char reason[GS_REASON_SIZE];
+    cr_assert_eq(gs_directory_open(&options, true, reason), -1);
+}
+
+Test(share_directory, a_link_to_a_good_one_is_refused)
+{
+    char target[80];
+
+    snprintf(target, sizeof target, "%s.real", dir);
+    cr_assert_eq(mkdir(target, 0700), 0);
+    cr_assert_eq(symlink(target, dir), 0);
+    assert_refused("symbolic link");
+    cr_assert_eq(side_dir_count(target), 0);
+    unlink(dir);
+    rmdir(target);
+}
+
+Test(share_directory, a_file_is_refused)
+{
+    close(open(dir, O_CREAT | O_WRONLY, 0600));
+    assert_refused("Not a directory");
+    unlink(dir);
+}
+
+Test(share_directory, one_that_others_may_write_to_is_refused)
+{
+    for (unsigned bit = S_IWGRP; bit; bit = bit == S_IWGRP ? S_IWOTH : 0) {
+        char reason[GS_REASON_SIZE];
+
+        mkdir(dir, 0700);
+        cr_assert_eq(chmod(dir, 0700 | bit), 0);
+        cr_assert_eq(gs_directory_open(&options, true, reason), -1);
+        cr_assert_not_null(strstr(reason, "others may write"), "%s", reason);
+    }
+    assert_refused("chmod go-w");
+}
+
+Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
+{
+    int fd;
+    char reason[GS_REASON_SIZE];
+
+    need_root();
+    mkdir(dir, 0700);
+    cr_assert_eq(chown(dir, NOBODY, NOBODY), 0);
+    assert_refused("belongs to user 65534");
+    options.uids[options.uid_count++] = NOBODY;
+    fd = gs_directory_open(&options, true, reason);
+    cr_assert_geq(fd, 0, "%s", reason);
+    close(fd);
+}
+
+Test(share_directory, one_that_cannot_be_written_to_is_refused)
+{
+    struct other other;
+
+    need_root();
+    mkdir(dir, 0755); /* root's: to be trusted, not to be written to by others */
+    other_start(&other, dir, "uid=65534");
+    cr_assert_str_eq(other_ask(&other, "offer 0 512 1"), "status -6");
+    cr_assert_eq(other_stop(&other), 0);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+Test(share_directory, one_that_cannot_be_entered_is_refused)
+{
+    struct other other;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    struct side_chunk chunk;
+    struct side side;
+    unsigned long address;
+
+    need_root();
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    other_start(&other, dir, "uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
+Test(share_directory, a_path_too_long_for_a_socket_is_no_hindrance)
+{
+    char *end = options.dir + strlen(options.dir);
+
+    mkdir(options.dir, 0700);
+    *end++ = '/';
+    memset(end, 'd', (size_t)(options.dir + sizeof options.dir - 1 - end));
+    options.dir[sizeof options.dir - 1] = 0;
+    cr_assert_eq(strlen(options.dir), sizeof options.dir - 1);
+    cr_assert_eq(try_offer(), GS_OK);
+    rmdir(options.dir);
+}
+
+/* A socket bound in the directory; it listens or not. */
+static int bind_at(const char *name, bool listening)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", dir, name);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    if (listening)
+        cr_assert_eq(listen(fd, 1), 0);
+    return fd;
+}
+
+static bool is_there(const char *name)
+{
+    char path[160];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static void sweep(void)
+{
+    char reason[GS_REASON_SIZE];
+    int fd = gs_directory_open(&options, true, reason);
+
+    gs_directory_sweep(fd, &options);
+    close(fd);
+}
+
+Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay)
+{
+    int live, full[8];
+    const char *live_name = "f123456789abcdef0123456789abcdef";
+    struct other killed;
+    unsigned char token[GS_TOKEN_SIZE];
+
+    mkdir(dir, 0700);
+    live = bind_at(live_name, true);
+    other_start(&killed, dir, NULL);
+    other_offer(&killed, 0, 512, 1, token);
+    close(bind_at(DEAD_NAME, true));
+    cr_assert_eq(side_dir_count(dir), 3);
+    other_kill(&killed);
+    sweep();
+    cr_assert_not(is_there(DEAD_NAME));
+    cr_assert(is_there(live_name));
+    cr_assert_eq(side_dir_count(dir), 1);
+    /* One whose queue is full answers neither yes nor no: it lives. */
+    for (int i = 0; i < 8; i++) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+        snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", dir, live_name);
+        full[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        connect(full[i], (struct sockaddr *)&address, sizeof address);
+    }
+    sweep();
+    cr_assert(is_there(live_name));
+    for (int i = 0; i < 8; i++)
+        close(full[i]);
+    close(live);
+    sweep();
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
+{
+    struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    char path[160];
+    int fd;
+
+    mkdir(dir, 0700);
+    fd = bind_at(DEAD_NAME ".new", false);
+    sweep();
+    cr_assert(is_there(DEAD_NAME ".new"));
+    snprintf(path, sizeof path, "%s/" DEAD_NAME ".new", dir);
+    cr_assert_eq(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+    sweep();
+    cr_assert_not(is_there(DEAD_NAME ".new"));
+    close(fd);
+}
+
+Test(share_directory, nothing_else_in_it_is_touched)
+{
+    static const char *const names[] = {"notes.txt", "0123456789abcdef", DEAD_NAME "0",
+                                        "g123456789abcdef0123456789abcdef", DEAD_NAME ".old"};
+    char path[160];
+
+    mkdir(dir, 0700);
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        close(bind_at(names[i], true));
+    snprintf(path, sizeof path, "%s/%s", dir, DEAD_NAME); /* our kind of name, not a socket */
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    cr_assert_eq(side_dir_count(dir), 6);
+    sweep();
+    cr_assert_eq(side_dir_count(dir), 6);
+}
+
+Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
+{
+    mkdir(dir, 0700);
+    close(bind_at(DEAD_NAME, true));
+    cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does_not)
+{
+    struct other other;
+    unsigned char token[GS_TOKEN_SIZE];
+    int child, status;
+
+    other_start(&other, dir, NULL);
+    other_offer(&other, 0, 512, 1, token);
+    child = atoi(other_ask(&other, "fork") + 3);
+    usleep(50000); /* the child has called gs_share_at_exit by now */
+    cr_assert_eq(side_dir_count(dir), 1);
+    kill(child, SIGKILL);
+    other_ask(&other, "exit");
+    cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
+    cr_assert_eq(status, 0);
+    cr_assert_eq(side_dir_count(dir), 0);
+}

@@ -1,1 +1,621 @@
+/* Neighbours that do everything wrong: clients and exporters by hand, other users, full tables. */
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "core/share/wire.h"
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer;
+static unsigned char token[GS_TOKEN_SIZE];
+static struct other other;
+
+static void start(void)
+{
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+}
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    options.timeout_ns = 1000000000;
+    start();
+    other_start(&other, dir, "timeout=2000");
+}
+
+static void stop(void)
+{
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    stop();
+    cr_assert_leq(side_dir_count(dir), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_hostile, .init = setup, .fini = teardown, .timeout = 60);
+
+/* An honest opener is served, promptly, and nothing of anybody is left held. */
+static void assert_serves(void)
+{
+    uint64_t begin = side_now();
+    unsigned long address;
+
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_lt(side_now() - begin, 900000000, "others had to wait");
+    other_ask(&other, "close %lx", address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 3000), 0);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+}
+
+static void path_of(const unsigned char *of, struct sockaddr_un *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    ret->sun_family = AF_UNIX;
+    snprintf(ret->sun_path, sizeof ret->sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(ret->sun_path + strlen(ret->sun_path), "%02x", of[8 + i]);
+}
+
+static int dial(void)
+{
+    struct sockaddr_un to;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    path_of(token, &to);
+    while (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+        if (errno != EINTR && errno != EAGAIN)
+            return -1;
+    return fd;
+}
+
+static void hello_to(int fd, const unsigned char *instance)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+}
+
+static void hello(int fd)
+{
+    hello_to(fd, token + 8);
+}
+
+static int ask_open(int fd, uint32_t want_fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    message.open.want_fd = want_fd;
+    return gs_wire_send(fd, &message, -1);
+}
+
+static bool is_hung_up_on(int fd, int limit_ms)
+{
+    char rest[512];
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+
+    while (poll(&end, 1, limit_ms) > 0) {
+        ssize_t got = recv(fd, rest, sizeof rest, MSG_DONTWAIT);
+
+        if (got == 0 || (got < 0 && errno != ECONNRESET)) /* a reset comes before the last words */
+            return true;
+    }
+    return false;
+}
+
+/* ---- Clients -------------------------------------------------------------------------------- */
+
+Test(share_hostile, garbage_is_hung_up_on)
+{
+    unsigned seed = 1;
+
+    for (int i = 0; i < 300; i++) {
+        unsigned char junk[600];
+        int fd = dial();
+        size_t length = 1 + (size_t)rand_r(&seed) % sizeof junk;
+
+        for (size_t j = 0; j < length; j++)
+            junk[j] = (unsigned char)rand_r(&seed);
+        send(fd, junk, length, MSG_NOSIGNAL);
+        cr_assert(is_hung_up_on(fd, 2000));
+        close(fd);
+    }
+    assert_serves();
+}
+
+Test(share_hostile, halves_of_messages_are_hung_up_on)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    for (size_t length = 0; length < sizeof message.hello; length += 3) {
+        int fd = dial();
+
+        send(fd, &message, length, MSG_NOSIGNAL);
+        cr_assert(is_hung_up_on(fd, 2000), "%zu bytes", length);
+        close(fd);
+    }
+    assert_serves();
+}
+
+Test(share_hostile, messages_out_of_order_are_hung_up_on)
+{
+    for (int i = 0; i < 7; i++) {
+        union gs_wire_message message;
+        int fd = dial();
+
+        if (i >= 2)
+            hello(fd);
+        gs_wire_start(&message, i == 6 ? GS_WIRE_GRANT : GS_WIRE_CLOSE, 0);
+        if (i == 0 || i == 3)
+            ask_open(fd, i); /* before HELLO; with a flag that is none */
+        else if (i == 1)
+            hello_to(fd, token + 9); /* not meant for it */
+        else if (i == 2)
+            hello(fd); /* twice */
+        else
+            gs_wire_send(fd, &message, -1); /* a close of nothing; an exporter's message */
+        cr_assert(is_hung_up_on(fd, 2000), "case %d", i);
+        close(fd);
+    }
+    cr_assert_eq(memdriver_exports(), 0);
+    assert_serves();
+}
+
+Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
+{
+    int before = side_open_fds(), fds[20];
+
+    for (int i = 0; i < 20; i++) {
+        union gs_wire_message message;
+
+        fds[i] = dial();
+        gs_wire_start(&message, i % 2 ? GS_WIRE_HELLO : GS_WIRE_OPEN, 0);
+        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        for (int j = 0; j < 10; j++)
+            gs_wire_send(fds[i], &message, fds[i]);
+    }
+    for (int i = 0; i < 20; i++) {
+        cr_assert(is_hung_up_on(fds[i], 2000));
+        close(fds[i]);
+    }
+    cr_assert(SIDE_WAIT(side_open_fds() == before, 2000), "%d, %d before", side_open_fds(), before);
+    assert_serves();
+}
+
+Test(share_hostile, one_that_floods_and_does_not_read_stops_itself_alone)
+{
+    int fd = dial(), sent = 0;
+    uint64_t begin = side_now();
+
+    hello(fd);
+    while (side_now() - begin < 500000000) {
+        int error = ask_open(fd, 1);
+
+        if (error && error != -EAGAIN)
+            break;
+        sent += !error;
+        if (error)
+            usleep(100);
+    }
+    cr_assert_gt(sent, 10);
+    cr_assert_lt(memdriver_exports(), 1000, "it exported for one that does not read");
+    close(fd);
+    assert_serves();
+}
+
+Test(share_hostile, silent_ones_are_hung_up_on_in_time)
+{
+    int fd = dial();
+    uint64_t begin = side_now();
+
+    cr_assert_not(is_hung_up_on(fd, 500));
+    cr_assert(is_hung_up_on(fd, 1500));
+    cr_assert_lt(side_now() - begin, 2000000000);
+    close(fd);
+}
+
+Test(share_hostile, two_hundred_silent_ones_keep_nobody_out)
+{
+    int before = side_open_fds(), fds[200];
+
+    for (int i = 0; i < 200; i++) {
+        fds[i] = dial();
+        cr_assert_geq(fds[i], 0);
+    }
+    usleep(100000);
+    cr_assert_leq(side_open_fds(), before + 200 + 2 * 64, "the exporter keeps them all");
+    assert_serves();
+    for (int i = 0; i < 200; i++)
+        close(fds[i]);
+    cr_assert(SIDE_WAIT(side_open_fds() <= before + 2, 3000));
+}
+
+Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
+{
+    int fds[64];
+    unsigned long address;
+
+    for (int i = 0; i < 64; i++) {
+        union gs_wire_message message;
+        int got;
+
+        fds[i] = dial();
+        hello(fds[i]);
+        ask_open(fds[i], 0);
+        cr_assert(SIDE_WAIT(gs_wire_receive(fds[i], &message, &got) == 0, 1000));
+        cr_assert_eq(message.head.type, GS_WIRE_GRANT);
+    }
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    for (int i = 0; i < 64; i++) {
+        union gs_wire_message message;
+
+        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        memcpy(&message.close.block_id, token + 24, sizeof message.close.block_id);
+        gs_wire_send(fds[i], &message, -1);
+        close(fds[i]);
+    }
+    assert_serves();
+}
+
+/* ---- Other users ---------------------------------------------------------------------------- */
+
+static void start_as_nobody(const char *extra)
+{
+    if (geteuid() != 0)
+        cr_skip("only root can be two users");
+    if (other.pid)
+        other_stop(&other);
+    chmod(dir, 0711);
+    other_start(&other, dir, extra);
+}
+
+Test(share_hostile, another_users_opener_does_not_get_through)
+{
+    unsigned long address;
+    struct sockaddr_un at;
+
+    start_as_nobody("uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    path_of(token, &at);
+    cr_assert_eq(chmod(at.sun_path, 0666), 0); /* the kernel lets him through: then we do not */
+    start_as_nobody("uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE); /* nor does he trust us */
+    cr_assert_eq(memdriver_exports(), 0);
+}
+
+static void run_as_nobody_by_hand(int *ret_reason)
+{
+    int pipes[2];
+    pid_t child;
+
+    cr_assert_eq(pipe(pipes), 0);
+    child = fork();
+    if (child == 0) {
+        union gs_wire_message message;
+        int fd, reason = -1;
+
+        if (setgid(65534) == 0 && setuid(65534) == 0 && (fd = dial()) >= 0) {
+            hello(fd);
+            ask_open(fd, 1);
+            for (int i = 0; i < 3; i++) /* a reset comes before what was said */
+                if (recv(fd, &message, sizeof message, 0) > 0) {
+                    reason = (int)message.refuse.reason;
+                    break;
+                }
+        }
+        _exit(write(pipes[1], &reason, sizeof reason) < 0);
+    }
+    cr_assert_eq(read(pipes[0], ret_reason, sizeof *ret_reason), sizeof *ret_reason);
+    waitpid(child, NULL, 0);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
+{
+    struct sockaddr_un at;
+    int reason;
+
+    if (geteuid() != 0)
+        cr_skip("only root can be two users");
+    path_of(token, &at);
+    chmod(dir, 0711);
+    chmod(at.sun_path, 0666);
+    run_as_nobody_by_hand(&reason);
+    cr_assert_eq(reason, GS_REFUSED_USER);
+    cr_assert_eq(memdriver_exports(), 0);
+    assert_serves();
+}
+
+Test(share_hostile, a_user_that_is_named_gets_through)
+{
+    unsigned long address;
+
+    stop();
+    options.uids[options.uid_count++] = 65534;
+    start();
+    start_as_nobody("uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE, "he does not name us");
+    other_stop(&other);
+    other_start(&other, dir, "trust=0");
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+}
+
+/* ---- Full tables of descriptors ------------------------------------------------------------- */
+
+static void limit_fds(rlim_t limit)
+{
+    struct rlimit now;
+
+    getrlimit(RLIMIT_NOFILE, &now);
+    now.rlim_cur = limit;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+}
+
+Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
+{
+    struct rlimit before;
+    int highest = dup(0);
+
+    close(highest);
+    getrlimit(RLIMIT_NOFILE, &before);
+    /* None, then one, two, three left: accepting, watching and exporting fail in turn. */
+    for (int left = 0; left < 3; left++) {
+        unsigned long address;
+        uint64_t begin = side_now();
+        gs_status status;
+
+        limit_fds((rlim_t)(highest + left));
+        status = other_open(&other, token, &address);
+        limit_fds(before.rlim_cur);
+        cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
+                  "with %d left: %d", left, status);
+        cr_assert_lt(side_now() - begin, 900000000, "with %d left it was waited for", left);
+        assert_serves();
+    }
+}
+
+Test(share_hostile, a_full_table_in_the_opener_refuses_and_loses_nothing)
+{
+    int open_now = atoi(other_ask(&other, "fds") + 3) - 1; /* one is the counting's own */
+    unsigned long address;
+    int succeeded = 0;
+
+    for (int left = 0; left < 12; left++) {
+        gs_status status;
+
+        other_ask(&other, "nofile %d", open_now + left);
+        status = other_open(&other, token, &address);
+        other_ask(&other, "nofile 1000");
+        if (status == GS_OK) {
+            succeeded++;
+            other_ask(&other, "close %lx", address);
+        } else {
+            cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
+                      "with %d left: %d", left, status);
+        }
+        cr_assert_geq(side_withdraw_ms(&side, offer, 3000), 0, "with %d left", left);
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+        gs_offer_token(offer, token);
+    }
+    cr_assert_gt(succeeded, 0);
+    cr_assert_lt(succeeded, 12);
+    assert_serves();
+}
+
+Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
+{
+    unsigned long address;
+
+    memdriver_fail_export(CUDA_ERROR_NOT_PERMITTED);
+    cr_assert_eq(other_open(&other, token, &address), (gs_status)CUDA_ERROR_NOT_PERMITTED);
+    memdriver_fail_export(CUDA_SUCCESS);
+    assert_serves();
+}
+
+/* ---- Exporters ------------------------------------------------------------------------------ */
+
+enum lie {
+    HONEST,
+    OTHER_BLOCK,
+    OTHER_CHUNK,
+    ODD_CHUNK,
+    HUGE_CHUNK,
+    WRONG_CHUNK,
+    BEYOND,
+    OVERFLOW,
+    OTHER_SIZE,
+    NO_FD,
+    NOT_MEMORY,
+    GARBAGE,
+    SILENCE,
+    HANG_UP,
+    LATE,
+    LIES
+};
+
+static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_t request)
+{
+    union gs_wire_message message;
+    int memory = memfd_create("evil", MFD_CLOEXEC);
+
+    if (ftruncate(memory, 2 * MIB) != 0)
+        _exit(1);
+    gs_wire_start(&message, GS_WIRE_GRANT, request);
+    message.grant.block_id = asked->block_id + (lie == OTHER_BLOCK);
+    message.grant.chunk_id = asked->chunk_id + (lie == OTHER_CHUNK);
+    message.grant.chunk_size = 2 * MIB;
+    message.grant.size = asked->size;
+    switch (lie) {
+    case ODD_CHUNK:
+        message.grant.chunk_size++;
+        break;
+    case HUGE_CHUNK:
+        message.grant.chunk_size = UINT64_MAX & ~(2 * MIB - 1);
+        break;
+    case WRONG_CHUNK:
+        message.grant.chunk_size = 4 * MIB;
+        break;
+    case BEYOND:
+        message.grant.offset = 2 * MIB - 511;
+        break;
+    case OVERFLOW:
+        message.grant.offset = UINT64_MAX - 8;
+        break;
+    case OTHER_SIZE:
+        message.grant.size--;
+        break;
+    case GARBAGE:
+        message.head.magic = 0;
+        break;
+    case NOT_MEMORY:
+        dup2(fd, memory);
+        break;
+    default:
+        break;
+    }
+    if (lie == LATE)
+        usleep(400000);
+    if (lie != SILENCE && lie != HANG_UP)
+        gs_wire_send(fd, &message, lie == NO_FD ? -1 : memory);
+    close(memory);
+}
+
+/* An exporter by hand, which lies to its first caller; exit status 42 if a CLOSE came back. */
+static pid_t liar(enum lie lie, const unsigned char *at)
+{
+    struct sockaddr_un address;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    pid_t child;
+
+    path_of(at, &address);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(listener, 4), 0);
+    child = fork();
+    if (child == 0) {
+        union gs_wire_message message;
+        int fd, got, closed = 0;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(10);
+        fd = accept(listener, NULL, NULL);
+        while (recv(fd, &message, sizeof message, 0) > 0) {
+            struct gs_token asked;
+
+            if (message.head.type == GS_WIRE_CLOSE)
+                closed = 1;
+            if (message.head.type != GS_WIRE_OPEN)
+                continue;
+            gs_token_read(message.open.token, &asked);
+            lie_once(fd, lie, &asked, message.head.request);
+            if (lie == HANG_UP)
+                break;
+        }
+        (void)got;
+        _exit(closed ? 42 : 0);
+    }
+    close(listener);
+    return child;
+}
+
+static void make_token(unsigned char *ret, unsigned char instance)
+{
+    struct gs_token made = {.block_id = 5, .chunk_id = 6, .size = 512};
+
+    memset(made.instance, instance, sizeof made.instance);
+    gs_token_write(&made, ret);
+}
+
+Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
+{
+    for (int lie = HONEST; lie < LIES; lie++) {
+        unsigned char asked[GS_TOKEN_SIZE];
+        int alive = memdriver_alive(), fds = side_open_fds(), exit_status;
+        struct gs_share_options quick = options;
+        struct sockaddr_un address;
+        CUdeviceptr opened = 7;
+        struct side victim;
+        gs_status status;
+        pid_t child;
+
+        quick.timeout_ns = 200000000;
+        make_token(asked, (unsigned char)(0x80 + lie));
+        child = liar(lie, asked);
+        side_start(&victim, &quick);
+        status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
+        if (lie == HONEST)
+            cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
+        else
+            cr_assert(status == GS_UNREACHABLE || status > 0, "lie %d: %d", lie, status);
+        cr_assert_eq(opened == 7, lie != HONEST);
+        if (lie == LATE)
+            usleep(600000); /* the answer comes, and the thread returns it */
+        side_stop(&victim);
+        waitpid(child, &exit_status, 0);
+        /* What was granted was given back. */
+        if (lie == HONEST || lie == LATE || lie == ODD_CHUNK || lie == NOT_MEMORY ||
+            lie == WRONG_CHUNK || lie == NO_FD || lie == BEYOND)
+            cr_assert_eq(WEXITSTATUS(exit_status), 42, "lie %d", lie);
+        cr_assert_eq(memdriver_alive(), alive, "lie %d", lie);
+        cr_assert_eq(side_open_fds(), fds, "lie %d", lie);
+        path_of(asked, &address);
+        unlink(address.sun_path);
+    }
+}
+
+Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
+{
+    unsigned char stalled[GS_TOKEN_SIZE], theirs[GS_TOKEN_SIZE];
+    struct sockaddr_un address;
+    CUdeviceptr opened;
+    pid_t child;
+    uint64_t begin;
+
+    make_token(stalled, 0x77);
+    other_offer(&other, 0, 512, 3, theirs); /* first: it connects to all there are */
+    child = liar(SILENCE, stalled);
+    begin = side_now();
+    cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
+    cr_assert_geq(side_now() - begin, 900000000);
+    cr_assert_lt(side_now() - begin, 1500000000);
+    cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &opened), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    path_of(stalled, &address);
+    unlink(address.sun_path);
+}

@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/token.h"
 #include "other.h"
 #include "side.h"
 
@@ -60,24 +63,24 @@ Test(share_life, nothing_exists_before_the_first_use)
     CUdeviceptr address;
     unsigned char token[GS_TOKEN_SIZE] = {0};
     struct gs_import_info info;
+    struct gs_offer *offer;
+    int fds, threads = side_threads();
 
-    cr_assert_eq(side_dir_count(dir), -1);
+    side_stop(&side);
+    fds = side_open_fds();
+    side_start(&side, &options);
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_NOT_OURS);
     cr_assert_eq(gs_share_find(side.share, chunk.base, &info), GS_NOT_OURS);
     cr_assert_eq(gs_share_close(side.share, chunk.base), GS_NOT_OURS);
     gs_share_context_gone(side.share, SIDE_CONTEXT);
     gs_share_at_exit(side.share);
     cr_assert_eq(side_dir_count(dir), -1);
-    for (int i = 0; i < 3; i++) {
-        char path[64], target[64] = "";
-
-        snprintf(path, sizeof path, "/proc/self/task/%d/comm", (int)getpid() + i);
-        FILE *file = fopen(path, "r");
-        if (file && fgets(target, sizeof target, file))
-            cr_assert_str_neq(target, "gpushim-share\n");
-        if (file)
-            fclose(file);
-    }
+    cr_assert_eq(side_threads(), threads);
+    cr_assert_eq(side_open_fds(), fds);
+    offer = offer_at(0, 512, token);
+    cr_assert_eq(side_dir_count(dir), 1);
+    cr_assert_eq(side_threads(), threads + 1);
+    cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
 }
 
 Test(share_life, two_processes_see_the_same_bytes)
@@ -149,12 +152,12 @@ Test(share_life, a_token_with_a_valid_check_and_another_secret_is_refused)
 {
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer = offer_at(0, 512, token);
+    struct gs_token forged;
     unsigned long address;
 
-    /* The check is no secret: XOR of a multiple of its polynomial keeps it valid. */
-    token[60] ^= 0x01;
-    token[61] ^= 0x10;
-    token[62] ^= 0x21;
+    cr_assert_eq(gs_token_read(token, &forged), GS_OK);
+    forged.secret[15] ^= 1;
+    gs_token_write(&forged, token);
     cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
     cr_assert_not_null(strstr(side_logged(), "refused: reason 1"), "the exporter was not asked");
     cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
@@ -194,7 +197,9 @@ Test(share_life, blocks_of_one_chunk_share_one_mapping)
     other_closes(address[2]);
     cr_assert_geq(side_withdraw_ms(&side, offer[0], 2000), 0);
     cr_assert_geq(side_withdraw_ms(&side, offer[2], 2000), 0);
-    cr_assert_str_eq(other_ask(&other, "census"), "ok 1");
+    /* What is left are spare events, at most one for each block: how many there are depends on
+     * whether one close's fence had passed before the next. A mapping would count three more. */
+    cr_assert(SIDE_WAIT(atoi(other_ask(&other, "census") + 3) <= 3, 2000));
 }
 
 Test(share_life, opens_are_counted)
@@ -284,6 +289,32 @@ Test(share_life, in_its_grace_a_freed_block_can_be_opened)
     other_closes(address);
     /* It was opened: its grace is over with the last close. */
     cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, false), 2000));
+}
+
+Test(share_life, the_end_of_a_grace_is_announced_and_makes_the_token_stale)
+{
+    unsigned char token[GS_TOKEN_SIZE], held_token[GS_TOKEN_SIZE];
+    struct gs_offer *offer, *held;
+    unsigned long address;
+    struct gs_share_options with_grace = options;
+
+    side_stop(&side);
+    with_grace.grace_ns = 300000000;
+    side_start(&side, &with_grace);
+    offer = offer_at(0, 512, token);
+    held = offer_at(512, 512, held_token);
+    cr_assert_eq(other_open(&other, held_token, &address), GS_OK);
+    __atomic_store_n(&side.leases_ended, 0, __ATOMIC_RELAXED);
+    gs_share_freed(side.share, offer, side_now());
+    gs_share_freed(side.share, held, side_now());
+    /* Nobody asks, and the pool is told all the same. */
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_RELAXED) > 0, 5000));
+    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN, "its grace is over");
+    cr_assert_eq(other_open(&other, held_token, &address), GS_OK, "it is held");
+    other_closes(address);
+    other_closes(address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_geq(side_withdraw_ms(&side, held, 2000), 0);
 }
 
 Test(share_life, an_importer_shares_on_what_it_imported)
@@ -394,6 +425,24 @@ Test(share_life, while_a_capture_is_open_nothing_is_given_back)
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
 }
 
+Test(share_life, a_context_that_is_leaving_is_not_asked)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    memdriver_hold(true);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    gs_share_context_leaving(side.share, SIDE_CONTEXT);
+    memdriver_hold(false);
+    usleep(100000);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    gs_share_context_stays(side.share, SIDE_CONTEXT);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+    cr_assert_eq(gs_map_find(&side.map, address), NULL);
+}
+
 Test(share_life, a_driver_without_context_events_is_waited_for)
 {
     unsigned char token[GS_TOKEN_SIZE];
@@ -430,6 +479,38 @@ Test(share_life, a_thousand_blocks_are_opened_and_closed)
     }
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address[0]) == NULL, 5000));
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+}
+
+Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
+{
+    struct gs_share_options one_client = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    struct other second;
+    unsigned long address;
+    pid_t child = 0;
+
+    side_stop(&side);
+    one_client.max_clients = 1;
+    side_start(&side, &one_client);
+    offer = offer_at(0, 512, token);
+    other_start(&second, dir, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct other *turn = i % 2 ? &second : &other;
+
+        if (i == 2 && (child = fork()) == 0) { /* it holds the socket that is hung up next */
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            pause();
+            _exit(0);
+        }
+        cr_assert_eq(other_open(turn, token, &address), GS_OK, "turn %d", i);
+        other_ask(turn, "close %lx", address);
+        usleep(50000);
+    }
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_eq(other_stop(&second), 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }
 
 Test(share_life, sharing_that_is_off_offers_and_opens_nothing)

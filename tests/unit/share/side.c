@@ -90,10 +90,8 @@ int side_dir_count(const char *dir)
 
 void side_options(struct gs_share_options *ret_options, const char *dir)
 {
-    *ret_options = (struct gs_share_options){.enable = true,
-                                             .settle_ns = 200000000,
-                                             .timeout_ns = 2000000000,
-                                             .max_clients = 64};
+    *ret_options = (struct gs_share_options){
+        .enable = true, .settle_ns = 200000000, .timeout_ns = 2000000000, .max_clients = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
 }
 
@@ -147,7 +145,8 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
     struct gs_share_source source = {.handle = chunk->handle,
                                      .chunk_id = chunk->id,
                                      .chunk_size = chunk->size,
-                                     .block_id = ++side->next_id,
+                                     .block_id =
+                                         __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
                                      .uuid = "softdevice00000"};

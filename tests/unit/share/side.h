@@ -9,9 +9,9 @@
 #include "core/share/share.h"
 #include "memdriver.h"
 
-#define SIDE_BLOCKS 64
+#define SIDE_BLOCKS  64
 #define SIDE_CONTEXT ((CUcontext)0x1000)
-#define MIB ((size_t)1 << 20)
+#define MIB          ((size_t)1 << 20)
 
 struct side_chunk {
     CUmemGenericAllocationHandle handle;

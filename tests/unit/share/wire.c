@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -137,16 +138,25 @@ Test(share_wire, garbage_and_its_descriptor_are_dropped)
     cr_assert_eq(side_open_fds(), before);
 }
 
+static volatile sig_atomic_t pipe_signals;
+
+static void count_signal(int number)
+{
+    pipe_signals++;
+}
+
 Test(share_wire, hang_up_and_silence_are_told_apart)
 {
     union gs_wire_message got;
     int fd;
 
+    signal(SIGPIPE, count_signal);
     cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EAGAIN);
     shutdown(pair[0], SHUT_RDWR);
     cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -ENOTCONN);
     gs_wire_start(&got, GS_WIRE_CLOSE, 1);
-    cr_assert_eq(gs_wire_send(pair[1], &got, -1), -EPIPE); /* and no SIGPIPE */
+    cr_assert_eq(gs_wire_send(pair[1], &got, -1), -EPIPE);
+    cr_assert_eq(pipe_signals, 0);
 }
 
 Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)

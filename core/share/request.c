@@ -1,0 +1,222 @@
+/*
+ * Opener: asking an exporter for a block, and judging what it answers. Nothing that comes from it
+ * is believed before it was checked, and nothing it does takes longer than timeout_ns.
+ */
+#include "core/share/opener.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+/* Sends, waiting for room up to `deadline`. */
+static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
+                   uint64_t deadline)
+{
+    for (;;) {
+        struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
+        int error = gs_wire_send(peer->fd, message, fd);
+        uint64_t now = gs_now();
+
+        if (error != -EAGAIN)
+            return error;
+        if (now >= deadline)
+            return -ETIMEDOUT;
+        poll(&room, 1, (int)((deadline - now) / GS_NS_PER_MS) + 1);
+    }
+}
+
+static int send_hello(struct gs_peer *peer, uint64_t deadline)
+{
+    union gs_wire_message message;
+    int error, pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
+    message.hello.pid = (uint64_t)getpid();
+    strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
+    error = send_by(peer, &message, pidfd, deadline);
+    if (pidfd >= 0)
+        close(pidfd);
+    return error;
+}
+
+static int send_open(struct gs_peer *peer, const unsigned char *bytes, bool want_fd,
+                     uint64_t deadline)
+{
+    union gs_wire_message message;
+    int error = 0;
+
+    if (!peer->greeted)
+        error = send_hello(peer, deadline);
+    if (error)
+        return error;
+    peer->greeted = true;
+    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->request);
+    memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
+    message.open.want_fd = want_fd;
+    return send_by(peer, &message, -1, deadline);
+}
+
+/* Waits for something to read. False: the time is over, or the exporter exited without a word. */
+static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *ret_exited)
+{
+    uint64_t now = gs_now();
+    struct pollfd both[2] = {{.fd = peer->fd, .events = POLLIN},
+                             {.fd = peer->pidfd, .events = POLLIN}};
+
+    *ret_exited = false;
+    if (now >= deadline)
+        return false;
+    if (poll(both, 2, (int)((deadline - now) / GS_NS_PER_MS) + 1) > 0 && !both[0].revents)
+        *ret_exited = true;
+    return !*ret_exited;
+}
+
+/* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
+ * connection has ended. -EMFILE comes with the message, which lacks its descriptor. */
+static int receive_answer(struct gs_peer *peer, uint64_t deadline,
+                          union gs_wire_message *ret_message, int *ret_fd)
+{
+    bool reset = false, exited;
+
+    for (;;) {
+        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
+
+        if (gs_now() >= deadline && !error && ret_message->head.request != peer->request) {
+            gs_peer_take_late(peer, ret_message, *ret_fd); /* it talks on about something else */
+            return -ETIMEDOUT;
+        }
+        if (error == -EAGAIN) {
+            if (wait_readable(peer, deadline, &exited))
+                continue;
+            return exited ? -ENOTCONN : -ETIMEDOUT;
+        }
+        if (error == -ECONNRESET && !reset) { /* what was said before may still be there */
+            reset = true;
+            continue;
+        }
+        if (error && error != -EMFILE)
+            return error;
+        if (ret_message->head.request == peer->request ||
+            (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
+            return error;
+        gs_peer_take_late(peer, ret_message, *ret_fd);
+    }
+}
+
+static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
+{
+    gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: reason %u, driver %u",
+                (unsigned)refuse->reason, (unsigned)refuse->driver_error);
+    switch (refuse->reason) {
+    case GS_REFUSED_TOKEN:
+    case GS_REFUSED_USER:
+        return GS_BAD_TOKEN;
+    case GS_REFUSED_DRIVER:
+        return refuse->driver_error > 0 && refuse->driver_error < CUDA_ERROR_UNKNOWN
+                   ? (gs_status)refuse->driver_error
+                   : (gs_status)CUDA_ERROR_UNKNOWN;
+    default:
+        return GS_UNREACHABLE;
+    }
+}
+
+/* Whether what the exporter says makes sense and is about the block that was asked for. */
+static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_token *token)
+{
+    const uint64_t limit = UINT64_C(1) << GS_MAP_ADDRESS_BITS;
+
+    return grant->block_id == token->block_id && grant->chunk_id == token->chunk_id &&
+           grant->size == token->size && grant->size > 0 && grant->chunk_size <= limit &&
+           grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
+           grant->offset <= grant->chunk_size - grant->size;
+}
+
+static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
+                            const struct gs_token *token, const union gs_wire_message *message,
+                            bool want_fd, int *fd)
+{
+    bool is_grant = message->head.type == GS_WIRE_GRANT;
+
+    if (message->head.type == GS_WIRE_REFUSE)
+        return refused(share, &message->refuse);
+    if (is_grant && grant_valid(&message->grant, token) && want_fd == (*fd >= 0))
+        return GS_OK;
+    if (is_grant)
+        gs_peer_return(peer, message->grant.block_id);
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the exporter of shared memory gave an answer that makes no sense; refused");
+    return GS_UNREACHABLE;
+}
+
+/* One attempt; -1 where the connection was over before it could answer. */
+static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
+                   const unsigned char *bytes, bool want_fd, union gs_wire_message *ret_message,
+                   int *ret_fd, gs_status *ret_status)
+{
+    uint64_t deadline = gs_now() + share->options.timeout_ns;
+    int error = send_open(peer, bytes, want_fd, deadline);
+    bool sent = error == 0;
+
+    if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
+        error = receive_answer(peer, deadline, ret_message, ret_fd);
+    if (error == -ETIMEDOUT) {
+        peer->abandoned += sent;
+        gs_say_unreachable(share, "the process that shared it does not answer");
+        *ret_status = GS_UNREACHABLE;
+    } else if (error == -EMFILE) {
+        if (ret_message->head.type == GS_WIRE_GRANT)
+            gs_peer_return(peer, ret_message->grant.block_id);
+        gs_say_unreachable(share,
+                           "this process has no descriptor left; raise its limit (ulimit -n)");
+        *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
+    } else if (error == -EPROTO) {
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "the exporter of shared memory gave an answer that makes no sense; refused");
+        *ret_status = GS_UNREACHABLE;
+    } else if (error) {
+        gs_peer_disconnect(share, peer);
+        return -1;
+    } else {
+        *ret_status = use_answer(share, peer, token, ret_message, want_fd, ret_fd);
+    }
+    return 0;
+}
+
+gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
+                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                          struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    union gs_wire_message message;
+    gs_status status = GS_OK;
+
+    *ret_fd = -1;
+    /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
+    for (int i = 0; i < 2; i++) {
+        if (peer->fd < 0)
+            status = gs_peer_connect(share, peer);
+        if (status != GS_OK)
+            return status;
+        if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0)
+            break;
+        status = GS_OK;
+        if (!want_fd) /* the caller's mapping went with the connection: he asks again */
+            return GS_UNREACHABLE;
+        if (i == 1) {
+            gs_say_unreachable(share, "the process that shared it has ended");
+            return GS_UNREACHABLE;
+        }
+    }
+    if (status != GS_OK && *ret_fd >= 0) {
+        close(*ret_fd);
+        *ret_fd = -1;
+    }
+    if (status == GS_OK)
+        *ret_grant = message.grant;
+    return status;
+}

@@ -1,0 +1,212 @@
+/*
+ * Exporter: answers to an opener's messages. Runs on the share thread and waits for nobody: what
+ * cannot be sent at once is not sent, and the client that did not read is let go. Functions that
+ * return false mean that.
+ */
+#include "core/share/exporter.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
+                      enum gs_wire_reason reason, uint32_t driver_error)
+{
+    union gs_wire_message message;
+
+    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%s) was refused: reason %d, driver %u",
+                (int)client->pid, client->name, (int)reason, (unsigned)driver_error);
+    gs_wire_start(&message, GS_WIRE_REFUSE, request);
+    message.refuse.reason = reason;
+    message.refuse.driver_error = driver_error;
+    return gs_wire_send(client->fd, &message, -1) == 0;
+}
+
+/* The pidfd that an opener sent is used where the kernel has none for us. It can harm its sender
+ * alone: by it, only his own lease ends. */
+static bool is_pidfd(int fd)
+{
+    siginfo_t ignored;
+
+    return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
+           errno == ECHILD;
+}
+
+static bool on_hello(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_hello *hello, int *fd)
+{
+    if (client->greeted || memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+        return false;
+    client->greeted = true;
+    client->due_ns = gs_now() + GS_IDLE_NS;
+    if (client->pid <= 0) /* of another PID namespace */
+        client->pid = (pid_t)hello->pid;
+    memcpy(client->name, hello->name, sizeof client->name - 1);
+    for (char *c = client->name; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    if (client->pidfd < 0 && *fd >= 0 && is_pidfd(*fd)) {
+        client->pidfd = *fd;
+        *fd = -1;
+        gs_client_watch_exit(share, client);
+    }
+    return true;
+}
+
+/* One hold more of the offer, or NULL without host memory. */
+static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer)
+{
+    struct gs_hold *hold;
+
+    uint64_t block_id = offer->id;
+
+    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
+    if (!hold) {
+        hold = calloc(1, sizeof *hold);
+        if (!hold)
+            return NULL;
+        hold->block_id = block_id;
+        hold->offer = offer;
+        HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
+        if (!hold->hh.tbl) {
+            free(hold);
+            return NULL;
+        }
+    }
+    hold->count++;
+    return hold;
+}
+
+static void hold_remove(struct gs_client *client, struct gs_hold *hold)
+{
+    if (--hold->count > 0)
+        return;
+    HASH_DEL(client->holds, hold);
+    free(hold);
+}
+
+static enum gs_wire_reason reason_of(int error)
+{
+    return error == -EMFILE || error == -ENFILE || error == -ETOOMANYREFS ? GS_REFUSED_FDS
+                                                                          : GS_REFUSED_MEMORY;
+}
+
+/* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
+static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
+                                        bool wanted, int *ret_fd, CUresult *ret_error)
+{
+    int fd = -1;
+
+    *ret_fd = -1;
+    *ret_error = CUDA_SUCCESS;
+    if (!wanted)
+        return 0;
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+        return GS_REFUSED_ENDING;
+    *ret_error = share->driver->mem_export(&fd, offer->source.handle,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (*ret_error != CUDA_SUCCESS)
+        return GS_REFUSED_DRIVER;
+    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
+    *ret_fd = fd;
+    return 0;
+}
+
+static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
+                      int fd)
+{
+    const struct gs_share_source *source = &offer->source;
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_GRANT, request);
+    message.grant.block_id = offer->id;
+    message.grant.chunk_id = source->chunk_id;
+    message.grant.chunk_size = source->chunk_size;
+    message.grant.offset = source->offset;
+    message.grant.size = source->size;
+    memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
+    return gs_wire_send(client->fd, &message, fd);
+}
+
+/*
+ * The pin keeps the offer from being withdrawn while the driver exports its chunk, without a lock.
+ * A grant that could not be sent leaves no hold behind. False: the client is to go.
+ */
+static bool grant(struct gs_share *share, struct gs_client *client, struct gs_offer *offer,
+                  const struct gs_wire_open *open)
+{
+    enum gs_wire_reason reason;
+    struct gs_hold *hold = NULL;
+    CUresult driver_error;
+    int fd, error = 0;
+
+    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &driver_error);
+    if (!reason) {
+        hold = hold_add(client, offer);
+        if (!hold)
+            reason = GS_REFUSED_MEMORY;
+        else
+            error = send_grant(client, offer, open->head.request, fd);
+    }
+    if (fd >= 0)
+        close(fd);
+    if (error) {
+        hold_remove(client, hold);
+        hold = NULL;
+        reason = reason_of(error);
+    }
+    gs_offer_unpin(share, offer, hold ? 1 : 0);
+    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
+        return false;
+    return !reason ||
+           gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
+}
+
+static bool on_open(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_open *open)
+{
+    struct gs_offer *offer;
+
+    if (!client->greeted || open->want_fd > 1 || open->zero)
+        return false;
+    client->due_ns = gs_now() + GS_IDLE_NS;
+    offer = gs_offer_pin(share, open->token);
+    return offer ? grant(share, client, offer, open)
+                 : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
+}
+
+static bool on_close(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_close *message)
+{
+    struct gs_hold *hold;
+    uint64_t block_id = message->block_id;
+
+    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
+    if (!hold)
+        return false;
+    gs_offer_drop(share, hold->offer, 1);
+    hold_remove(client, hold);
+    client->due_ns = gs_now() + GS_IDLE_NS;
+    return true;
+}
+
+bool gs_client_serve(struct gs_share *share, struct gs_client *client,
+                     const union gs_wire_message *message, int *fd)
+{
+    switch (message->head.type) {
+    case GS_WIRE_HELLO:
+        return on_hello(share, client, &message->hello, fd);
+    case GS_WIRE_OPEN:
+        return on_open(share, client, &message->open);
+    case GS_WIRE_CLOSE:
+        return on_close(share, client, &message->close);
+    default:
+        return false;
+    }
+}

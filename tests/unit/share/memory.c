@@ -1,0 +1,143 @@
+/* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static _Thread_local int fail_in; /* the n-th allocation from now fails; 0: none */
+static int fail_elsewhere;        /* the same for all threads but this test's; atomic */
+static _Thread_local bool is_test;
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+
+static bool fails(void)
+{
+    if (is_test)
+        return fail_in > 0 && --fail_in == 0;
+    return __atomic_load_n(&fail_elsewhere, __ATOMIC_SEQ_CST) > 0 &&
+           __atomic_sub_fetch(&fail_elsewhere, 1, __ATOMIC_SEQ_CST) == 0;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return fails() ? NULL : __real_realloc(old, size);
+}
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct other other;
+
+static void setup(void)
+{
+    is_test = true;
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    other_start(&other, dir, NULL);
+}
+
+static void teardown(void)
+{
+    cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(memdriver_alive(), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_memory, .init = setup, .fini = teardown, .timeout = 60);
+
+Test(share_memory, an_offer_without_memory_is_none)
+{
+    struct gs_offer *offer = NULL;
+    gs_status status;
+    int tries = 0;
+
+    do {
+        fail_in = ++tries;
+        status = side_offer(&side, &chunk, 0, 512, &offer);
+        cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY || status == GS_NOT_OFFERED,
+                  "try %d: %d", tries, status);
+        cr_assert_eq(offer != NULL, status == GS_OK);
+    } while (fail_in == 0 && tries < 100); /* until a call made fewer allocations than that */
+    cr_assert_geq(tries, 3);
+    cr_assert_lt(tries, 100);
+    fail_in = 0;
+    if (status == GS_OK)
+        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+}
+
+Test(share_memory, an_open_without_memory_changes_nothing)
+{
+    int opened = 0, failed = 0;
+
+    for (int n = 1; n < 40; n++) {
+        unsigned char token[GS_TOKEN_SIZE];
+        CUdeviceptr address = 0;
+        gs_status status;
+
+        other_offer(&other, 0, 512, 9, token);
+        fail_in = n;
+        status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+        fail_in = 0;
+        if (status == GS_OK) {
+            opened++;
+            cr_assert_eq(*(char *)address, 9);
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+        } else {
+            failed++;
+            cr_assert_eq(status, GS_NO_HOST_MEMORY, "allocation %d: %d", n, status);
+            cr_assert_eq(address, 0);
+        }
+        cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000),
+                  "allocation %d: a hold was lost", n);
+    }
+    cr_assert_gt(failed, 3);
+    cr_assert_gt(opened, 3);
+}
+
+Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
+{
+    int opened = 0;
+    struct gs_offer *offer;
+
+    /* The thread runs, so that what fails is the serving. */
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    for (int n = 1; n < 12; n++) {
+        unsigned char token[GS_TOKEN_SIZE];
+        unsigned long address;
+        struct other fresh;
+
+        gs_offer_token(offer, token);
+        other_start(&fresh, dir, NULL);
+        __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
+        if (other_open(&fresh, token, &address) == GS_OK)
+            opened++;
+        __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
+        cr_assert_eq(other_stop(&fresh), 0);
+        cr_assert_geq(side_withdraw_ms(&side, offer, 3000), 0, "allocation %d", n);
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    }
+    cr_assert_gt(opened, 0);
+    cr_assert_lt(opened, 11);
+}
