@@ -30,6 +30,8 @@ struct worker {
     bool broken; /* ends with the first foreign word */
 };
 
+static bool found; /* atomic: a foreign word, by anyone */
+
 static CUresult CUDAAPI always_passed(CUevent event)
 {
     return CUDA_SUCCESS;
@@ -120,7 +122,8 @@ static void *work(void *arg)
     MUST(cuCtxSetCurrent(f->context));
     for (int i = 0; i < 2; i++)
         MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
-    while (now_ns() < worker->end_ns && !(worker->broken && worker->foreign)) {
+    while (now_ns() < worker->end_ns && 
+           !(worker->broken && __atomic_load_n(&found, __ATOMIC_RELAXED))) {
         int slot = rand_r(&seed) % LIVE;
         size_t size = random_size(&seed);
 
@@ -129,6 +132,8 @@ static void *work(void *arg)
 
             worker->foreign += fixture_count_other(f, at, live[slot].address, live[slot].stamp,
                                                    live[slot].words);
+            if (worker->foreign)
+                __atomic_store_n(&found, true, __ATOMIC_RELAXED);
             /* The kernel that is still to come must not hit the next owner. */
             fixture_spin_fill(f, at, live[slot].address, 0xdead, live[slot].words, 20000);
             MUST(rand_r(&seed) % 2 ? gs_core_free(f->core, live[slot].address)
