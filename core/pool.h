@@ -142,7 +142,7 @@ struct gs_pool_shared { /* what all pools of a process use */
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
  * while making chunks takes a share of the time that would be felt. */
 #define GS_SPARE_PERCENT_MIN 4
-#define GS_SPARE_PERCENT_MAX 16
+#define GS_SPARE_PERCENT_MAX 12
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
