@@ -123,6 +123,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     unsigned retiring_percent;
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
+    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
 
 /* Where a ready block is indexed. */
