@@ -25,6 +25,21 @@ struct gs_context {
     struct gs_pool *pools[GS_CONTEXT_POOLS];
 };
 
+/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
+ * the context `to`. */
+struct gs_peer_pair {
+    CUcontext from, to;
+    CUdevice device;
+};
+
+struct gs_peers {
+    struct gs_lock lock; /* rank PEERS; protects all below */
+    bool used;           /* atomic: false until anybody was given access */
+    struct gs_peer_pair *pair;
+    unsigned count, room;
+    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
+};
+
 struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
@@ -35,13 +50,23 @@ struct gs_core {
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
+    struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
+    struct gs_peers peers; /* core/reach.c */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    int device_count;      /* atomic; 0: not asked yet */
 };
+
+/* The peers' lock, made and unmade with core (core/reach.c). */
+void gs_reach_init(struct gs_core *core);
+void gs_reach_destroy(struct gs_core *core);
+/* A new chunk at the address is in the map: it gets access for the peers that there are. */
+void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */

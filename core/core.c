@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "core/reclaim.h"
+#include "core/stats.h"
 
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
@@ -55,6 +56,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
+    gs_reach_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
@@ -73,6 +75,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .async = core->async,
         .regcache = core->regcache,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
@@ -123,6 +126,7 @@ void gs_core_destroy(struct gs_core *core)
         free(context);
     }
     gs_map_destroy(&core->map);
+    gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_lock_destroy(&core->lock);
     free(core);
@@ -131,6 +135,7 @@ void gs_core_destroy(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
+    gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
 
@@ -174,16 +179,21 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     struct gs_chunk *excess = NULL;
     gs_status status;
 
+    *ret_block = NULL;
     GS_COUNT(pool->counts.misses);
-    *ret_block = take_collected(pool, size, stream_key);
+    if (pool->reserved >= pool->grown_first)
+        *ret_block = take_collected(pool, size, stream_key);
     if (!*ret_block && gs_pool_behind(pool))
         *ret_block = take_waiting(pool, size);
-    if (!*ret_block)
+    if (!*ret_block) {
+        gs_pool_weigh(pool);
         excess = gs_pool_detach_excess(pool, size);
+    }
     gs_latch_release(&pool->lock);
     if (*ret_block)
         return GS_OK;
-    gs_chunks_release(&core->shared, excess);
+    if (excess)
+        gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
     status = gs_pool_grow(core, pool, size, ret_block);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
@@ -213,7 +223,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        block->async = stream_key != 0;
+        if (stream_key)
+            gs_pool_count_async(pool, block);
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
@@ -223,7 +234,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    block->async = stream_key != 0;
+    if (stream_key)
+        gs_pool_count_async(pool, block);
     *ret_address = block->base;
     return GS_OK;
 }
@@ -393,6 +405,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -420,6 +433,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
+            .sync_memops = block->unsynced != block->id,
             .default_pool = pool->device->default_pool,
         };
     }

@@ -80,6 +80,7 @@ struct gs_block_info {
     CUcontext context;   /* that owns it, or that opened it */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
+    bool sync_memops;    /* false: the program switched it off */
     CUmemoryPool default_pool;
 };
 

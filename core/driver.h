@@ -10,6 +10,9 @@
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
  *   mem_export, mem_import        no current context needed; fine during a capture.
+ *   mem_set_access                to give a device access: may be called with a pool's lock held,
+ *                                 it does not wait for the GPU. To take it away: that device's
+ *                                 work is done, it faults otherwise.
  *   mem_unmap                     nothing may still touch the range: it does not wait, and work
  *                                 that faults kills the context (measured: a sticky
  *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
@@ -39,6 +42,9 @@
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
+    OP(ctx_get_flags, cuCtxGetFlags, 0)                                                            \
+    OP(ctx_set_flags, cuCtxSetFlags, 0)                                                            \
+    OP(device_get_count, cuDeviceGetCount, 0)                                                      \
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
     OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
     OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \

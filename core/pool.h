@@ -60,6 +60,7 @@ struct gs_block {
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block */
     uint64_t freed_ns;
+    uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
 };
@@ -78,6 +79,7 @@ struct gs_chunk {
     uint64_t id;
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
+    uint64_t reach;               /* devices besides its own that have access, one bit each */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -107,9 +109,19 @@ struct gs_pool_counts {
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
 };
-#define GS_COUNT(field) __atomic_store_n(&(field), (field) + 1, __ATOMIC_RELAXED)
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field) GS_ADD(field, 1)
+
+/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+struct gs_async_count {
+    uint64_t live, peak;
+    uint64_t reserved_high; /* core/mempool.c */
+    bool ever;              /* there was any */
+};
 
 struct gs_pool_shared { /* what all pools of a process use */
     const struct gs_driver *driver;
@@ -119,12 +131,18 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_share *share;
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
     void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
+
+/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
+ * while making chunks takes a share of the time that would be felt. */
+#define GS_SPARE_PERCENT_MIN 4
+#define GS_SPARE_PERCENT_MAX 16
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
@@ -148,11 +166,19 @@ struct gs_pool {
                                      and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
+    size_t behind_high;           /* most that retired lately when an allocation missed */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
+    uint64_t made_ns;             /* when the pool began */
+    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
-    size_t epoch_limit;                    /* bytes at which it closes */
+    size_t epoch_limit;                    /* bytes at which it closes, */
+    size_t epoch_min;                      /* never fewer than these unless the option says so, */
+    unsigned epoch_blocks;                 /* and blocks */
+    size_t grown_first;                    /* bytes it has before it looks for what came back */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
@@ -168,9 +194,11 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
+ * the context's first pool. Another one is there because threads met: it records fewer events,
+ * since those are where threads meet next, and holds more memory for it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context);
+                  const struct gs_device *device, CUcontext context, bool first);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 
@@ -183,7 +211,7 @@ size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
 struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
 struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
-/* A live block from what is ready, or NULL. Driver calls: none. */
+/* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
 /* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
@@ -234,6 +262,10 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_pool_collect(struct gs_pool *pool);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll(struct gs_pool *pool);
+/* Bytes that retire. */
+size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 /* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one,
@@ -242,6 +274,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether so much retires that an allocation should wait rather than grow the pool. */
 bool gs_pool_behind(const struct gs_pool *pool);
+/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
+ * lock. */
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */

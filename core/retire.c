@@ -11,9 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define EPOCH_BLOCKS 128 /* an epoch closes at this many blocks, whatever their size */
-#define EPOCH_SHARE 32   /* or at this part of what was live lately, and not */
-#define EPOCH_BYTES_MIN ((size_t)4 << 20) /* before this, nor beyond the option */
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 #define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
 
 uint64_t gs_now_ns(void)
@@ -108,8 +106,8 @@ static size_t epoch_limit(const struct gs_pool *pool)
 {
     size_t limit = pool->live_peak / EPOCH_SHARE;
 
-    if (limit < EPOCH_BYTES_MIN)
-        limit = EPOCH_BYTES_MIN;
+    if (limit < pool->epoch_min)
+        limit = pool->epoch_min;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
@@ -159,8 +157,25 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
     pool->spare_epochs = epoch;
 }
 
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
+    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+
+    block->async = true;
+    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
+    if (block->async)
+        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
+                           __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
     pool->live -= block->entry.size;
     if (block->offer) {
@@ -173,9 +188,11 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
     gs_block_list_push(&pool->retiring, block);
-    if (__builtin_expect(pool->retiring.count >= EPOCH_BLOCKS ||
+    if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
                              pool->retiring.bytes >= pool->epoch_limit, 0)) {
-        gs_pool_collect(pool);
+        /* What was recorded just now is looked at when it is needed. */
+        gs_pool_poll(pool);
+        close_epoch(pool);
         pool->shared->activity(pool->shared->activity_arg);
     }
 }
@@ -186,12 +203,22 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
     gs_block_list_push(&pool->retiring, block);
 }
 
+bool gs_pool_poll(struct gs_pool *pool)
+{
+    bool any = false;
+
+    while (pool->oldest && !pool->leaving &&
+           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+        epoch_passed(pool, pop_oldest(pool));
+        any = true;
+    }
+    return any;
+}
+
 void gs_pool_collect(struct gs_pool *pool)
 {
     close_epoch(pool);
-    while (pool->oldest && !pool->leaving && gs_fence_query(pool->shared->fences, &pool->events,
-                                          &pool->oldest->fence) == GS_OK)
-        epoch_passed(pool, pop_oldest(pool));
+    gs_pool_poll(pool);
 }
 
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
@@ -220,6 +247,7 @@ static void push_oldest(struct gs_pool *pool, struct gs_epoch *epoch)
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
 {
     struct gs_epoch *epoch;
+    uint64_t began;
 
     close_epoch(pool);
     if (!pool->oldest || pool->leaving)
@@ -227,8 +255,10 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     epoch = pop_oldest(pool); /* ours alone while the lock is let go */
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
+    began = gs_now_ns();
     gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
     gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
     if (pool->dead) { /* its events went with the context */
         epoch->fence.event = NULL;
         epoch_passed(pool, epoch);
@@ -244,9 +274,14 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     return false;
 }
 
+size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+}
+
 bool gs_pool_behind(const struct gs_pool *pool)
 {
-    size_t behind = pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+    size_t behind = gs_pool_behind_bytes(pool);
     size_t most = pool->live / 100 * pool->shared->retiring_percent;
 
     return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&

@@ -34,6 +34,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 {
     const struct gpushim_pinner *pinner = ((const struct pinner *)key->backend)->pinner;
 
+    gs_pin_bound_by_bar1();
     return pinner->pin(pinner->arg, key->domain, key->access, base, size, ret_handle);
 }
 

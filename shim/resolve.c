@@ -28,7 +28,7 @@ static const char *const names[ROWS] = {
 
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
-#define SLOTS 256 /* as many as name_hash tells apart */
+#define SLOTS 512 /* as many as name_hash tells apart */
 _Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
 static _Atomic unsigned char slots[SLOTS];
 static atomic_bool slots_filled;
@@ -38,7 +38,7 @@ static uint32_t name_hash(const char *name)
     uint32_t h = 0;
     for (; *name; name++)
         h = (h ^ (unsigned char)*name) * 0x01000193;
-    return h >> 24;
+    return h >> 23;
 }
 
 static bool same(const char *a, const char *b)
@@ -52,7 +52,10 @@ static bool same(const char *a, const char *b)
 
 static void slots_fill(void)
 {
-    unsigned char filled[SLOTS] = {0};
+    volatile unsigned char filled[SLOTS]; /* volatile: clearing it calls no memset */
+
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        filled[slot] = 0;
     for (unsigned row = 0; row < ROWS; row++) {
         uint32_t slot = name_hash(names[row]);
         while (filled[slot])
