@@ -137,6 +137,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
+    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
 
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
