@@ -32,6 +32,7 @@ struct other {
 
 /* `extra` are further words for its command line (uid=N, trust=N), or NULL. */
 void other_start(struct other *other, const char *dir, const char *extra);
+void other_start2(struct other *other, const char *dir, const char *extra, const char *more);
 /* Says one line; the answer's line without its newline, "" if the process is gone. */
 const char *other_ask(struct other *other, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
