@@ -45,6 +45,7 @@ struct gs_core {
     struct gs_core_options options;
     struct gs_fences fences;
     struct gs_share *share;
+    struct gs_regcache *regcache;
     struct gs_pool_shared shared;
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;

@@ -30,6 +30,7 @@
 #include "core/fence.h"
 #include "core/latch.h"
 #include "core/map.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 
 #define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
@@ -128,10 +129,12 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_map *map;
     struct gs_fences *fences;
     struct gs_share *share;
+    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
 };

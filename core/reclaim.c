@@ -22,6 +22,11 @@
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
 
+static const struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
+{
+    return ((const struct gs_block *)entry)->chunk;
+}
+
 static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
                                struct gs_bin_entry *entry, struct gs_chunk *onto)
 {
@@ -51,6 +56,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
 static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
 {
     static const enum gs_bin_kind kinds[] = {GS_BIN_LARGE_WHOLE, GS_BIN_SMALL_WHOLE};
+    struct gs_bin_entry *staying[2] = {NULL, NULL};
     struct gs_chunk *detached = NULL;
 
     for (int i = 0; i < 2; i++)
@@ -63,7 +69,21 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
             if (!entry)
                 break;
             bytes -= entry->size < bytes ? entry->size : bytes;
-            detached = detach(pool, kinds[i], entry, detached);
+            if (gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
+                detached = detach(pool, kinds[i], entry, detached);
+                continue;
+            }
+            /* Something is registered there and in use: it stays. */
+            gs_bins_remove(bins, entry);
+            entry->next = staying[i];
+            staying[i] = entry;
+        }
+    for (int i = 0; i < 2; i++)
+        while (staying[i]) {
+            struct gs_bin_entry *next = staying[i]->next;
+
+            gs_bins_insert(&pool->bins[kinds[i]], staying[i]);
+            staying[i] = next;
         }
     return detached;
 }
@@ -119,8 +139,13 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        gs_device_unmap(shared->driver, chunks->handle, chunks->span.base, chunks->span.size);
-        bytes += chunks->span.size;
+        /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
+        if (gs_regcache_settle(shared->regcache, chunks->span.base, chunks->span.size)) {
+            gs_share_chunk_gone(shared->share, chunks->id);
+            gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
+                            chunks->span.size);
+            bytes += chunks->span.size;
+        }
         gs_chunk_record_free(chunks);
         chunks = next;
     }

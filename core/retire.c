@@ -67,16 +67,26 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* No GPU work can touch the block any more; a peer may. */
+/* Whether no registration in use, no lease and no grace covers a block. */
+static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+{
+    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
+        return false;
+    if (block->offer &&
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        return false;
+    block->offer = NULL;
+    return true;
+}
+
+/* No GPU work can touch the block any more; a peer or a network card may. */
 static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 {
-    if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, false)) {
+    if (!let_go(pool, block, now, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    block->offer = NULL;
     gs_pool_give_quick(pool, block);
 }
 
@@ -218,10 +228,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        if (!let_go(pool, block, now, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        block->offer = NULL;
         gs_pool_give(pool, block);
     }
 }
