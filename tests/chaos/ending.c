@@ -1,0 +1,77 @@
+/* How an actor of the chaos program ends in order: everything back, and nothing left (actor.h). */
+#include "actor.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The longest that a lease may outlive its holder: a forked child lives 5 s, then it rests. */
+#define COME_BACK_NS (UINT64_C(15000) * MS)
+
+unsigned actor_descriptors(void)
+{
+    char path[64], target[256];
+    DIR *list = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    unsigned count = 0;
+
+    while (list && (entry = readdir(list))) {
+        ssize_t length;
+
+        snprintf(path, sizeof path, "/proc/self/fd/%.20s", entry->d_name);
+        length = readlink(path, target, sizeof target - 1);
+        if (length <= 0)
+            continue;
+        target[length] = 0;
+        /* The tests' driver has a memfd for each piece of memory. */
+        count += strncmp(target, "/memfd:", 7) != 0;
+    }
+    if (list)
+        closedir(list);
+    return count;
+}
+
+/* All that this process made is free again. On a real device the figure is everybody's. */
+static void check_memory(struct actor *actor)
+{
+    uint64_t end = chaos_now() + COME_BACK_NS;
+    size_t free_bytes;
+
+    if (!actor->gpu.software)
+        return;
+    actor_step(actor, STEP_ACCOUNT);
+    while ((free_bytes = gpu_free_bytes()) != actor->free_at_start) {
+        if (chaos_now() > end)
+            actor_wrong(actor, "%zu bytes are free at the end, %zu were at the start", free_bytes,
+                        actor->free_at_start);
+        chaos_sleep_us(20000);
+    }
+}
+
+/*
+ * A listener, a thread's epoll and its like, one connection and one pidfd for each process that
+ * lives, in both directions, and what those that have just ended had: no more, however many have
+ * come and gone.
+ */
+static void check_descriptors(struct actor *actor)
+{
+    unsigned most = actor->fds_at_start + 16 + 4 * actor->world->slots;
+    unsigned now = actor_descriptors();
+
+    if (now > most)
+        actor_wrong(actor, "%u descriptors are open at the end, %u were at the start", now,
+                    actor->fds_at_start);
+}
+
+void actor_account(struct actor *actor)
+{
+    while (actor->held_count)
+        actor_close(actor, actor->held_count - 1);
+    while (actor->own_count)
+        actor_free(actor, actor->own_count - 1);
+    actor_step(actor, STEP_ACCOUNT);
+    actor_must(actor, "cuCtxSynchronize", cuCtxSynchronize());
+    check_memory(actor);
+    check_descriptors(actor);
+}
