@@ -191,7 +191,7 @@ clang_build()
 fuzz()
 {
     status=0
-    sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
+    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
     cat "$build/fuzz.log"
     case $status in
         0) passed=$((passed + $(grep -c ': ok,' "$build/fuzz.log"))) ;;

@@ -62,7 +62,9 @@ static int dial(void)
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    MUST(fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0);
+    MUST(fd >= 0);
+    while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
+        MUST(errno == EINTR);
     return fd;
 }
 
@@ -122,14 +124,25 @@ static void send_one(int fd, struct fuzz_input *input)
     fuzz_fds_close(&fds);
 }
 
+/* Waits for something to read; the fuzzer's own alarm may come in between. */
+static bool wait_readable(int fd, int limit_ms)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int got;
+
+    do
+        got = poll(&ready, 1, limit_ms);
+    while (got < 0 && errno == EINTR);
+    return got > 0;
+}
+
 /* Reads all there is; whether the other side has hung up within `limit_ms`. */
 static bool drain(int fd, int limit_ms)
 {
     union gs_wire_message message;
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
     int got_fd, error;
 
-    while (poll(&ready, 1, limit_ms) > 0) {
+    while (wait_readable(fd, limit_ms)) {
         error = gs_wire_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
@@ -145,13 +158,12 @@ static void honest_client(void)
     union gs_wire_message message;
     struct fuzz_fds none = {.count = 0};
     int fd = dial(), got_fd;
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
 
     write_hello(&message);
     MUST(fuzz_send(fd, &message, message.head.size, &none));
     write_open(&message, 0, 1);
     MUST(fuzz_send(fd, &message, message.head.size, &none));
-    MUST(poll(&ready, 1, SOON) == 1 && gs_wire_receive(fd, &message, &got_fd) == 0);
+    MUST(wait_readable(fd, SOON) && gs_wire_receive(fd, &message, &got_fd) == 0);
     MUST(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
     close(got_fd);
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);

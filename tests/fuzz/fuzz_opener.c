@@ -72,6 +72,8 @@ static void serve(int fd)
     while (stays) {
         ssize_t got = recv(fd, &message, sizeof message, 0);
 
+        if (got < 0 && errno == EINTR)
+            continue;
         if (got <= 0)
             return;
         MUST(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
@@ -87,7 +89,9 @@ static void *serve_all(void *arg)
 {
     int fd;
 
-    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == EINTR) {
+        if (fd < 0)
+            continue;
         serve(fd);
         close(fd);
     }

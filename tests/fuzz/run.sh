@@ -4,7 +4,8 @@
 #   sh tests/fuzz/run.sh [SECONDS [-DOPTION=VALUE…]]
 #
 # SECONDS is 60 by default, or what FUZZ_SECONDS says; the targets run side by side. New inputs
-# gather in build-fuzz/corpus. Exit status 77 where clang has no libFuzzer. The input that a target fell over stays in build-fuzz/crashes and is named on the last lines.
+# gather in build-fuzz/corpus. Exit status 77 where clang has no libFuzzer. The input that a target
+# fell over stays in build-fuzz/crashes and is named on the last lines.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
