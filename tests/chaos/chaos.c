@@ -1,11 +1,12 @@
 /*
  *   chaos [--seconds N] [--seed N] [--strategy embedded|broker] [--processes N] [--shim PATH|none]
- *         [--no-namespaces]
+ *         [--broker PATH] [--no-namespaces]
  *   chaos --scribble N [--shim PATH|none]
  *
  * See chaos.h. Start it without the shim: it gives that to its processes itself, from
  * ../../shim/libgpushim.so beside this program unless --shim names one; "none" gives none, to see
- * what the driver alone does. The same seed takes the same choices, at other instants. The last
+ * what the driver alone does. With --strategy broker, brokers are killed as well; --broker names the
+ * program, ../../core/broker/gpushim-broker beside this one is taken where it is there. The same seed takes the same choices, at other instants. The last
  * line is "chaos: ok KILLS kills CHECKS checks" or what went wrong; the exit status 0, 1 for
  * something wrong, 2 for a call that cannot be met.
  */
@@ -55,7 +56,9 @@ struct supervisor {
     int world_fd;
     struct place place[CHAOS_SLOTS];
     unsigned kinds[3], kind_count; /* of namespaces that can be had */
-    uint64_t kills;
+    uint64_t kills, broker_kills;
+    uint64_t broker_kill_ns; /* when to kill the broker next; 0: never */
+    uint64_t random;
     char wrong[512];
 };
 
@@ -321,13 +324,25 @@ static uint64_t sum(const struct supervisor *sup, size_t offset)
 
 #define SUM(member) ((unsigned long long)sum(sup, offsetof(struct chaos_slot, member)))
 
+static void kill_broker(struct supervisor *sup)
+{
+    if (!sup->broker_kill_ns || chaos_now() < sup->broker_kill_ns)
+        return;
+    sup->broker_kills += chaos_kill_broker(sup->options);
+    sup->broker_kill_ns = chaos_now() + (1000 + chaos_below(&sup->random, 4000)) * MS;
+}
+
 static void run(struct supervisor *sup)
 {
     uint64_t end = chaos_now() + sup->options->seconds * UINT64_C(1000) * MS;
     unsigned long long shared, opened;
 
-    while (!is_wrong(sup) && chaos_now() < end)
+    sup->random = sup->options->seed;
+    sup->broker_kill_ns = sup->options->broker ? chaos_now() + 1000 * MS : 0;
+    while (!is_wrong(sup) && chaos_now() < end) {
         round_once(sup, true);
+        kill_broker(sup);
+    }
     atomic_store(&sup->world->phase, PHASE_FINISH);
     wait_for(sup, all_finished, HANG_NS, "not every process comes to its end");
     shared = SUM(shared);
@@ -343,6 +358,8 @@ static void run(struct supervisor *sup)
            "%u processes in all\n",
            shared, opened, SUM(refused), SUM(forks), SUM(execs),
            atomic_load(&sup->world->next_life));
+    if (sup->options->broker)
+        printf("chaos: brokers were killed %llu times\n", (unsigned long long)sup->broker_kills);
     if (!is_wrong(sup) && opened < 10 * sup->options->seconds)
         say_wrong(sup, "too few blocks were opened to prove anything");
 }
@@ -451,22 +468,27 @@ static int probe(void)
     return gpu_start(&gpu) == CUDA_SUCCESS ? 0 : 1;
 }
 
-/* Whether the library knows share.strategy: it complains about variables that it does not. */
+/* Whether the library knows share.strategy: it complains about a key in a file that it does not. */
 static bool ask_for_strategy(struct chaos_options *options)
 {
-    char role[] = "probe", said[8192] = "";
+    char role[] = "probe", said[8192] = "", path[CHAOS_PATH + 16];
+    FILE *file;
     size_t length = 0;
     int ends[2], status = 1;
     ssize_t got;
     pid_t pid;
 
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    snprintf(path, sizeof path, "%s/probe.conf", options->dir);
+    file = fopen(path, "we");
+    if (!file || fputs("[share]\nstrategy = embedded\n", file) < 0 || fclose(file) != 0 ||
+        pipe2(ends, O_CLOEXEC) != 0)
         return false;
     setenv("GPUSHIM_LOG", "warning", 1);
-    setenv("GPUSHIM_SHARE_STRATEGY", options->broker ? "broker" : "embedded", 1);
+    setenv("GPUSHIM_CONFIG", path, 1);
     pid = chaos_start(options, (char *[]){role, NULL}, ends[1]);
     unsetenv("GPUSHIM_LOG");
-    unsetenv("GPUSHIM_SHARE_STRATEGY");
+    setenv("GPUSHIM_CONFIG", "", 1);
+    unlink(path);
     close(ends[1]);
     while (length < sizeof said - 1 &&
            (got = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
@@ -476,8 +498,21 @@ static bool ask_for_strategy(struct chaos_options *options)
         fprintf(stderr, "%schaos: no CUDA program runs here under %s\n", said, options->shim);
         exit(2);
     }
-    options->strategy_known = options->shim[0] && !strstr(said, "GPUSHIM_SHARE_STRATEGY");
+    options->strategy_known = options->shim[0] && !strstr(said, "strategy");
     return options->strategy_known;
+}
+
+/* The broker that was built with this program, where there is one. */
+static void find_broker(struct chaos_options *options, const char *given)
+{
+    char resolved[PATH_MAX], beside[CHAOS_PATH + 48], *slash;
+
+    snprintf(beside, sizeof beside, "%s", options->program);
+    slash = strrchr(beside, '/');
+    snprintf(slash + 1, sizeof beside - (size_t)(slash + 1 - beside),
+             "../../core/broker/gpushim-broker");
+    if (realpath(given ? given : beside, resolved) && strlen(resolved) < CHAOS_PATH)
+        strcpy(options->broker_program, resolved);
 }
 
 static bool find_shim(struct chaos_options *options, const char *given)
@@ -522,8 +557,9 @@ static bool read_options(int argc, char **argv, struct chaos_options *ret)
     static const struct option known[] = {{"seconds", 1, NULL, 's'},   {"seed", 1, NULL, 'r'},
                                           {"strategy", 1, NULL, 't'},  {"processes", 1, NULL, 'p'},
                                           {"shim", 1, NULL, 'l'},      {"scribble", 1, NULL, 'w'},
+                                          {"broker", 1, NULL, 'b'},
                                           {"no-namespaces", 0, NULL, 'n'}, {0}};
-    const char *shim = NULL;
+    const char *shim = NULL, *broker = NULL;
     uint64_t value;
     bool good = true;
     int option;
@@ -541,6 +577,8 @@ static bool read_options(int argc, char **argv, struct chaos_options *ret)
             ret->processes = (unsigned)value;
         else if (option == 'l')
             shim = optarg;
+        else if (option == 'b')
+            broker = optarg;
         else if (option == 'w' && (good = number(optarg, 1, 100000, &value)))
             ret->scribble = (unsigned)value;
         else if (option == 'n')
@@ -551,12 +589,16 @@ static bool read_options(int argc, char **argv, struct chaos_options *ret)
     if (!good || optind != argc) {
         fprintf(stderr,
                 "usage: chaos [--seconds N] [--seed N] [--strategy embedded|broker]\n"
-                "             [--processes %d..%d] [--shim PATH|none] [--no-namespaces]\n"
+                "             [--processes %d..%d] [--shim PATH|none] [--broker PATH]\n"
+                "             [--no-namespaces]\n"
                 "       chaos --scribble ROUNDS [--shim PATH|none]\n",
                 SMALLEST, CHAOS_SLOTS);
         return false;
     }
-    return find_shim(ret, shim);
+    if (!find_shim(ret, shim))
+        return false;
+    find_broker(ret, broker);
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -586,6 +628,7 @@ int main(int argc, char **argv)
         return 2;
     }
     strcpy(options.dir, dir);
+    unsetenv("GPUSHIM_CONFIG"); /* this machine's own files are nothing to us */
     if (!ask_for_strategy(&options) && options.broker) {
         remove_tree(dir);
         printf("chaos: this library has no share.strategy, so there is no broker to test\n");

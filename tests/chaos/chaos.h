@@ -98,6 +98,7 @@ struct chaos_options {
     bool without_namespaces;
     unsigned scribble;       /* rounds */
     char shim[CHAOS_PATH];   /* empty: none, to see what the native driver does */
+    char broker_program[CHAOS_PATH]; /* empty: the library's own idea of it */
     char program[CHAOS_PATH];
     char dir[CHAOS_PATH];    /* everything of this run */
 };
@@ -133,6 +134,8 @@ pid_t chaos_launch(const struct chaos_options *options, const struct chaos_launc
 /* Starts this program in another role with the shim preloaded; argv[0] is the role. What it
  * writes to stderr goes to `stderr_fd` unless that is -1. */
 pid_t chaos_start(const struct chaos_options *options, char *const argv[], int stderr_fd);
+/* Kills a broker of this run, if there is one; whether it did. */
+bool chaos_kill_broker(const struct chaos_options *options);
 /* Whether namespaces of that kind can be had here. */
 bool chaos_namespaces_work(unsigned kind);
 

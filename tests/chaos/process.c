@@ -1,6 +1,8 @@
 /* How the chaos program starts a process (chaos.h): namespaces, environment, preload. */
 #include "chaos.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -95,11 +97,15 @@ static void set_environment(const struct chaos_options *options, const char *fau
 
     snprintf(dir, sizeof dir, "%s/share", options->dir);
     setenv("GPUSHIM_SHARE_DIR", dir, 1);
-    setenv("GPUSHIM_CONFIG", "", 1);
+    setenv("GPUSHIM_CONFIG", "", 0);
     setenv("GPUSHIM_LOG", "error", 0);
     setenv("SOFTCUDA_MEMORY", "512M", 0);
     if (options->strategy_known)
         setenv("GPUSHIM_SHARE_STRATEGY", options->broker ? "broker" : "embedded", 1);
+    if (options->broker && options->broker_program[0])
+        setenv("GPUSHIM_SHARE_BROKER", options->broker_program, 1);
+    if (options->broker)
+        setenv("GPUSHIM_SHARE_KEEP", "500 ms", 0);
     if (faults && faults[0])
         setenv("SOFTCUDA_FAULTS", faults, 1);
     if (options->shim[0])
@@ -163,4 +169,37 @@ pid_t chaos_launch(const struct chaos_options *options, const struct chaos_launc
         _exit(125);
     end_with_parent(0);
     become_actor(options, launch, world_fd);
+}
+
+/* Whether a file of /proc, whose strings end in zeros, has `text` anywhere. */
+static bool file_has(const char *pid, const char *file, const char *text)
+{
+    char path[64], bytes[16384];
+    bool found;
+    FILE *stream;
+    size_t size;
+
+    snprintf(path, sizeof path, "/proc/%.20s/%s", pid, file);
+    stream = fopen(path, "re");
+    size = stream ? fread(bytes, 1, sizeof bytes, stream) : 0;
+    found = memmem(bytes, size, text, strlen(text)) != NULL;
+    if (stream)
+        fclose(stream);
+    return found;
+}
+
+bool chaos_kill_broker(const struct chaos_options *options)
+{
+    const struct dirent *entry;
+    DIR *list = opendir("/proc");
+    bool killed = false;
+
+    while (list && !killed && (entry = readdir(list)))
+        killed = isdigit((unsigned char)entry->d_name[0]) &&
+                 file_has(entry->d_name, "cmdline", "gpushim-broker") &&
+                 file_has(entry->d_name, "environ", options->dir) &&
+                 kill((pid_t)atol(entry->d_name), SIGKILL) == 0;
+    if (list)
+        closedir(list);
+    return killed;
 }

@@ -42,8 +42,11 @@ def libraries(program, libcuda):
 
 def make_root(root, pair, shim, libcuda):
     """A root file system of a few megabytes; every file keeps the path that the loader asks for."""
-    for folder in ("bin", "lib", "proc", "dev", "tmp", "shared", "etc", "sys"):
+    for folder in ("bin", "lib", "proc", "dev", "tmp", "shared", "etc", "sys", "run", "var/tmp"):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
+    for file in ("etc/hosts", "etc/hostname", "etc/resolv.conf", "run/.containerenv"):
+        with open(os.path.join(root, file), "w", encoding="utf-8"):
+            pass  # what podman mounts over
     busybox = shutil.which("busybox")
     if not busybox:
         raise Skip("no busybox; busybox-static has it")
@@ -60,6 +63,8 @@ def make_root(root, pair, shim, libcuda):
         if not os.path.exists(target):
             shutil.copy(os.path.realpath(path), target)
     subprocess.run(["chmod", "-R", "a+rX", root], check=True)
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", f"{FIRST}:{FIRST}", root], check=True)
 
 
 def environment(settings):
@@ -162,7 +167,7 @@ class Podman:
 
     name = "podman"
     others_look = str(OTHER)
-    outside = Runc.outside
+    outside = staticmethod(lambda user: FIRST + user)
 
     def __init__(self, root, folder):
         if os.geteuid() != 0:
@@ -180,7 +185,7 @@ class Podman:
             store += ["--runtime", shutil.which("runc")]
         command = store + [
             "run", "--rm", "--name", identity, "--network", "none", "--ipc", "private",
-            "--cap-drop", "all", "--security-opt", "no-new-privileges", "--cgroups", "disabled",
+            "--cap-drop", "all", "--security-opt", "no-new-privileges",
             "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
             "--uidmap", f"0:{FIRST}:1000", "--gidmap", f"0:{FIRST}:1000",
             "--user", f"{user}:{user}", "--read-only", "--volume", f"{shared}:/shared:rw"]
