@@ -460,12 +460,13 @@ static int supervise(const struct chaos_options *options)
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
-/* Starts CUDA under the shim and nothing else; what the shim has to say about its environment. */
+/* Starts CUDA, and with the first allocation the shim, which then complains about its settings. */
 static int probe(void)
 {
+    CUdeviceptr ptr;
     struct gpu gpu;
 
-    return gpu_start(&gpu) == CUDA_SUCCESS ? 0 : 1;
+    return gpu_start(&gpu) == CUDA_SUCCESS && cuMemAlloc(&ptr, 4) == CUDA_SUCCESS ? 0 : 1;
 }
 
 /* Whether the library knows share.strategy: it complains about a key in a file that it does not. */
