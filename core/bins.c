@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-#define SLOT_BITS 3
-#define COMPARED_MAX 8 /* candidates looked at in one bin */
+#define SLOT_BITS 4
+#define COMPARED_MAX 16  /* candidates looked at in one bin */
+#define DESPERATE_MAX 512 /* and in the first one when no other has any */
 
 struct position {
     unsigned level, slot;
@@ -38,7 +39,7 @@ void gs_bins_insert(struct gs_bins *bins, struct gs_bin_entry *entry)
     if (*head)
         (*head)->prev = entry;
     *head = entry;
-    bins->slots[at.level] |= (uint8_t)(1u << at.slot);
+    bins->slots[at.level] |= (uint16_t)(1u << at.slot);
     bins->levels |= UINT64_C(1) << at.level;
 }
 
@@ -55,16 +56,17 @@ void gs_bins_remove(struct gs_bins *bins, struct gs_bin_entry *entry)
     bins->head[at.level][at.slot] = entry->next;
     if (entry->next)
         return;
-    bins->slots[at.level] &= (uint8_t)~(1u << at.slot);
+    bins->slots[at.level] &= (uint16_t)~(1u << at.slot);
     if (!bins->slots[at.level])
         bins->levels &= ~(UINT64_C(1) << at.level);
 }
 
-static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, size_t size, size_t limit)
+static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, size_t size, size_t limit,
+                                     unsigned compared)
 {
     struct gs_bin_entry *best = NULL;
 
-    for (unsigned i = 0; entry && i < COMPARED_MAX; i++, entry = entry->next)
+    for (unsigned i = 0; entry && i < compared; i++, entry = entry->next)
         if (entry->size >= size && entry->size <= limit && (!best || entry->size < best->size))
             best = entry;
     return best;
@@ -92,14 +94,15 @@ static int next_bin(const struct gs_bins *bins, struct position *at)
 struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
 {
     struct position at = position_of(bins, size);
-    struct gs_bin_entry *best = tightest(bins->head[at.level][at.slot], size, limit);
+    struct gs_bin_entry *first = bins->head[at.level][at.slot];
+    struct gs_bin_entry *best = tightest(first, size, limit, COMPARED_MAX);
 
     while (!best && next_bin(bins, &at)) {
-        best = tightest(bins->head[at.level][at.slot], size, limit);
+        best = tightest(bins->head[at.level][at.slot], size, limit, COMPARED_MAX);
         if (!best && bins->head[at.level][at.slot]->size > limit)
             break;
     }
-    return best;
+    return best ? best : tightest(first, size, limit, DESPERATE_MAX);
 }
 
 struct gs_bin_entry *gs_bins_largest(const struct gs_bins *bins)

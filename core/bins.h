@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define GS_BIN_LEVELS 40
-#define GS_BIN_SLOTS 8
+#define GS_BIN_SLOTS 16
 
 /* Embedded in what is indexed. `size` is bytes and must not change while it is in a bin. */
 struct gs_bin_entry {
@@ -20,7 +20,7 @@ struct gs_bin_entry {
 struct gs_bins {
     unsigned shift; /* log2 of the unit that all sizes are multiples of */
     uint64_t levels; /* bit l: slots[l] is not empty */
-    uint8_t slots[GS_BIN_LEVELS];
+    uint16_t slots[GS_BIN_LEVELS];
     struct gs_bin_entry *head[GS_BIN_LEVELS][GS_BIN_SLOTS];
 };
 

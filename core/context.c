@@ -4,13 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/reclaim.h"
+#include "core/stats.h"
+
 /* What this thread looked up last. Generations never repeat in a process, so one core's are not
  * another's (tests make several). */
 static _Thread_local struct {
     CUcontext handle;
     uint64_t generation;
     struct gs_context *context;
+    CUstream stream;
+    uint64_t stream_generation;
+    struct gs_context *stream_context;
 } cached;
+
+/* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
+ * has met others there too often. */
+#define MEETINGS_MAX 16
+#define MOVES_MAX 4
+static _Thread_local struct {
+    unsigned pool, meetings, moves;
+} place;
 
 void gs_context_handles_changed(struct gs_core *core)
 {
@@ -21,7 +35,7 @@ void gs_context_handles_changed(struct gs_core *core)
 }
 
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context)
+                  const struct gs_device *device, CUcontext context, bool first)
 {
     /* The lock of a recycled record stays: a late reader may be waiting for it. */
     memset((char *)pool + sizeof pool->lock, 0, sizeof *pool - sizeof pool->lock);
@@ -29,8 +43,29 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     pool->device = device;
     pool->context = context;
     gs_fence_pool_init(&pool->events, context);
-    gs_bins_init(&pool->small, GS_UNIT_SHIFT);
-    gs_bins_init(&pool->large, GS_PAGE_SHIFT);
+    gs_bins_init(&pool->bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
+    gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
+    gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
+    gs_bins_init(&pool->bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
+    pool->epoch_min = (size_t)(first ? 4 : 32) << 20;
+    pool->epoch_blocks = first ? 128 : 512;
+    pool->grown_first = first ? 0 : (size_t)32 << 20;
+    pool->epoch_limit =
+        shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
+    pool->spare_percent = GS_SPARE_PERCENT_MIN;
+    pool->made_ns = pool->seen_ns = gs_now_ns();
+}
+
+/* A record with its lock, zero otherwise. */
+static struct gs_pool *pool_new(void)
+{
+    struct gs_pool *pool = aligned_alloc(_Alignof(struct gs_pool), sizeof *pool);
+
+    if (!pool)
+        return NULL;
+    memset(pool, 0, sizeof *pool);
+    gs_latch_init(&pool->lock, GS_RANK_POOL);
+    return pool;
 }
 
 void gs_pool_fini(struct gs_pool *pool)
@@ -43,9 +78,13 @@ void gs_pool_fini(struct gs_pool *pool)
         pool->spare_epochs = epoch->next;
         free(epoch);
     }
-    while ((stream = pool->streams)) {
-        pool->streams = stream->next;
-        free(stream);
+    for (unsigned i = 0; i <= GS_STREAM_BUCKETS; i++) {
+        struct gs_stream_list **list = i < GS_STREAM_BUCKETS ? &pool->streams[i]
+                                                             : &pool->spare_streams;
+        while ((stream = *list)) {
+            *list = stream->next;
+            free(stream);
+        }
     }
     while ((block = pool->spare_blocks)) {
         pool->spare_blocks = block->above;
@@ -70,11 +109,16 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
         core->spare_contexts = context->next;
     } else {
         context = calloc(1, sizeof *context);
-        if (!context)
+        if (context)
+            context->pools[0] = pool_new();
+        if (!context || !context->pools[0]) {
+            free(context);
             return GS_NO_HOST_MEMORY;
-        gs_lock_init(&context->pool.lock, GS_RANK_POOL);
+        }
     }
-    gs_pool_init(&context->pool, &core->shared, device, handle);
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+        if (context->pools[i])
+            gs_pool_init(context->pools[i], &core->shared, device, handle, i == 0);
     context->handle = handle;
     context->detached = false;
     context->next = core->contexts;
@@ -105,13 +149,16 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_conte
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
             status = core->driver.ctx_get_device(&ordinal);
+            if (!core->probed && !gs_fences_probe(&core->fences, handle))
+                core->driver.ctx_record_event = NULL;
+            core->probed = true;
             core->driver.ctx_pop_current(&popped);
         }
         if (status == GS_OK)
             status = context_make(core, handle, ordinal, ret);
-    } else if ((*ret)->pool.device->rung == GS_RUNG_UNKNOWN) {
-        gs_device_probe(&core->driver, &core->options.log, (*ret)->pool.device->ordinal,
-                        &core->device[(*ret)->pool.device->ordinal]);
+    } else if ((*ret)->pools[0]->device->rung == GS_RUNG_UNKNOWN) {
+        gs_device_probe(&core->driver, &core->options.log, (*ret)->pools[0]->device->ordinal,
+                        &core->device[(*ret)->pools[0]->device->ordinal]);
     }
     gs_lock_release(&core->lock);
     return status;
@@ -129,7 +176,7 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
     status = look_up(core, handle, ret);
     if (status != GS_OK)
         return status;
-    if ((*ret)->pool.device->rung != GS_RUNG_UNKNOWN) {
+    if ((*ret)->pools[0]->device->rung != GS_RUNG_UNKNOWN) {
         cached.handle = handle;
         cached.generation = seen;
         cached.context = *ret;
@@ -152,15 +199,67 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
                                struct gs_context **ret_context)
 {
+    uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
     CUcontext handle = NULL;
     gs_status status;
 
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return gs_context_current(core, ret_context);
+    if (cached.stream == stream && cached.stream_generation == seen) {
+        *ret_context = cached.stream_context;
+        return GS_OK;
+    }
     status = core->driver.stream_get_ctx(stream, &handle);
     if (status != GS_OK)
         return status;
-    return of_handle(core, handle, ret_context);
+    status = of_handle(core, handle, ret_context);
+    if (status == GS_OK && (*ret_context)->pools[0]->device->rung != GS_RUNG_UNKNOWN) {
+        cached.stream = stream;
+        cached.stream_generation = seen;
+        cached.stream_context = *ret_context;
+    }
+    return status;
+}
+
+/* The context's next pool, made if need be; the first where that fails. */
+static void move_on(struct gs_core *core, struct gs_context *context)
+{
+    static unsigned last;
+    unsigned next = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED) % GS_CONTEXT_POOLS;
+
+    place.meetings = 0;
+    place.moves++;
+    gs_lock_take(&core->lock);
+    if (!context->pools[next]) {
+        struct gs_pool *pool = pool_new();
+
+        if (pool) {
+            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle, false);
+            pool->dead = context->pools[0]->dead;
+            pool->leaving = context->pools[0]->leaving;
+        }
+        __atomic_store_n(&context->pools[next], pool, __ATOMIC_RELEASE);
+    }
+    gs_lock_release(&core->lock);
+    place.pool = next;
+}
+
+struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size)
+{
+    unsigned i = size < core->shared.small_limit ? place.pool : 0;
+    struct gs_pool *pool = __atomic_load_n(&context->pools[i], __ATOMIC_ACQUIRE);
+
+    if (!pool)
+        pool = context->pools[0];
+    if (__builtin_expect(gs_latch_try(&pool->lock), 1))
+        return pool;
+    gs_latch_take(&pool->lock);
+    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
+        place.moves >= MOVES_MAX)
+        return pool;
+    gs_latch_release(&pool->lock);
+    move_on(core, context);
+    return gs_context_lock_pool(core, context, size);
 }
 
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
@@ -178,12 +277,30 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
         pool = __atomic_load_n(&chunk->pool, __ATOMIC_RELAXED);
         if (!pool)
             continue; /* just taken out of the map */
-        gs_lock_take(&pool->lock);
-        if (chunk->pool == pool && gs_map_find(&core->map, address) == span) {
+        gs_latch_take(&pool->lock);
+        /* A record is a pool's chunk while it names the pool, and only under the pool's lock does
+         * that change. */
+        if (__atomic_load_n(&chunk->pool, __ATOMIC_RELAXED) == pool &&
+            address - span->base < span->size) {
             *ret_chunk = chunk;
             return GS_OK;
         }
-        gs_lock_release(&pool->lock);
+        gs_latch_release(&pool->lock);
+    }
+}
+
+/* The contexts' lock is held. Other threads, the decay thread first of all, make no events in a
+ * context that the driver may be ending. */
+static void set_leaving(struct gs_context *context, bool leaving)
+{
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        struct gs_pool *pool = context->pools[i];
+
+        if (!pool)
+            continue;
+        gs_latch_take(&pool->lock);
+        pool->leaving = leaving;
+        gs_latch_release(&pool->lock);
     }
 }
 
@@ -195,6 +312,7 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
     context = context_find(core, handle);
     if (context) {
         context->detached = true;
+        set_leaving(context, true);
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
@@ -209,6 +327,7 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
         return;
     gs_lock_take(&core->lock);
     context->detached = false;
+    set_leaving(context, false);
     gs_context_handles_changed(core);
     gs_lock_release(&core->lock);
 }
@@ -232,10 +351,35 @@ static void recycle(struct gs_core *core, struct gs_context *context)
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
-    gs_pool_fini(&context->pool);
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+        if (context->pools[i]) {
+            gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
+                          &context->pools[i]->counts);
+            gs_pool_fini(context->pools[i]);
+        }
     context->next = core->spare_contexts;
     core->spare_contexts = context;
     __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
+}
+
+/* Detaches onto a list what a dead pool can give; true: nothing is left. */
+static bool bury(struct gs_pool *pool, struct gs_chunk **released)
+{
+    struct gs_chunk *detached, *last;
+    bool empty;
+
+    gs_latch_take(&pool->lock);
+    gs_pool_collect_limbo(pool, false);
+    detached = gs_pool_detach_ready(pool, 0);
+    empty = !pool->chunks;
+    gs_latch_release(&pool->lock);
+    if (detached) {
+        for (last = detached; last->next;)
+            last = last->next;
+        last->next = *released;
+        *released = detached;
+    }
+    return empty;
 }
 
 void gs_context_bury_dead(struct gs_core *core)
@@ -247,24 +391,14 @@ void gs_context_bury_dead(struct gs_core *core)
         return;
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = next) {
-        struct gs_chunk *detached, *last;
-        bool empty;
+        bool empty = true;
 
         next = context->next;
-        gs_lock_take(&context->pool.lock);
-        detached = NULL;
-        if (context->pool.dead) {
-            gs_pool_collect_limbo(&context->pool, false);
-            detached = gs_pool_detach_ready(&context->pool, 0);
-        }
-        empty = context->pool.dead && !context->pool.chunks;
-        gs_lock_release(&context->pool.lock);
-        if (detached) {
-            for (last = detached; last->next;)
-                last = last->next;
-            last->next = released;
-            released = detached;
-        }
+        if (!context->pools[0]->dead)
+            continue;
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i])
+                empty &= bury(context->pools[i], &released);
         if (empty)
             recycle(core, context);
     }
@@ -279,12 +413,18 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     if (!context)
         return;
     gs_lock_take(&core->lock);
-    gs_lock_take(&context->pool.lock);
-    context->pool.dead = true;
-    gs_fence_pool_forget(&context->pool.events);
-    free_all(&context->pool);
-    gs_pool_context_over(&context->pool);
-    gs_lock_release(&context->pool.lock);
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        struct gs_pool *pool = context->pools[i];
+
+        if (!pool)
+            continue;
+        gs_latch_take(&pool->lock);
+        pool->dead = true;
+        gs_fence_pool_forget(&pool->events);
+        free_all(pool);
+        gs_pool_context_over(pool);
+        gs_latch_release(&pool->lock);
+    }
     __atomic_store_n(&core->dead, core->dead + 1, __ATOMIC_RELAXED);
     gs_lock_release(&core->lock);
     gs_context_bury_dead(core);
@@ -312,7 +452,7 @@ CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
-        known = known || context->pool.device->ordinal == device;
+        known = known || context->pools[0]->device->ordinal == device;
     gs_lock_release(&core->lock);
     if (!known || !gs_core_primary_active(core, device) ||
         core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
@@ -324,11 +464,17 @@ CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 {
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next) {
-        gs_lock_take(&context->pool.lock);
-        gs_pool_flush_streams(&context->pool, gs_stream_key(stream));
-        gs_lock_release(&context->pool.lock);
-    }
+    gs_context_handles_changed(core);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
+
+            if (!pool)
+                continue;
+            gs_latch_take(&pool->lock);
+            gs_pool_flush_stream(pool, gs_stream_key(stream));
+            gs_latch_release(&pool->lock);
+        }
     gs_lock_release(&core->lock);
 }
 
@@ -340,15 +486,20 @@ size_t gs_core_cached(struct gs_core *core)
     if (gs_context_current(core, &current) != GS_OK)
         return 0;
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next) {
-        struct gs_pool *pool = &context->pool;
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
 
-        if (pool->device != current->pool.device)
-            continue;
-        gs_lock_take(&pool->lock);
-        cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
-        gs_lock_release(&pool->lock);
-    }
+            if (!pool || pool->device != current->pools[0]->device)
+                continue;
+            gs_latch_take(&pool->lock);
+            /* What was freed and another process holds is not free: such blocks show in limbo. */
+            if (!context->detached)
+                gs_pool_collect(pool);
+            gs_pool_collect_limbo(pool, false);
+            cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
+            gs_latch_release(&pool->lock);
+        }
     gs_lock_release(&core->lock);
     return cached_bytes;
 }

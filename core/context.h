@@ -9,15 +9,35 @@
 #define GS_CORE_CONTEXT_H
 
 #include "core/core.h"
+#include "core/decay.h"
 #include "core/pool.h"
 
 #define GS_DEVICES_MAX 64
+
+#define GS_CONTEXT_POOLS 16
 
 struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
     bool detached; /* its handle is not looked up any more */
-    struct gs_pool pool;
+    /* The first always exists and has all large blocks; the others are made for threads that wait
+     * for each other there. Atomic: set once, under the contexts' lock. */
+    struct gs_pool *pools[GS_CONTEXT_POOLS];
+};
+
+/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
+ * the context `to`. */
+struct gs_peer_pair {
+    CUcontext from, to;
+    CUdevice device;
+};
+
+struct gs_peers {
+    struct gs_lock lock; /* rank PEERS; protects all below */
+    bool used;           /* atomic: false until anybody was given access */
+    struct gs_peer_pair *pair;
+    unsigned count, room;
+    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
 };
 
 struct gs_core {
@@ -25,15 +45,28 @@ struct gs_core {
     struct gs_core_options options;
     struct gs_fences fences;
     struct gs_share *share;
+    struct gs_regcache *regcache;
     struct gs_pool_shared shared;
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
+    struct gs_decay decay;
+    struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
+    bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
+    struct gs_peers peers; /* core/reach.c */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    int device_count;      /* atomic; 0: not asked yet */
 };
+
+/* The peers' lock, made and unmade with core (core/reach.c). */
+void gs_reach_init(struct gs_core *core);
+void gs_reach_destroy(struct gs_core *core);
+/* A new chunk at the address is in the map: it gets access for the peers that there are. */
+void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
@@ -41,6 +74,9 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
+
+/* The pool for a block of `size` bytes of this thread's, locked. */
+struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
 
 /* The record of the context that a stream belongs to. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,

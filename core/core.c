@@ -5,32 +5,48 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "core/reclaim.h"
+#include "core/stats.h"
 
-#define POOLS_MAX 256 /* contexts of one device asked for memory when it is full */
+#define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
-/* A lease or a grace has ended: its blocks may leave limbo. Runs on the share thread. */
-static void lease_ended(void *arg)
+/* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
+ * share thread, or on the one that ended the use. */
+static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
 
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next) {
-        if (context->detached) /* on its way out, or dead and looked through below */
-            continue;
-        gs_lock_take(&context->pool.lock);
-        gs_pool_collect(&context->pool);
-        gs_pool_collect_limbo(&context->pool, false);
-        gs_lock_release(&context->pool.lock);
-    }
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            /* Detached: on its way out, or dead and looked through below. */
+            if (!context->pools[i] || context->detached)
+                continue;
+            gs_latch_take(&context->pools[i]->lock);
+            gs_pool_collect(context->pools[i]);
+            gs_pool_collect_limbo(context->pools[i], false);
+            gs_latch_release(&context->pools[i]->lock);
+        }
     gs_lock_release(&core->lock);
     gs_context_bury_dead(core);
+}
+
+/* What of it is registered and in use has its device's own rules: another process may go on
+ * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void import_going(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    gs_regcache_settle(core->regcache, base, size);
 }
 
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = lease_ended, .arg = core};
+    struct gs_share_events events = {
+        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
+    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
     gs_status status;
 
     if (!core)
@@ -40,10 +56,16 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_context_handles_changed(core);
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
+    gs_reach_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
+    if (status == GS_OK)
+        status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
+                                    &core->regcache);
     if (status != GS_OK) {
+        if (core->share)
+            gs_share_destroy(core->share);
         free(core);
         return status;
     }
@@ -53,9 +75,15 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .share = core->share,
+        .async = core->async,
+        .regcache = core->regcache,
+        .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
+        .retiring_percent = options->retiring_percent,
+        .activity = gs_decay_activity,
+        .activity_arg = core,
     };
     *ret_core = core;
     return GS_OK;
@@ -66,14 +94,20 @@ void gs_core_destroy(struct gs_core *core)
     struct gs_context *context;
     CUcontext popped;
 
+    gs_decay_stop(core);
     for (context = core->contexts; context; context = context->next) {
-        if (context->pool.dead || core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
+        if (context->pools[0]->dead ||
+            core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
             continue;
         core->driver.ctx_synchronize();
-        gs_lock_take(&context->pool.lock);
-        gs_pool_collect(&context->pool);
-        gs_fence_pool_destroy(&core->fences, &context->pool.events);
-        gs_lock_release(&context->pool.lock);
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            if (!context->pools[i])
+                continue;
+            gs_latch_take(&context->pools[i]->lock);
+            gs_pool_collect(context->pools[i]);
+            gs_fence_pool_destroy(&core->fences, &context->pools[i]->events);
+            gs_latch_release(&context->pools[i]->lock);
+        }
         core->driver.ctx_pop_current(&popped);
     }
     while ((context = core->contexts)) {
@@ -85,12 +119,15 @@ void gs_core_destroy(struct gs_core *core)
                              gs_core_context_detach(core, context->handle));
     }
     gs_share_destroy(core->share);
+    gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;
-        gs_lock_destroy(&context->pool.lock);
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            free(context->pools[i]);
         free(context);
     }
     gs_map_destroy(&core->map);
+    gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
     gs_lock_destroy(&core->lock);
     free(core);
@@ -98,149 +135,110 @@ void gs_core_destroy(struct gs_core *core)
 
 void gs_core_at_exit(struct gs_core *core)
 {
+    gs_decay_at_exit(core);
+    gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
 
 /* ---- Allocate --------------------------------------------------------------------------- */
 
-/* A block from what is there, looking at what has come back since the last time. */
-static struct gs_block *take_collected(struct gs_pool *pool, size_t size)
+/* A block from what is there, looking at what has come back since the last time. The stream's own
+ * list stays: it is nearer to its next use than any epoch. */
+static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64_t stream_key)
 {
-    struct gs_block *block = gs_pool_take(pool, size);
+    struct gs_block *block;
 
-    if (block)
+    if (gs_pool_settle(pool) && (block = gs_pool_take(pool, size)))
         return block;
-    gs_pool_flush_streams(pool, 0);
+    gs_pool_flush_streams(pool, stream_key);
     gs_pool_collect(pool);
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
-    return gs_pool_take(pool, size);
+    block = gs_pool_take(pool, size);
+    return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }
 
-/* A new chunk, and the block out of it. */
-static gs_status grow(struct gs_core *core, struct gs_pool *pool, size_t size,
-                      CUdeviceptr *ret_address, struct gs_block **ret_block)
+/* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not
+ * move (its work may wait for this very thread) is not waited for twice. */
+static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr address;
-    bool small;
-    size_t chunk_size = gs_pool_round(pool, size, &small);
+    uint64_t deadline = gs_now_ns() + BEHIND_WAIT_NS;
+    struct gs_block *block = NULL;
+
+    while (!block && gs_pool_behind(pool) && gs_pool_wait_oldest(pool, deadline)) {
+        gs_pool_collect(pool);
+        gs_pool_settle(pool);
+        block = gs_pool_take(pool, size);
+    }
+    return block;
+}
+
+/* What is not there at once. The pool's lock is held, and is let go here. */
+static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, size_t size,
+                                 uint64_t stream_key, struct gs_block **ret_block)
+{
+    struct gs_chunk *excess = NULL;
     gs_status status;
 
-    if (small)
-        chunk_size = GS_PAGE_SIZE;
-    status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
-    if (status != GS_OK)
-        return status;
-    gs_lock_take(&pool->lock);
-    status = gs_pool_add_chunk(pool, address, chunk_size, small, handle);
-    if (status == GS_OK) {
-        *ret_block = gs_pool_take(pool, size);
-        *ret_address = (*ret_block)->base;
+    *ret_block = NULL;
+    GS_COUNT(pool->counts.misses);
+    if (pool->reserved >= pool->grown_first)
+        *ret_block = take_collected(pool, size, stream_key);
+    if (!*ret_block && gs_pool_behind(pool))
+        *ret_block = take_waiting(pool, size);
+    if (!*ret_block) {
+        gs_pool_weigh(pool);
+        excess = gs_pool_detach_excess(pool, size);
     }
-    gs_lock_release(&pool->lock);
-    if (status != GS_OK)
-        gs_device_unmap(&core->driver, handle, address, chunk_size);
-    return status;
-}
-
-/* What one pool can give up; with `wait`, also what has to be waited for. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait)
-{
-    struct gs_chunk *chunks;
-
-    gs_lock_take(&pool->lock);
-    gs_pool_flush_streams(pool, 0);
-    gs_pool_collect(pool);
-    while (wait && gs_pool_wait_oldest(pool))
-        continue;
-    gs_pool_collect_limbo(pool, wait);
-    chunks = gs_pool_detach_ready(pool, 0);
-    gs_lock_release(&pool->lock);
-    return gs_chunks_release(&core->shared, chunks);
-}
-
-/* Every pool of the device gives up what it can. A pool found under the contexts' lock stays a
- * pool after it (records are recycled, not freed); one that dies meanwhile has nothing to give. */
-static size_t release_ready(struct gs_core *core, const struct gs_device *device, bool wait)
-{
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = 0;
-    size_t bytes = 0;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context && count < POOLS_MAX;
-         context = context->next)
-        if (context->pool.device == device)
-            pools[count++] = &context->pool;
-    gs_lock_release(&core->lock);
-    for (unsigned i = 0; i < count; i++)
-        bytes += release_pool(core, pools[i], wait);
+    gs_latch_release(&pool->lock);
+    if (*ret_block)
+        return GS_OK;
+    if (excess)
+        gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
-    return bytes;
-}
-
-/* The device is full. What is held back is given up step by step, the cheapest first. */
-static gs_status reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
-                         CUdeviceptr *ret_address, struct gs_block **ret_block)
-{
-    gs_status status = GS_NO_MEMORY;
-
-    if (release_ready(core, pool->device, false) > 0) {
-        status = grow(core, pool, size, ret_address, ret_block);
-        if (status != (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-            return status;
-    }
-    for (bool more = true; more;) {
-        gs_lock_take(&pool->lock);
-        more = gs_pool_wait_oldest(pool);
-        *ret_block = gs_pool_take(pool, size);
-        if (*ret_block)
-            *ret_address = (*ret_block)->base;
-        gs_lock_release(&pool->lock);
-        if (*ret_block)
-            return GS_OK;
-    }
-    release_ready(core, pool->device, true);
-    status = grow(core, pool, size, ret_address, ret_block);
-    return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
+    status = gs_pool_grow(core, pool, size, ret_block);
+    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        status = gs_pool_reclaim(core, pool, size, ret_block);
+    return status;
 }
 
 static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
                           uint64_t stream_key, CUdeviceptr *ret_address)
 {
-    struct gs_pool *pool = &context->pool;
+    const struct gs_device *device = context->pools[0]->device;
     struct gs_block *block = NULL;
+    struct gs_pool *pool;
     gs_status status;
 
-    if (pool->device->rung == GS_RUNG_UNKNOWN)
+    if (__builtin_expect(device->rung == GS_RUNG_UNKNOWN, 0))
         return GS_NO_MEMORY;
-    if (pool->device->rung == GS_RUNG_NATIVE)
+    if (__builtin_expect(device->rung == GS_RUNG_NATIVE, 0))
         return GS_NOT_OFFERED;
     if (size == 0)
         return GS_INVALID;
-    if (size > pool->device->total)
+    if (size > device->total)
         return GS_NO_MEMORY;
-    gs_lock_take(&pool->lock);
+    pool = gs_context_lock_pool(core, context, size);
     if (stream_key)
         block = gs_pool_take_stream(pool, size, stream_key);
     if (!block)
-        block = take_collected(pool, size);
-    if (block) {
-        block->async = stream_key != 0;
+        block = gs_pool_take(pool, size);
+    if (__builtin_expect(block != NULL, 1)) {
+        if (stream_key)
+            gs_pool_count_async(pool, block);
         *ret_address = block->base;
-    }
-    gs_lock_release(&pool->lock);
-    if (block)
+        GS_COUNT(pool->counts.hits);
+        gs_latch_release(&pool->lock);
         return GS_OK;
-    gs_context_bury_dead(core);
-    status = grow(core, pool, size, ret_address, &block);
-    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = reclaim(core, pool, size, ret_address, &block);
+    }
+    status = allocate_slowly(core, pool, size, stream_key, &block);
+    if (status != GS_OK)
+        return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    if (status == GS_OK)
-        block->async = stream_key != 0;
-    return status;
+    if (stream_key)
+        gs_pool_count_async(pool, block);
+    *ret_address = block->base;
+    return GS_OK;
 }
 
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
@@ -258,12 +256,12 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
     struct gs_context *context;
     gs_status status;
 
-    if (!core->driver.ctx_record_event)
-        return GS_NOT_OFFERED;
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
-    device = context->pool.device;
+    if (!core->driver.ctx_record_event)
+        return GS_NOT_OFFERED;
+    device = context->pools[0]->device;
     if (!pool)
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)
@@ -282,12 +280,12 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
 
     if (status != GS_OK)
         return status;
-    block = gs_chunk_find(chunk, address);
-    if (block->base == address && block->state == GS_BLOCK_LIVE) {
+    block = gs_chunk_start(chunk, address);
+    if (block && block->state == GS_BLOCK_LIVE) {
         *ret = block;
         return GS_OK;
     }
-    gs_lock_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->pool->lock);
     return GS_NOT_LIVE;
 }
 
@@ -310,9 +308,9 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     gs_status status;
 
     gs_pool_unlive(pool, block);
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     status = synchronize(core, pool->context);
-    gs_lock_take(&pool->lock);
+    gs_latch_take(&pool->lock);
     if (status == GS_OK)
         gs_pool_pass(pool, block);
     else
@@ -338,7 +336,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         gs_pool_retire(pool, block);
     if (pool->ready > core->options.cache_limit)
         surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     gs_chunks_release(&core->shared, surplus);
     return status;
 }
@@ -346,21 +344,21 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 /* The work of another context's stream is not behind the owning context's event: waits for it. */
 static gs_status wait_for_context(struct gs_core *core, struct gs_context *context)
 {
-    struct gs_pool *pool = &context->pool;
+    struct gs_pool *pool = context->pools[0];
     struct gs_fence fence = {0};
     gs_status status;
 
-    gs_lock_take(&pool->lock);
+    gs_latch_take(&pool->lock);
     status = gs_fence_record(&core->fences, &pool->events, &fence);
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     if (status == GS_NOT_OFFERED)
         return synchronize(core, context->handle);
     if (status != GS_OK)
         return status;
-    status = gs_fence_wait(&core->fences, &fence);
-    gs_lock_take(&pool->lock);
+    status = gs_fence_wait(&core->fences, &fence, UINT64_MAX);
+    gs_latch_take(&pool->lock);
     gs_fence_query(&core->fences, &pool->events, &fence);
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     return status;
 }
 
@@ -370,11 +368,10 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_pool *pool;
     gs_status status;
+    bool owned;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
-    if (!core->driver.ctx_record_event)
-        return gs_core_free(core, address);
     status = gs_context_of_stream(core, stream, &context);
     if (status != GS_OK)
         return status;
@@ -382,13 +379,15 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
-    if (pool == &context->pool) {
+    owned = pool->context == context->handle;
+    if (owned && core->driver.ctx_record_event) {
         gs_pool_retire_stream(pool, block, gs_stream_key(stream));
-        gs_lock_release(&pool->lock);
+        gs_latch_release(&pool->lock);
         return GS_OK;
     }
-    gs_lock_release(&pool->lock);
-    status = wait_for_context(core, context);
+    gs_latch_release(&pool->lock);
+    if (!owned)
+        status = wait_for_context(core, context);
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
@@ -407,6 +406,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -434,10 +434,11 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
+            .sync_memops = block->unsynced != block->id,
             .default_pool = pool->device->default_pool,
         };
     }
-    gs_lock_release(&pool->lock);
+    gs_latch_release(&pool->lock);
     return status;
 }
 
@@ -485,6 +486,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .block_id = block->id,
         .offset = block->base - chunk->span.base,
         .size = block->size,
+        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->pool->shared->whole_chunks,
     };
 
     memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);
@@ -502,7 +504,7 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
     *ret = gs_chunk_find(chunk, address);
     if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
         return GS_OK;
-    gs_lock_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->pool->lock);
     return GS_INVALID;
 }
 
@@ -527,7 +529,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     offer = block->offer;
     if (offer)
         gs_offer_token(offer, ret_token);
-    gs_lock_release(&block->chunk->pool->lock);
+    gs_latch_release(&block->chunk->pool->lock);
     if (offer)
         return GS_OK;
 
@@ -539,7 +541,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status == GS_OK && block->id == source.block_id && !block->offer) {
         block->offer = offer;
         gs_offer_token(offer, ret_token);
-        gs_lock_release(&block->chunk->pool->lock);
+        gs_latch_release(&block->chunk->pool->lock);
         return GS_OK;
     }
     /* Another thread was first, or freed the block meanwhile. */
@@ -548,7 +550,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
             gs_offer_token(block->offer, ret_token);
         else
             status = GS_INVALID;
-        gs_lock_release(&block->chunk->pool->lock);
+        gs_latch_release(&block->chunk->pool->lock);
     }
     gs_share_withdraw(core->share, offer, 0, gs_now_ns(), true);
     return status == GS_OK ? GS_OK : GS_INVALID;
@@ -562,7 +564,7 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
 
     if (status != GS_OK)
         return status;
-    return gs_share_open(core->share, token, context->handle, context->pool.device->ordinal,
+    return gs_share_open(core->share, token, context->handle, context->pools[0]->device->ordinal,
                          ret_address);
 }
 

@@ -6,6 +6,10 @@
 
 #include "core/map.h"
 
+#ifndef CU_MEM_CREATE_USAGE_HW_DECOMPRESS
+#define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
+#endif
+
 gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
                         CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
 {
@@ -92,6 +96,21 @@ static gs_status try_rung(const struct gs_driver *driver, const struct gs_device
     return status;
 }
 
+/* Memory of cuMemAlloc says that hardware may decompress into it (measured on an H200), VMM memory
+ * only where that was asked for; drivers before CUDA 12.8 do not know the question. */
+static gs_status try_usage(const struct gs_driver *driver, struct gs_device *device,
+                           const char **ret_step)
+{
+    gs_status status;
+
+    device->properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+    status = try_rung(driver, device, ret_step);
+    if (status == GS_OK || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        return status;
+    device->properties.allocFlags.usage = 0;
+    return try_rung(driver, device, ret_step);
+}
+
 static int has_vmm(const struct gs_driver *driver)
 {
     return driver->mem_create && driver->mem_release && driver->mem_address_reserve &&
@@ -116,14 +135,14 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
         if (attribute(driver, device->ordinal,
                       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
             device->properties.allocFlags.gpuDirectRDMACapable = 1;
-            status = try_rung(driver, device, &step);
+            status = try_usage(driver, device, &step);
             if (status == GS_OK) {
                 device->rung = GS_RUNG_FD_RDMA;
                 return;
             }
             device->properties.allocFlags.gpuDirectRDMACapable = 0;
         }
-        status = try_rung(driver, device, &step);
+        status = try_usage(driver, device, &step);
         if (status == GS_OK) {
             device->rung = GS_RUNG_FD;
             return;

@@ -10,6 +10,9 @@
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
  *   mem_export, mem_import        no current context needed; fine during a capture.
+ *   mem_set_access                to give a device access: may be called with a pool's lock held,
+ *                                 it does not wait for the GPU. To take it away: that device's
+ *                                 work is done, it faults otherwise.
  *   mem_unmap                     nothing may still touch the range: it does not wait, and work
  *                                 that faults kills the context (measured: a sticky
  *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
@@ -17,6 +20,7 @@
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: fence.c calls them under its lock.
+ *   mem_get_info                  a context is current.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
  * Optional operations are NULL where the driver has none.
@@ -38,6 +42,9 @@
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
+    OP(ctx_get_flags, cuCtxGetFlags, 0)                                                            \
+    OP(ctx_set_flags, cuCtxSetFlags, 0)                                                            \
+    OP(device_get_count, cuDeviceGetCount, 0)                                                      \
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
     OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
     OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \
@@ -45,8 +52,10 @@
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
     OP(event_query, cuEventQuery, 1)                                                               \
+    OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
+    OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \
     OP(mem_create, cuMemCreate, 0)                                                                 \
     OP(mem_release, cuMemRelease, 0)                                                               \
     OP(mem_address_reserve, cuMemAddressReserve, 0)                                                \
@@ -55,6 +64,7 @@
     OP(mem_unmap, cuMemUnmap, 0)                                                                   \
     OP(mem_set_access, cuMemSetAccess, 0)                                                          \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
+    OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
     OP(mem_import, cuMemImportFromShareableHandle, 0)
 

@@ -1,11 +1,13 @@
 /* Fences (core/fence.h): context events, and the count of open captures that forbids them. */
 #include "core/fence.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define WAIT_FIRST_NS 5000   /* between the first two looks; then doubled up to */
+#define YIELDS 100           /* looks without a pause: most waits are short */
+#define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
 #define WAIT_LONGEST_NS 200000
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
@@ -13,6 +15,24 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
     memset(fences, 0, sizeof *fences);
     fences->driver = driver;
     gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
+}
+
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUresult result = CUDA_SUCCESS;
+    CUevent event;
+
+    if (!driver->ctx_record_event)
+        return false;
+    if (driver->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return true; /* nothing was learnt; a failing driver is met where it matters */
+    gs_lock_take(&fences->lock);
+    if (fences->captures == 0)
+        result = driver->ctx_record_event(context, event);
+    gs_lock_release(&fences->lock);
+    driver->event_destroy(event);
+    return result != CUDA_ERROR_NOT_SUPPORTED;
 }
 
 void gs_fences_destroy(struct gs_fences *fences)
@@ -196,14 +216,31 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
     return status;
 }
 
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence)
+static bool is_over(uint64_t deadline_ns)
+{
+    struct timespec now;
+
+    if (deadline_ns == UINT64_MAX)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
+}
+
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
+                        uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    unsigned yields = 0;
     gs_status status;
 
     if (!fence->event)
         return GS_OK;
-    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY) {
+    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !is_over(deadline_ns)) {
+        if (yields++ < YIELDS) {
+            sched_yield();
+            continue;
+        }
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

@@ -48,6 +48,12 @@ struct gs_fence {
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver);
 void gs_fences_destroy(struct gs_fences *fences);
 
+/*
+ * Whether the driver records context events, found by recording one in the context that is current.
+ * One that lacks the call, or has it and answers NOT_SUPPORTED, does not.
+ */
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context);
+
 /* What tells streams apart: the handle; for per-thread default streams the thread as well. */
 uint64_t gs_stream_key(CUstream stream);
 
@@ -83,9 +89,11 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
                          struct gs_fence *fence);
 
 /* Waits until the fence has passed, by looking again and again: a blocking driver call could not
- * be kept apart from a capture that begins meanwhile. As gs_fence_query, never NOT_READY.
+ * be kept apart from a capture that begins meanwhile. As gs_fence_query; NOT_READY when
+ * `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come.
  * No lock is held by the caller but what protects this fence alone; the event stays in *fence
  * until the caller queries it once more under the pool's lock. */
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence);
+gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
+                        uint64_t deadline_ns);
 
 #endif

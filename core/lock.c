@@ -23,7 +23,7 @@ static void fail(const char *text, size_t length)
     abort();
 }
 
-static void check_take(enum gs_rank rank)
+void gs_rank_taken(enum gs_rank rank)
 {
     static const char text[] = "gpushim: a lock was taken against its rank (core/lock.h)\n";
 
@@ -32,7 +32,7 @@ static void check_take(enum gs_rank rank)
     held.rank[held.count++] = rank;
 }
 
-static void check_release(enum gs_rank rank)
+void gs_rank_released(enum gs_rank rank)
 {
     static const char text[] = "gpushim: a lock was released that was not the last one taken\n";
 
@@ -40,9 +40,6 @@ static void check_release(enum gs_rank rank)
         fail(text, sizeof text - 1);
     held.count--;
 }
-#else
-#define check_take(rank) ((void)(rank))
-#define check_release(rank) ((void)(rank))
 #endif
 
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank)
@@ -58,12 +55,20 @@ void gs_lock_destroy(struct gs_lock *lock)
 
 void gs_lock_take(struct gs_lock *lock)
 {
-    check_take(lock->rank);
+    gs_rank_taken(lock->rank);
     pthread_mutex_lock(&lock->mutex);
+}
+
+int gs_lock_try(struct gs_lock *lock)
+{
+    if (pthread_mutex_trylock(&lock->mutex) != 0)
+        return 0;
+    gs_rank_taken(lock->rank);
+    return 1;
 }
 
 void gs_lock_release(struct gs_lock *lock)
 {
     pthread_mutex_unlock(&lock->mutex);
-    check_release(lock->rank);
+    gs_rank_released(lock->rank);
 }

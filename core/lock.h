@@ -11,8 +11,10 @@ enum gs_rank {
     GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
     GS_RANK_CONTEXTS = 20, /* core/context.c: the table of contexts and devices */
     GS_RANK_POOL = 30,     /* core/pool.c: one context's chunks, blocks and epochs */
+    GS_RANK_PEERS = 35,    /* core/reach.c: who has access to whose memory */
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
+    GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
     GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
 };
@@ -24,9 +26,20 @@ struct gs_lock {
 
 #define GS_LOCK_INITIALIZER(its_rank) {PTHREAD_MUTEX_INITIALIZER, its_rank}
 
+/* The check of ranks, for locks of other kinds. */
+#ifdef GS_CHECK_LOCKS
+void gs_rank_taken(enum gs_rank rank);
+void gs_rank_released(enum gs_rank rank);
+#else
+#define gs_rank_taken(rank) ((void)(rank))
+#define gs_rank_released(rank) ((void)(rank))
+#endif
+
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
 void gs_lock_destroy(struct gs_lock *lock);
 void gs_lock_take(struct gs_lock *lock);
+/* Returns whether it was free; 0 or 1. */
+int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
 
 #endif

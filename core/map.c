@@ -87,3 +87,49 @@ void gs_map_remove(struct gs_map *map, struct gs_span *span)
     set_range(map, span, NULL);
     gs_lock_release(&map->lock);
 }
+
+/* The first page from `page` on that a span covers, below `end`; `end` if there is none. */
+static uint64_t next_page(const struct gs_map *map, uint64_t page, uint64_t end)
+{
+    while (page < end) {
+        const struct gs_map_leaf *leaf =
+            __atomic_load_n(&map->leaf[page >> GS_MAP_LEAF_BITS], __ATOMIC_ACQUIRE);
+        uint64_t next_leaf = ((page >> GS_MAP_LEAF_BITS) + 1) << GS_MAP_LEAF_BITS;
+
+        if (!leaf)
+            page = next_leaf;
+        for (; leaf && page < next_leaf && page < end; page++)
+            if (__atomic_load_n(&leaf->entry[page & (LEAF_ENTRIES - 1)], __ATOMIC_ACQUIRE))
+                return page;
+    }
+    return end;
+}
+
+bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size)
+{
+    const uint64_t pages = LEAF_COUNT * LEAF_ENTRIES;
+    uint64_t last, end;
+
+    if (size == 0)
+        return false;
+    if (__builtin_add_overflow(address, size - 1, &last))
+        last = UINT64_MAX;
+    end = (last >> GS_PAGE_SHIFT) + 1;
+    if (end > pages)
+        end = pages;
+    return next_page(map, address >> GS_PAGE_SHIFT, end) < end;
+}
+
+void gs_map_each(const struct gs_map *map, void (*visit)(uint64_t address, void *arg), void *arg)
+{
+    const uint64_t end = LEAF_COUNT * LEAF_ENTRIES;
+    const struct gs_span *last = NULL;
+
+    for (uint64_t page = next_page(map, 0, end); page < end; page = next_page(map, page + 1, end)) {
+        const struct gs_span *span = gs_map_find(map, page << GS_PAGE_SHIFT);
+
+        if (span && span != last)
+            visit(page << GS_PAGE_SHIFT, arg);
+        last = span;
+    }
+}

@@ -11,6 +11,7 @@
 #ifndef GS_CORE_MAP_H
 #define GS_CORE_MAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,5 +51,12 @@ struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address);
  */
 gs_status gs_map_insert(struct gs_map *map, struct gs_span *span);
 void gs_map_remove(struct gs_map *map, struct gs_span *span);
+
+/* Whether a span lies in any part of [address, address + size). Lock-free. */
+bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size);
+
+/* Calls `visit` with an address in each span that is in the map all the while. No lock is held:
+ * the span may be gone by then. */
+void gs_map_each(const struct gs_map *map, void (*visit)(uint64_t address, void *arg), void *arg);
 
 #endif

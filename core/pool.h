@@ -6,8 +6,14 @@
  *   ready ──► live ──► retiring ───────────────────────────────► limbo ──────────────► ready
  *                        │ (stream-ordered frees: ready at once for the same stream)
  *
- * A small block lies in a 2 MiB chunk with others, a large one has a chunk of its own; no block
- * crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge.
+ * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
+ * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
+ * others, as far as the memory stranded that way stays a small share of what is live. No block
+ * crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
+ * small block that becomes ready goes to a quick list of its exact size first and merges when an
+ * allocation finds nothing else.
+ *
+ * A context has one pool, and more for small blocks of threads that got into each other's way.
  *
  * Everything here is called with the pool's lock held unless it says otherwise. No driver call is
  * made under it but those that core/driver.h says never block.
@@ -22,18 +28,24 @@
 #include "core/bins.h"
 #include "core/device.h"
 #include "core/fence.h"
-#include "core/lock.h"
+#include "core/latch.h"
 #include "core/map.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 
 #define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
 #define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
-#define GS_UNITS_PER_PAGE (GS_PAGE_SIZE >> GS_UNIT_SHIFT)
+#define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
+#define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
+#define GS_STREAM_BUCKETS 64
 
 enum gs_block_state {
-    GS_BLOCK_READY,
+    GS_BLOCK_READY, /* in a bin, merged with its neighbours */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRING,
+    GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
+    GS_BLOCK_RECENT,  /* the same, and the last that was freed there: in no bin */
     GS_BLOCK_LIMBO,
 };
 
@@ -46,7 +58,9 @@ struct gs_block {
     struct gs_chunk *chunk;
     struct gs_block *below, *above;   /* neighbours in the chunk */
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
+    struct gs_stream_list *stream;    /* of an ordered block */
     uint64_t freed_ns;
+    uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
 };
@@ -65,7 +79,9 @@ struct gs_chunk {
     uint64_t id;
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
-    struct gs_small_index *small; /* NULL: a large block has it alone */
+    uint64_t reach;               /* devices besides its own that have access, one bit each */
+    struct gs_index *index;       /* of its blocks; NULL while it was never cut */
+    unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
 
 /* Blocks retired together behind one fence. */
@@ -77,9 +93,34 @@ struct gs_epoch {
 
 /* Blocks freed in the order of one stream: ready for it, for others after an epoch. */
 struct gs_stream_list {
-    struct gs_stream_list *next;
+    struct gs_stream_list *next; /* in its bucket, or among the spare ones */
     uint64_t key;
-    struct gs_block_list blocks;
+    struct gs_block *recent; /* the last one freed, not merged; may be NULL */
+    size_t bytes;            /* of all */
+    struct gs_bins small, large;
+};
+
+/* Counted from the pool's start. Written with its lock held, read by anyone. */
+struct gs_pool_counts {
+    uint64_t hits;   /* allocations served by memory that was there */
+    uint64_t misses; /* those that had to look for what has come back, or grow */
+    uint64_t grown;  /* chunks made */
+    uint64_t trims;  /* chunks given back to the driver */
+    uint64_t events; /* epochs closed */
+    uint64_t waits;  /* times an allocation waited for the GPU */
+    uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making chunks and giving them back */
+    size_t reserved_peak, live_peak; /* bytes */
+};
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field) GS_ADD(field, 1)
+
+/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+struct gs_async_count {
+    uint64_t live, peak;
+    uint64_t reserved_high; /* core/mempool.c */
+    bool ever;              /* there was any */
 };
 
 struct gs_pool_shared { /* what all pools of a process use */
@@ -88,31 +129,76 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_map *map;
     struct gs_fences *fences;
     struct gs_share *share;
+    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
+    unsigned retiring_percent;
+    bool whole_chunks; /* a large block has its chunk alone, for good */
+    void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
+    void *activity_arg;
+};
+
+/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
+ * while making chunks takes a share of the time that would be felt. */
+#define GS_SPARE_PERCENT_MIN 4
+#define GS_SPARE_PERCENT_MAX 16
+
+/* Where a ready block is indexed. */
+enum gs_bin_kind {
+    GS_BIN_SMALL_PART,  /* some of its chunk is not ready */
+    GS_BIN_SMALL_WHOLE, /* all of a chunk: can go back to the driver */
+    GS_BIN_LARGE_PART,
+    GS_BIN_LARGE_WHOLE,
+    GS_BIN_KINDS,
 };
 
 struct gs_pool {
-    struct gs_lock lock; /* first; rank POOL; protects all below, and its chunks and blocks */
+    struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
+    bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
+    bool leaving; /* the context may be about to go: no event is recorded or queried */
     struct gs_pool_shared *shared;
     const struct gs_device *device;
     CUcontext context;
-    bool dead; /* the context is gone: nothing is handed out, what is left waits in limbo */
-    struct gs_fence_pool events;
-    struct gs_bins small, large;
-    struct gs_chunk *chunks;
+    size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
+    size_t ordered;               /* bytes ready for one stream each */
+    size_t left;                  /* bytes free on the device, by the last look and what was made
+                                     and given back since */
+    size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
+    size_t live_high, live_peak;  /* most that was live since the last look, and lately */
+    size_t behind_high;           /* most that retired lately when an allocation missed */
+    size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
+    uint64_t seen_hits;           /* allocations up to the last look */
+    uint64_t made_ns;             /* when the pool began */
+    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
+    uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
+    size_t epoch_limit;                    /* bytes at which it closes, */
+    size_t epoch_min;                      /* never fewer than these unless the option says so, */
+    unsigned epoch_blocks;                 /* and blocks */
+    size_t grown_first;                    /* bytes it has before it looks for what came back */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
-    struct gs_stream_list *streams;
+    struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     struct gs_block_list limbo;
     struct gs_block *spare_blocks;
-    size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
-};
+    struct gs_fence_pool events;
+    struct gs_chunk *chunks;
+    struct gs_pool_counts counts;
+    size_t quick_bytes;
+    uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
+    struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_bins bins[GS_BIN_KINDS];
+    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
+} __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
+ * the context's first pool. Another one is there because threads met: it records fewer events,
+ * since those are where threads meet next, and holds more memory for it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context);
+                  const struct gs_device *device, CUcontext context, bool first);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 
@@ -120,24 +206,48 @@ void gs_pool_fini(struct gs_pool *pool);
 
 size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
 
-/* The block, in any state, that covers an address within the chunk. */
+/* The block, in any state, that covers an address within the chunk; and the one that starts at an
+ * address, or NULL. */
 struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
-/* A live block from what is ready, or NULL. Driver calls: none. */
+/* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
+/* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
+struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
 
 /* Puts a block that nothing can touch any more back among the ready ones. */
 void gs_pool_give(struct gs_pool *pool, struct gs_block *block);
+/* The same without merging where its size allows. */
+void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block);
+/* Merges what is in the quick lists; false: nothing was. */
+bool gs_pool_settle(struct gs_pool *pool);
+
+/* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
+ * ordered in its stream (in no bin yet: NULL or the rest); joins free neighbours by `upper`. */
+void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size);
+struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size);
+void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper);
+
+/* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
+size_t gs_pool_strandable(const struct gs_pool *pool);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
                             CUmemGenericAllocationHandle handle);
 
+/* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
+
 /* Detaches chunks that are ready from end to end from the map and the pool, until no more than
  * `keep` ready bytes are left. They are then the caller's, to unmap without the lock. */
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
+/* The same for what is too much once a chunk of `size` bytes is added. */
+struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+/* The record of a detached chunk is free for the next. Lock not held. */
+void gs_chunk_record_free(struct gs_chunk *chunk);
+void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 
@@ -146,21 +256,27 @@ void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
 
 /* A live block was freed: retiring, behind all GPU work of the context. */
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block);
-/* A live block was freed in the order of a stream. */
-void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
-/* A live block from what was freed in the order of the stream, or NULL. */
-struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key);
-/* The stream's list joins the open epoch; key 0: every stream's. */
-void gs_pool_flush_streams(struct gs_pool *pool, uint64_t stream_key);
+/* Adds to the open epoch what retires already. */
+void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_pool_collect(struct gs_pool *pool);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll(struct gs_pool *pool);
+/* Bytes that retire. */
+size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
-/* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one.
- * False: there is none, or it cannot be waited for now (a capture is open). */
-bool gs_pool_wait_oldest(struct gs_pool *pool);
+/* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one,
+ * until `deadline_ns` at the latest. False: there is none, it did not pass in time, or it cannot
+ * be waited for now (a capture is open). */
+bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
+/* Whether so much retires that an allocation should wait rather than grow the pool. */
+bool gs_pool_behind(const struct gs_pool *pool);
+/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
+ * lock. */
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
@@ -168,6 +284,17 @@ void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
 void gs_pool_context_over(struct gs_pool *pool);
+
+/* ---- Stream order (order.c) -------------------------------------------------------------- */
+
+/* A live block was freed in the order of a stream. */
+void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* A live block from what was freed in the order of the stream, or NULL. */
+struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key);
+/* The stream's list joins the open epoch. */
+void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key);
+/* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
+void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep);
 
 uint64_t gs_now_ns(void);
 

@@ -11,9 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#define EPOCH_BLOCKS 128       /* an epoch closes at this many blocks, whatever their size */
-#define STREAM_LIST_BLOCKS 256 /* what one stream may hold back before it goes to the epoch */
-#define STREAM_COMPARED_MAX 16 /* blocks looked at for one that fits */
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
+#define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
 
 uint64_t gs_now_ns(void)
 {
@@ -52,15 +51,6 @@ void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block)
     list->count--;
 }
 
-static struct gs_block *list_pop(struct gs_block_list *list)
-{
-    struct gs_block *block = list->first;
-
-    if (block)
-        gs_block_list_remove(list, block);
-    return block;
-}
-
 /* Empties `from` into `to`. */
 static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 {
@@ -77,26 +67,48 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* No GPU work can touch the block any more; a peer may. */
+/* Whether no registration in use, no lease and no grace covers a block. */
+static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+{
+    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
+        return false;
+    if (block->offer &&
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        return false;
+    block->offer = NULL;
+    return true;
+}
+
+/* No GPU work can touch the block any more; a peer or a network card may. */
 static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 {
-    if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, false)) {
+    if (!let_go(pool, block, now, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    block->offer = NULL;
-    gs_pool_give(pool, block);
+    gs_pool_give_quick(pool, block);
 }
 
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
-    uint64_t now = list->first ? gs_now_ns() : 0;
-    struct gs_block *block;
+    struct gs_block *block = list->first, *next;
+    uint64_t now = block ? gs_now_ns() : 0;
 
-    while ((block = list_pop(list)))
+    memset(list, 0, sizeof *list);
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
         passed(pool, block, now);
+    }
+}
+
+static size_t epoch_limit(const struct gs_pool *pool)
+{
+    size_t limit = pool->live_peak / EPOCH_SHARE;
+
+    if (limit < pool->epoch_min)
+        limit = pool->epoch_min;
+    return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
@@ -104,8 +116,9 @@ static void close_epoch(struct gs_pool *pool)
 {
     struct gs_epoch *epoch = pool->spare_epochs;
 
-    if (!pool->retiring.first || pool->dead)
+    if (!pool->retiring.first || pool->dead || pool->leaving)
         return;
+    pool->epoch_limit = epoch_limit(pool);
     if (epoch)
         pool->spare_epochs = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
@@ -116,6 +129,7 @@ static void close_epoch(struct gs_pool *pool)
         pool->spare_epochs = epoch;
         return;
     }
+    GS_COUNT(pool->counts.events);
     list_join(&epoch->blocks, &pool->retiring);
     if (pool->newest)
         pool->newest->next = epoch;
@@ -136,13 +150,32 @@ static struct gs_epoch *pop_oldest(struct gs_pool *pool)
 
 static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 {
+    if (pool->stalled == epoch)
+        pool->stalled = NULL;
     all_passed(pool, &epoch->blocks);
     epoch->next = pool->spare_epochs;
     pool->spare_epochs = epoch;
 }
 
+void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
+    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
+    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+
+    block->async = true;
+    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
+    if (block->async)
+        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
+                           __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
     pool->live -= block->entry.size;
     if (block->offer) {
@@ -155,90 +188,37 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
     gs_block_list_push(&pool->retiring, block);
-    if (pool->retiring.count >= EPOCH_BLOCKS || pool->retiring.bytes >= pool->shared->epoch_bytes)
-        gs_pool_collect(pool);
-}
-
-static struct gs_stream_list *stream_list(struct gs_pool *pool, uint64_t key, bool make)
-{
-    struct gs_stream_list *stream = pool->streams, *empty = NULL;
-
-    for (; stream; stream = stream->next) {
-        if (stream->key == key)
-            return stream;
-        if (!stream->blocks.first)
-            empty = stream;
-    }
-    if (!make)
-        return NULL;
-    if (!empty) {
-        empty = calloc(1, sizeof *empty);
-        if (!empty)
-            return NULL;
-        empty->next = pool->streams;
-        pool->streams = empty;
-    }
-    empty->key = key;
-    return empty;
-}
-
-void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
-{
-    struct gs_stream_list *stream = stream_list(pool, stream_key, true);
-
-    /* A block that others may hold goes the long way: its next owner is not only a stream. */
-    if (!stream || block->offer) {
-        gs_pool_retire(pool, block);
-        return;
-    }
-    gs_pool_unlive(pool, block);
-    gs_block_list_push(&stream->blocks, block);
-    if (stream->blocks.count > STREAM_LIST_BLOCKS ||
-        stream->blocks.bytes > pool->shared->epoch_bytes) {
-        list_join(&pool->retiring, &stream->blocks);
-        gs_pool_collect(pool);
+    if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
+                             pool->retiring.bytes >= pool->epoch_limit, 0)) {
+        /* What was recorded just now is looked at when it is needed. */
+        gs_pool_poll(pool);
+        close_epoch(pool);
+        pool->shared->activity(pool->shared->activity_arg);
     }
 }
 
-struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key)
+void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 {
-    struct gs_stream_list *stream = stream_list(pool, stream_key, false);
-    struct gs_bin_entry *entry;
-    struct gs_block *block;
-    bool small;
-    size_t need = gs_pool_round(pool, size, &small);
-
-    if (!stream || !stream->blocks.last)
-        return NULL;
-    entry = &stream->blocks.last->entry;
-    for (unsigned i = 0; entry && i < STREAM_COMPARED_MAX; i++, entry = entry->prev) {
-        block = (struct gs_block *)entry;
-        if (entry->size < need || entry->size > need + need / 8 ||
-            (block->chunk->small != NULL) != small)
-            continue;
-        gs_block_list_remove(&stream->blocks, block);
-        block->state = GS_BLOCK_LIVE;
-        block->size = size;
-        block->id = __atomic_add_fetch(&pool->shared->next_id, 1, __ATOMIC_RELAXED);
-        pool->live += entry->size;
-        return block;
-    }
-    return NULL;
+    block->state = GS_BLOCK_RETIRING;
+    gs_block_list_push(&pool->retiring, block);
 }
 
-void gs_pool_flush_streams(struct gs_pool *pool, uint64_t stream_key)
+bool gs_pool_poll(struct gs_pool *pool)
 {
-    for (struct gs_stream_list *stream = pool->streams; stream; stream = stream->next)
-        if (stream_key == 0 || stream->key == stream_key)
-            list_join(&pool->retiring, &stream->blocks);
+    bool any = false;
+
+    while (pool->oldest && !pool->leaving &&
+           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+        epoch_passed(pool, pop_oldest(pool));
+        any = true;
+    }
+    return any;
 }
 
 void gs_pool_collect(struct gs_pool *pool)
 {
     close_epoch(pool);
-    while (pool->oldest && gs_fence_query(pool->shared->fences, &pool->events,
-                                          &pool->oldest->fence) == GS_OK)
-        epoch_passed(pool, pop_oldest(pool));
+    gs_pool_poll(pool);
 }
 
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
@@ -248,37 +228,64 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        if (!let_go(pool, block, now, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        block->offer = NULL;
         gs_pool_give(pool, block);
     }
 }
 
-bool gs_pool_wait_oldest(struct gs_pool *pool)
+/* Back where it was taken from. */
+static void push_oldest(struct gs_pool *pool, struct gs_epoch *epoch)
 {
-    struct gs_epoch *epoch;
-    bool is_passed;
-
-    gs_pool_flush_streams(pool, 0);
-    close_epoch(pool);
-    if (!pool->oldest)
-        return false;
-    epoch = pop_oldest(pool); /* ours alone while the lock is let go */
-    gs_lock_release(&pool->lock);
-    gs_fence_wait(pool->shared->fences, &epoch->fence);
-    gs_lock_take(&pool->lock);
-    is_passed = gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK;
-    if (is_passed) {
-        epoch_passed(pool, epoch);
-        return true;
-    }
     epoch->next = pool->oldest;
     pool->oldest = epoch;
     if (!pool->newest)
         pool->newest = epoch;
+}
+
+bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
+{
+    struct gs_epoch *epoch;
+    uint64_t began;
+
+    close_epoch(pool);
+    if (!pool->oldest || pool->leaving)
+        return false;
+    epoch = pop_oldest(pool); /* ours alone while the lock is let go */
+    GS_COUNT(pool->counts.waits);
+    gs_latch_release(&pool->lock);
+    began = gs_now_ns();
+    gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    if (pool->dead) { /* its events went with the context */
+        epoch->fence.event = NULL;
+        epoch_passed(pool, epoch);
+        return true;
+    }
+    if (!pool->leaving && gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
+        epoch_passed(pool, epoch);
+        return true;
+    }
+    push_oldest(pool, epoch);
+    pool->stalled = epoch;
+    GS_COUNT(pool->counts.late);
     return false;
+}
+
+size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+}
+
+bool gs_pool_behind(const struct gs_pool *pool)
+{
+    size_t behind = gs_pool_behind_bytes(pool);
+    size_t most = pool->live / 100 * pool->shared->retiring_percent;
+
+    return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
+           (!pool->stalled || pool->oldest != pool->stalled);
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)

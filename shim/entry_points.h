@@ -11,8 +11,9 @@
  * names that dlsym knows and the map from the driver's addresses to the hooks all come from here.
  *
  * cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo and cuMemGetAddressRange without _v2 are not
- * here on purpose. They are CUDA 2's forms with 32-bit addresses: our addresses never fit in one,
- * so such a call is never about our memory and an answer of ours could not be returned.
+ * here on purpose, nor are copies and fills without it. They are CUDA 2's forms with 32-bit
+ * addresses: our addresses never fit in one, so such a call is never about our memory and an answer
+ * of ours could not be returned.
  */
 #ifndef GPUSHIM_SHIM_ENTRY_POINTS_H
 #define GPUSHIM_SHIM_ENTRY_POINTS_H
@@ -33,10 +34,82 @@
     GS_ENTRY(cuPointerGetAttribute,                 OURS,  4000) \
     GS_ENTRY(cuPointerGetAttributes,                OURS,  7000) \
     GS_ENTRY(cuMemRetainAllocationHandle,           OURS, 11000) \
+    GS_ENTRY(cuPointerSetAttribute,                 OURS,  6000) \
+    GS_ENTRY(cuMemPoolTrimTo,                       OURS, 11020) \
+    GS_ENTRY(cuMemPoolGetAttribute,                 OURS, 11020) \
+    GS_ENTRY(cuMemPoolSetAttribute,                 OURS, 11020) \
+    GS_ENTRY(cuMemPoolSetAccess,                    NOTE, 11020) \
+    GS_ENTRY(cuMemPoolExportPointer,                OURS, 11020) \
+    GS_ENTRY(cuMemMap,                              OURS, 10020) \
+    GS_ENTRY(cuMemUnmap,                            OURS, 10020) \
+    GS_ENTRY(cuMemAddressFree,                      OURS, 10020) \
+    GS_ENTRY(cuMemSetAccess,                        OURS, 10020) \
+    GS_ENTRY(cuMemGetAccess,                        OURS, 10020) \
+    GS_ENTRY(cuMemGetHandleForAddressRange,         OURS, 11070) \
     GS_ENTRY(cuIpcGetMemHandle,                     OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle,                    OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle_v2,                 OURS, 11000) \
     GS_ENTRY(cuIpcCloseMemHandle,                   OURS,  4010) \
+    GS_ENTRY(cuMemcpy,                              OURS,  4000) \
+    GS_ENTRY(cuMemcpy_ptds,                         OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoD_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoD_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyHtoD_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyHtoD_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoH_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoH_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyAsync,                         OURS,  4000) \
+    GS_ENTRY(cuMemcpyAsync_ptsz,                    OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoDAsync_v2,                  OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoDAsync_v2_ptsz,             OURS,  7000) \
+    GS_ENTRY(cuMemcpyHtoDAsync_v2,                  OURS,  3020) \
+    GS_ENTRY(cuMemcpyHtoDAsync_v2_ptsz,             OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoHAsync_v2,                  OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoHAsync_v2_ptsz,             OURS,  7000) \
+    GS_ENTRY(cuMemcpyPeer,                          OURS,  4000) \
+    GS_ENTRY(cuMemcpyPeer_ptds,                     OURS,  7000) \
+    GS_ENTRY(cuMemcpyPeerAsync,                     OURS,  4000) \
+    GS_ENTRY(cuMemcpyPeerAsync_ptsz,                OURS,  7000) \
+    GS_ENTRY(cuMemsetD8_v2,                         OURS,  3020) \
+    GS_ENTRY(cuMemsetD8_v2_ptds,                    OURS,  7000) \
+    GS_ENTRY(cuMemsetD8Async,                       OURS,  3020) \
+    GS_ENTRY(cuMemsetD8Async_ptsz,                  OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D8_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D8_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D8Async,                     OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D8Async_ptsz,                OURS,  7000) \
+    GS_ENTRY(cuMemsetD16_v2,                        OURS,  3020) \
+    GS_ENTRY(cuMemsetD16_v2_ptds,                   OURS,  7000) \
+    GS_ENTRY(cuMemsetD16Async,                      OURS,  3020) \
+    GS_ENTRY(cuMemsetD16Async_ptsz,                 OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D16_v2,                      OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D16_v2_ptds,                 OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D16Async,                    OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D16Async_ptsz,               OURS,  7000) \
+    GS_ENTRY(cuMemsetD32_v2,                        OURS,  3020) \
+    GS_ENTRY(cuMemsetD32_v2_ptds,                   OURS,  7000) \
+    GS_ENTRY(cuMemsetD32Async,                      OURS,  3020) \
+    GS_ENTRY(cuMemsetD32Async_ptsz,                 OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D32_v2,                      OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D32_v2_ptds,                 OURS,  7000) \
+    GS_ENTRY(cuMemsetD2D32Async,                    OURS,  3020) \
+    GS_ENTRY(cuMemsetD2D32Async_ptsz,               OURS,  7000) \
+    GS_ENTRY(cuMemcpy2D_v2,                         OURS,  3020) \
+    GS_ENTRY(cuMemcpy2D_v2_ptds,                    OURS,  7000) \
+    GS_ENTRY(cuMemcpy2DUnaligned_v2,                OURS,  3020) \
+    GS_ENTRY(cuMemcpy2DUnaligned_v2_ptds,           OURS,  7000) \
+    GS_ENTRY(cuMemcpy2DAsync_v2,                    OURS,  3020) \
+    GS_ENTRY(cuMemcpy2DAsync_v2_ptsz,               OURS,  7000) \
+    GS_ENTRY(cuMemcpy3D_v2,                         OURS,  3020) \
+    GS_ENTRY(cuMemcpy3D_v2_ptds,                    OURS,  7000) \
+    GS_ENTRY(cuMemcpy3DAsync_v2,                    OURS,  3020) \
+    GS_ENTRY(cuMemcpy3DAsync_v2_ptsz,               OURS,  7000) \
+    GS_ENTRY(cuMemcpy3DPeer,                        OURS,  4000) \
+    GS_ENTRY(cuMemcpy3DPeer_ptds,                   OURS,  7000) \
+    GS_ENTRY(cuMemcpy3DPeerAsync,                   OURS,  4000) \
+    GS_ENTRY(cuMemcpy3DPeerAsync_ptsz,              OURS,  7000) \
+    GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
+    GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \
     GS_ENTRY(cuStreamBeginCapture_ptsz,             NOTE, 10000) \
     GS_ENTRY(cuStreamBeginCapture_v2,               NOTE, 10010) \

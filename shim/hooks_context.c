@@ -6,6 +6,15 @@
 #include "hook.h"
 #include "start.h"
 
+#include "core/reach.h"
+
+/* The driver has ended a context. */
+static void end(CUcontext handle, struct gs_context *context)
+{
+    gs_core_peers_gone(gs_core, handle);
+    gs_core_context_gone(gs_core, handle, context);
+}
+
 /* Ends a context by a call of the driver that names it. */
 static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
 {
@@ -18,7 +27,7 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
     context = gs_core_context_detach(gs_core, ctx);
     result = real(ctx);
     if (result == CUDA_SUCCESS)
-        gs_core_context_gone(gs_core, ctx, context);
+        end(ctx, context);
     else
         gs_core_context_stays(gs_core, ctx, context);
     return result;
@@ -48,7 +57,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
     context = gs_core_context_detach(gs_core, ctx);
     result = gs_real.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
-        gs_core_context_gone(gs_core, ctx, context);
+        end(ctx, context);
     else
         gs_core_context_stays(gs_core, ctx, context);
     return result;
@@ -69,7 +78,7 @@ static CUresult primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool al
     result = real(dev);
     if (handle && result == CUDA_SUCCESS &&
         (always_ends || !gs_core_primary_active(gs_core, dev)))
-        gs_core_context_gone(gs_core, handle, context);
+        end(handle, context);
     else
         gs_core_context_stays(gs_core, handle, context);
     return result;
@@ -97,6 +106,30 @@ GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     gs_state_enter();
     return primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
+{
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuCtxEnablePeerAccess(peerContext, Flags);
+
+    if (!ours || result != CUDA_SUCCESS)
+        return result;
+    GS_KEEP_ERRNO;
+    gs_core_peer_enabled(gs_core, peerContext);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
+{
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuCtxDisablePeerAccess(peerContext);
+
+    if (!ours || result != CUDA_SUCCESS)
+        return result;
+    GS_KEEP_ERRNO;
+    gs_core_peer_disabled(gs_core, peerContext);
+    return result;
 }
 
 /* A new stream may get the handle of a destroyed one, so what is ready for the stream alone is

@@ -9,8 +9,12 @@
 
 #include <string.h>
 
+#include "core/memops.h"
+
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
+
+#define GS_ATTRIBUTE_HW_DECOMPRESS 21 /* CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, CUDA 12.8 */
 
 /* Marks our buffer ids: the driver counts its own up from small numbers. */
 #define BUFFER_ID_MARK (UINT64_C(0x6753) << 48)
@@ -55,7 +59,7 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(context, info->async ? NULL : info->context);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        VALUE(number, 1); /* what memory of cuMemAlloc says from the start (measured, H200) */
+        VALUE(number, info->sync_memops); /* 1 from the start, as memory of cuMemAlloc (H200) */
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
@@ -72,6 +76,11 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         VALUE(handle_types, CU_MEM_HANDLE_TYPE_NONE);
+        break;
+    case GS_ATTRIBUTE_HW_DECOMPRESS:
+        if (!info->async)
+            return false;
+        VALUE(number, 0); /* of pool memory, measured on an H200 */
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         VALUE(pool, info->async ? info->default_pool : NULL);
@@ -119,6 +128,22 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
         for (unsigned int i = 0; i < numAttributes; i++)
             answer(&info, attributes[i], data[i]);
     return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                               CUdeviceptr ptr)
+{
+    unsigned int on;
+    gs_status status;
+
+    if (!gs_state_enter() || !value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+        !gs_core_covers(gs_core, ptr))
+        return gs_real.cuPointerSetAttribute(value, attribute, ptr);
+    GS_KEEP_ERRNO;
+    memcpy(&on, value, sizeof on);
+    status = gs_core_sync_memops(gs_core, ptr, on != 0);
+    return status == GS_NOT_OURS ? gs_real.cuPointerSetAttribute(value, attribute, ptr)
+                                 : gs_result(status);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,

@@ -50,7 +50,7 @@ static _Atomic(struct link_map *) driver_map;
 /* Rows by the driver's address, open addressing: row + 1, 0 for an empty slot. Written before hooks
  * are handed out. Where the driver has one function under two names the first row has it: their
  * prototypes are the same. */
-#define SLOTS 256
+#define SLOTS 512
 _Static_assert(GS_ENTRY_COUNT <= SLOTS / 2, "the address map is too full: double SLOTS");
 static unsigned char slots[SLOTS];
 

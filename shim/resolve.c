@@ -28,7 +28,7 @@ static const char *const names[ROWS] = {
 
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
-#define SLOTS 256 /* as many as name_hash tells apart */
+#define SLOTS 512 /* as many as name_hash tells apart */
 _Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
 static _Atomic unsigned char slots[SLOTS];
 static atomic_bool slots_filled;
@@ -38,7 +38,7 @@ static uint32_t name_hash(const char *name)
     uint32_t h = 0;
     for (; *name; name++)
         h = (h ^ (unsigned char)*name) * 0x01000193;
-    return h >> 24;
+    return h >> 23;
 }
 
 static bool same(const char *a, const char *b)
@@ -52,7 +52,10 @@ static bool same(const char *a, const char *b)
 
 static void slots_fill(void)
 {
-    unsigned char filled[SLOTS] = {0};
+    volatile unsigned char filled[SLOTS]; /* volatile: clearing it calls no memset */
+
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        filled[slot] = 0;
     for (unsigned row = 0; row < ROWS; row++) {
         uint32_t slot = name_hash(names[row]);
         while (filled[slot])
@@ -67,6 +70,14 @@ static void slots_fill(void)
 static inline bool may_be_ours(const char *name)
 {
     return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+/* Of the libraries that register memory: ibv_, gdr_, and cuFile as above. */
+static inline bool may_be_pinning(const char *name)
+{
+    return name && ((name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_') ||
+                    (name[0] == 'g' && name[1] == 'd' && name[2] == 'r' && name[3] == '_') ||
+                    (name[0] == 'c' && name[1] == 'u' && name[2] == 'F' && name[3] == 'i'));
 }
 
 int gs_resolve_row(const char *name)
@@ -118,6 +129,8 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
     int row = gs_resolve_row(name);
     struct gs_lookup lookup = {handle, name, version, caller, row};
     void *answer;
+    if (row < 0 && real && may_be_pinning(name) && gs_pin_answer(&lookup, &answer))
+        return (struct gs_resolution){answer, 1};
     if (row < 0 || !real || !gs_lookup_answer(&lookup, &answer))
         return pass_on(real);
     return (struct gs_resolution){answer, 1};
@@ -126,7 +139,7 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
 struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void *caller)
 {
     void *real = atomic_load_explicit(&next_dlsym, memory_order_relaxed);
-    if (__builtin_expect(real && !may_be_ours(name), 1))
+    if (__builtin_expect(real && !may_be_ours(name) && !may_be_pinning(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlsym(), handle, name, NULL, caller);
 }
@@ -135,7 +148,7 @@ struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const cha
                                        const void *caller)
 {
     void *real = atomic_load_explicit(&next_dlvsym, memory_order_relaxed);
-    if (__builtin_expect(real && !may_be_ours(name), 1))
+    if (__builtin_expect(real && !may_be_ours(name) && !may_be_pinning(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlvsym(), handle, name, version, caller);
 }

@@ -5,7 +5,7 @@
 #
 # Installs what is missing (root only for that), fetches cuda.h where there is none, then:
 #   1. the build with -Werror and all its tests;
-#   2. an ASan + UBSan build over all but the suites race, conformance and driver;
+#   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror;
 #   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need.
@@ -158,7 +158,7 @@ asan_build()
     export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
     multiplier=3
     run_tests 'ASan tests' "$build-asan" \
-        --no-suite race --no-suite conformance --no-suite driver
+        --no-suite race --no-suite conformance --no-suite driver --no-suite bench
     multiplier=1
     unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }

@@ -367,10 +367,8 @@ Test(contexts, copies_between_devices)
     OK(cuCtxSetCurrent(context));
     plain = cuMemcpyDtoD(here, there, MIB);
     probe("copy_from_another_device_without_peer_access", "%s", result_name(plain));
-    if (!under_shim()) { /* the copies are not hooked yet */
-        CHECK(CUDA_SUCCESS, plain);
-        cr_assert_eq(words_other(here, 3, MIB / 4), 0);
-    }
+    CHECK(CUDA_SUCCESS, plain);
+    cr_assert_eq(words_other(here, 3, MIB / 4), 0);
     OK(cuMemFree(here));
     OK(cuMemFree(there));
 }

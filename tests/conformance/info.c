@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 TestSuite(info, .init = conform_start, .timeout = 30);
 
@@ -487,21 +488,90 @@ Test(info, allocation_handles_are_for_vmm_memory_only)
     OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
 }
 
+static unsigned int memops(CUdeviceptr ptr)
+{
+    return value_of(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr) & 0xffffffff;
+}
+
 Test(info, sync_memops_can_be_set)
 {
-    unsigned int on = 1;
-    CUdeviceptr plain = 0, async = 0;
-    CUresult of_plain, of_async;
+    unsigned int on = 1, off = 0;
 
-    OK(cuMemAlloc(&plain, 4096));
-    OK(cuMemAllocAsync(&async, 4096, CU_STREAM_LEGACY));
-    of_plain = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, plain);
-    of_async = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, async);
-    probe("sync_memops", "plain %s async %s", result_name(of_plain), result_name(of_async));
-    if (!under_shim()) { /* cuPointerSetAttribute is not hooked yet */
-        CHECK(CUDA_SUCCESS, of_plain);
-        CHECK(CUDA_SUCCESS, of_async);
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        CUdeviceptr ptr = 0;
+
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 4096));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        probe("sync_memops_at_first", "%u", memops(ptr));
+        OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+        cr_assert_eq(memops(ptr), 1);
+        OK(cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr + 100));
+        cr_assert_eq(memops(ptr), 0);
+        OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr + 100));
+        cr_assert_eq(memops(ptr), 1);
+        CHECK(CUDA_ERROR_INVALID_VALUE,
+              cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+        CHECK(CUDA_ERROR_INVALID_VALUE,
+              cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuPointerSetAttribute(&on, (CUpointer_attribute)4711, ptr));
+        OK(memory_free((enum memory_kind)kind, ptr));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        CHECK(CUDA_ERROR_INVALID_VALUE,
+              cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
     }
-    OK(cuMemFree(plain));
-    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+    CHECK(CUDA_ERROR_INVALID_VALUE,
+          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, NOWHERE));
+}
+
+/* VMM memory cannot synchronise by itself, so its context does. */
+Test(info, sync_memops_is_made_true)
+{
+    unsigned int on = 1, flags = 0;
+    CUcontext none = NULL;
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuCtxSetCurrent(none)); /* legal without a context */
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+    OK(cuCtxGetCurrent(&none));
+    cr_assert_null(none);
+    OK(cuCtxSetCurrent(context));
+    OK(cuCtxGetFlags(&flags));
+    cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
+    OK(cuMemFree(ptr));
+}
+
+static CUresult export_range(CUdeviceptr ptr, size_t size)
+{
+    int fd = -1;
+    CUresult r = cuMemGetHandleForAddressRange(&fd, ptr, size,
+                                               CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+
+    if (r == CUDA_SUCCESS)
+        close(fd);
+    return r;
+}
+
+Test(info, ranges_of_a_block_are_exported_and_no_neighbour_with_them)
+{
+    CUdeviceptr large = 0, small = 0, neighbour = 0;
+
+    OK(cuMemAlloc(&large, 4 * MIB));
+    OK(cuMemAlloc(&small, 8192));
+    OK(cuMemAlloc(&neighbour, 64 * KIB));
+    OK(export_range(large, 4 * MIB));
+    OK(export_range(large + 2 * MIB, 2 * MIB));
+    OK(export_range(large + 4096, 4096));
+    OK(export_range((small + 4095) & ~(CUdeviceptr)4095, 4096));
+    CHECK(CUDA_ERROR_INVALID_VALUE, export_range(large, 1000));
+    CHECK(CUDA_ERROR_INVALID_VALUE, export_range(large, 0));
+    CHECK(CUDA_ERROR_INVALID_VALUE, export_range(NOWHERE & ~(CUdeviceptr)4095, 4096));
+    if (under_shim()) { /* the driver gives the neighbour as well */
+        CHECK(CUDA_ERROR_INVALID_VALUE, export_range(small & ~(CUdeviceptr)4095, 64 * KIB));
+        CHECK(CUDA_ERROR_INVALID_VALUE, export_range(large + 2 * MIB, 4 * MIB));
+    }
+    OK(cuMemFree(large));
+    CHECK(CUDA_ERROR_INVALID_VALUE, export_range(large, 4 * MIB));
+    OK(cuMemFree(small));
+    OK(cuMemFree(neighbour));
 }

@@ -263,3 +263,40 @@ Test(vmm, fabric_handles_are_found_out_by_trying)
     if (r == CUDA_SUCCESS)
         OK(cuMemRelease(handle));
 }
+
+/* Memory of cuMemAlloc and of pools is not for these calls, and is none the worse for them. */
+static void refuses_vmm_calls(CUdeviceptr ptr, size_t size)
+{
+    CUmemAllocationProp p = props();
+    CUmemAccessDesc access = {.location = p.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle = 0;
+    unsigned long long flags = 77;
+
+    OK(cuMemCreate(&handle, 2 * MIB, &p, 0));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(ptr, size));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(ptr & ~(CUdeviceptr)(2 * MIB - 1), 2 * MIB));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(ptr, size));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemSetAccess(ptr, size, &access, 1));
+    OK(cuMemGetAccess(&flags, &access.location, ptr));
+    cr_assert_eq(flags, 0);
+    OK(fill_now(ptr, 3, 1024));
+    cr_assert_eq(words_other(ptr, 3, 1024), 0);
+}
+
+Test(vmm, allocations_are_not_for_vmm_calls)
+{
+    CUdeviceptr plain = 0, async = 0, small = 0;
+
+    OK(cuMemAlloc(&plain, 4 * MIB));
+    refuses_vmm_calls(plain, 4 * MIB);
+    OK(cuMemAlloc(&small, 4096));
+    refuses_vmm_calls(small, 4096);
+    OK(cuMemAllocAsync(&async, 4 * MIB, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    refuses_vmm_calls(async, 4 * MIB);
+    OK(cuMemFree(plain));
+    OK(cuMemFree(small));
+    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+}

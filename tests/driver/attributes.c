@@ -38,6 +38,14 @@ static bool rdma_capable(const struct sd_block *block)
     return block->kind == SD_BLOCK_ALLOC || block->kind == SD_BLOCK_IPC;
 }
 
+/* As measured: memory of cuMemAlloc is, and VMM memory that was made so. */
+static bool decompress_capable(const struct sd_block *block)
+{
+    if (block->kind == SD_BLOCK_VMM)
+        return block->allocation->prop.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+    return block->kind == SD_BLOCK_ALLOC;
+}
+
 static CUresult access_flags(const struct sd_block *block, void *data)
 {
     struct sd_context *context;
@@ -138,7 +146,7 @@ static CUresult attribute_of(const struct sd_block *block, CUdeviceptr ptr,
         put_u64(data, is_pool(block) ? (uint64_t)block->pool : 0);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        put_int(data, 0);
+        put_int(data, decompress_capable(block));
         return CUDA_SUCCESS;
     default:
         return extent(block, attribute, data);

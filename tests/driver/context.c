@@ -387,8 +387,8 @@ CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
         return result;
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
-    if (other->device == context->device)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    if (other->device == context->device || !sd_feature(SD_WITH_PEER))
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (context->peers & 1u << other->device)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     context->peers |= 1u << other->device;

@@ -5,7 +5,8 @@
  * Pageable host memory is read at the call (a copy of it waits in the operation), and written
  * before the call returns; pinned memory is used when the work runs. Between devices, as measured:
  * cuMemAlloc memory of another device can be copied device to device without peer access, VMM
- * memory only where access was set; copies to the host and fills need access in every case.
+ * memory only where access was set, and so between host and device; fills need access in every case.
+ * A peer copy has no place in a capture.
  */
 #include "internal.h"
 
@@ -155,7 +156,7 @@ CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream
         result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
-    if (!src || !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, false))
+    if (!src || !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, true))
         return CUDA_ERROR_INVALID_VALUE;
     return host_to_device(queue, dst, src, bytes, async);
 }
@@ -183,7 +184,7 @@ CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream strea
         result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
-    if (!dst || !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, false))
+    if (!dst || !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, true))
         return CUDA_ERROR_INVALID_VALUE;
     return device_to_host(queue, dst, src, bytes, async);
 }
@@ -240,6 +241,10 @@ CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUc
         result = sd_context_get(dst_ctx, false, &to);
     if (!result)
         result = sd_context_get(src_ctx, false, &from);
+    if (!result && queue->capture) {
+        sd_capture_invalidate(queue->capture);
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     if (result || !bytes)
         return result;
     if (!sd_block_range_ok(to, dst, bytes, SD_ACCESS_WRITE, false) ||

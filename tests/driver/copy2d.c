@@ -60,9 +60,9 @@ static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from
 
     if (!to_bytes || !from_bytes ||
         (to->device &&
-         !sd_block_range_ok(context, to->base, to_bytes, SD_ACCESS_WRITE, from->device)) ||
+         !sd_block_range_ok(context, to->base, to_bytes, SD_ACCESS_WRITE, true)) ||
         (from->device &&
-         !sd_block_range_ok(context, from->base, from_bytes, SD_ACCESS_READ, to->device)))
+         !sd_block_range_ok(context, from->base, from_bytes, SD_ACCESS_READ, true)))
         return CUDA_ERROR_INVALID_VALUE;
     work.copy.dst = to->base;
     work.copy.src = from->base;

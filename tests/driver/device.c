@@ -304,7 +304,7 @@ CUresult sd_device_can_access_peer(int *can, CUdevice dev, CUdevice peer)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(dev) || !sd_device_get_ptr(peer))
         return CUDA_ERROR_INVALID_DEVICE;
-    *can = dev != peer;
+    *can = dev != peer && sd_feature(SD_WITH_PEER);
     return CUDA_SUCCESS;
 }
 
@@ -318,7 +318,7 @@ CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute
     switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-        *value = 1;
+        *value = sd_feature(SD_WITH_PEER);
         return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:

@@ -192,6 +192,7 @@ ROW(cuMemPoolDestroy, cuMemPoolDestroy, 11020, SD_PLAIN, (CUmemoryPool pool), sd
 ROW(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, SD_PLAIN, (CUmemoryPool pool, size_t keep), sd_pool_trim_to(pool, keep))
 ROW(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, SD_PLAIN, (CUmemoryPool pool, CUmemPool_attribute a, void *value), sd_pool_set_attribute(pool, a, value))
 ROW(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, SD_PLAIN, (CUmemoryPool pool, CUmemPool_attribute a, void *value), sd_pool_get_attribute(pool, a, value))
+ROW(cuMemPoolExportPointer, cuMemPoolExportPointer, 11020, SD_PLAIN, (CUmemPoolPtrExportData *data, CUdeviceptr p), sd_pool_export_pointer(data, p))
 ROW(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, SD_PLAIN, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), sd_pool_set_access(pool, map, count))
 ROW(cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, SD_PLAIN, (CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *where), sd_pool_get_access(flags, pool, where))
 #if CUDA_VERSION >= 13000
@@ -293,6 +294,14 @@ ROW(cuMemsetD2D32, cuMemsetD2D32_v2, 3020, SD_LEGACY, (CUdeviceptr d, size_t pit
 ROW(cuMemsetD2D32, cuMemsetD2D32_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 4, n, rows, CU_STREAM_PER_THREAD))
 ROW(cuMemsetD2D32Async, cuMemsetD2D32Async, 3020, SD_LEGACY, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream q), sd_memset_2d(d, pitch, v, 4, n, rows, q))
 ROW(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned v, size_t n, size_t rows, CUstream q), sd_memset_2d(d, pitch, v, 4, n, rows, sd_per_thread(q)))
+ROW(cuMemcpy3D, cuMemcpy3D_v2, 3020, SD_LEGACY, (const CUDA_MEMCPY3D *c), sd_memcpy_3d(c, NULL, false))
+ROW(cuMemcpy3D, cuMemcpy3D_v2_ptds, 7000, SD_PER_THREAD, (const CUDA_MEMCPY3D *c), sd_memcpy_3d(c, CU_STREAM_PER_THREAD, false))
+ROW(cuMemcpy3DAsync, cuMemcpy3DAsync_v2, 3020, SD_LEGACY, (const CUDA_MEMCPY3D *c, CUstream q), sd_memcpy_3d(c, q, true))
+ROW(cuMemcpy3DAsync, cuMemcpy3DAsync_v2_ptsz, 7000, SD_PER_THREAD, (const CUDA_MEMCPY3D *c, CUstream q), sd_memcpy_3d(c, sd_per_thread(q), true))
+ROW(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000, SD_LEGACY, (const CUDA_MEMCPY3D_PEER *c), sd_memcpy_3d_peer(c, NULL))
+ROW(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, 7000, SD_PER_THREAD, (const CUDA_MEMCPY3D_PEER *c), sd_memcpy_3d_peer(c, CU_STREAM_PER_THREAD))
+ROW(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000, SD_LEGACY, (const CUDA_MEMCPY3D_PEER *c, CUstream q), sd_memcpy_3d_peer(c, q))
+ROW(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, 7000, SD_PER_THREAD, (const CUDA_MEMCPY3D_PEER *c, CUstream q), sd_memcpy_3d_peer(c, sd_per_thread(q)))
 
 /* -- modules and kernels -- */
 ROW(cuModuleLoadData, cuModuleLoadData, 2000, SD_PLAIN, (CUmodule *m, const void *image), sd_module_load_data(m, image))

@@ -37,7 +37,8 @@ static const struct {
                      {"posix_fd", SD_WITH_POSIX_FD},
                      {"rdma", SD_WITH_RDMA},
                      {"ctx_record_event", SD_WITH_CTX_RECORD_EVENT},
-                     {"async", SD_WITH_ASYNC}};
+                     {"async", SD_WITH_ASYNC},
+                     {"peer", SD_WITH_PEER}};
 
 /* Calls that a missing feature takes along; a trailing '*' matches any rest. */
 static const struct {

@@ -121,7 +121,8 @@ enum sd_feature {
     SD_WITH_POSIX_FD = 2,
     SD_WITH_RDMA = 4,
     SD_WITH_CTX_RECORD_EVENT = 8,
-    SD_WITH_ASYNC = 16
+    SD_WITH_ASYNC = 16,
+    SD_WITH_PEER = 32 /* devices reach each other */
 };
 
 enum sd_gate_bit {
@@ -748,6 +749,7 @@ CUresult sd_pool_destroy(CUmemoryPool pool);
 CUresult sd_pool_trim_to(CUmemoryPool pool, size_t keep);
 CUresult sd_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
 CUresult sd_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr);
 CUresult sd_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
 CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
 CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev);
@@ -823,6 +825,8 @@ CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream
 CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
                         size_t bytes, CUstream stream);
 CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream);
+CUresult sd_memcpy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
+CUresult sd_memcpy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
 CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
                       size_t rows, CUstream stream);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */

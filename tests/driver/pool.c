@@ -107,7 +107,7 @@ void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *af
                   const struct sd_queue *queue)
 {
     sd_chunk_give(block->chunk, block->base, after, queue);
-    pool->used -= sd_round_up(block->size, SD_BLOCK_ALIGN);
+    pool->used -= block->size;
     pool->live--;
     pool_end(pool);
 }
@@ -162,7 +162,7 @@ static CUresult pool_take(struct sd_pool *pool, size_t bytes, const struct sd_qu
     block->chunk = chunk;
     block->pool = pool;
     pool->live++;
-    pool->used += sd_round_up(bytes, SD_BLOCK_ALIGN);
+    pool->used += bytes; /* as asked for (measured on an H200) */
     if (pool->used > pool->used_high)
         pool->used_high = pool->used;
     *ret = block;
@@ -413,6 +413,12 @@ CUresult sd_pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return CUDA_SUCCESS;
 }
 
+/* Pools here do not cross processes: refused as for memory of a pool that cannot be exported. */
+CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sd_pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
     struct sd_pool *pool = sd_object_check(handle, SD_POOL);
@@ -424,9 +430,11 @@ CUresult sd_pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *map, siz
             return CUDA_ERROR_INVALID_VALUE;
         if (!sd_device_get_ptr(map[i].location.id))
             return CUDA_ERROR_INVALID_DEVICE;
+        if (map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
+            return CUDA_ERROR_NOT_SUPPORTED;
         if (map[i].location.id == pool->device &&
             map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            return CUDA_ERROR_INVALID_VALUE;
+            return CUDA_ERROR_INVALID_DEVICE;
     }
     for (size_t i = 0; i < count; i++) {
         pool->access[map[i].location.id] = map[i].flags;

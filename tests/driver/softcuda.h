@@ -11,7 +11,8 @@
  *
  *   SOFTCUDA_DEVICES=N        devices the machine has, 0 to 16; default 2
  *   SOFTCUDA_MEMORY=SIZE      memory of each device in bytes, or with K, M or G; default 1G
- *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async
+ *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
+ *                             peer (devices do not reach each other)
  *   SOFTCUDA_FAULTS=RULES     see below
  *   SOFTCUDA_REPORT=PATH      at exit one line is appended there: the census of live objects
  *   CUDA_VISIBLE_DEVICES      as for the real driver: a list of indices or GPU-uuid

@@ -280,6 +280,9 @@ CUresult sd_vmm_set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *
             return CUDA_ERROR_INVALID_VALUE;
         if (!sd_device_get_ptr(desc[i].location.id))
             return CUDA_ERROR_INVALID_DEVICE;
+        if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && !sd_feature(SD_WITH_PEER) &&
+            desc[i].location.id != mapping_at(ptr)->device)
+            return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     }
     for (uint64_t end = ptr + size; ptr < end && !result;) {
         struct sd_block *block = mapping_at(ptr);
@@ -296,11 +299,14 @@ CUresult sd_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
 {
     const struct sd_block *block = sd_block_find(ptr);
 
-    if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !block ||
-        !block->segment->listed)
+    if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !block)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(location->id))
         return CUDA_ERROR_INVALID_DEVICE;
+    if (block->kind != SD_BLOCK_VMM) { /* measured: success, and no access */
+        *flags = 0;
+        return CUDA_SUCCESS;
+    }
     *flags = block->segment->access[location->id];
     return CUDA_SUCCESS;
 }

@@ -216,7 +216,8 @@ Test(softdriver_memory, devices_reach_each_others_memory_as_measured)
     GIVES(cuMemcpyDtoD(own, vmm, 4096), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemcpyPeer(own, second, plain, sd_ctx, 4096));
     OK(cuMemcpyPeer(own, second, vmm, sd_ctx, 4096));
-    GIVES(cuMemcpyDtoH(&word, plain, 4), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemcpyDtoH(&word, plain, 4));
+    GIVES(cuMemcpyDtoH(&word, vmm, 4), CUDA_ERROR_INVALID_VALUE);
     GIVES(cuMemsetD8(plain, 0, 1), CUDA_ERROR_INVALID_VALUE);
     OK(cuCtxEnablePeerAccess(sd_ctx, 0));
     GIVES(cuCtxEnablePeerAccess(sd_ctx, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);

@@ -23,7 +23,7 @@ Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
     cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &fence), GS_OK);
     cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), CUDA_ERROR_NOT_READY);
     softcuda_hold(0);
-    cr_assert_eq(gs_fence_wait(&f.core->fences, &fence), GS_OK);
+    cr_assert_eq(gs_fence_wait(&f.core->fences, &fence, UINT64_MAX), GS_OK);
     cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), GS_OK);
     cr_assert_null(fence.event);
     MUST(cuStreamDestroy(stream));

@@ -35,6 +35,7 @@ void fixture_options(struct fixture *fixture)
         .small_limit = 1 << 20,
         .epoch_bytes = 64 << 20,
         .cache_limit = SIZE_MAX,
+        .retiring_percent = 10,
         .log = {.line = log_line},
         .share = {.grace_ns = 1000000000, .settle_ns = 200000000, .timeout_ns = 5000000000,
                   .max_clients = 16},
@@ -113,12 +114,18 @@ struct fixture_pool fixture_pool(struct fixture *fixture)
     struct gs_context *context;
 
     MUST(gs_context_current(fixture->core, &context));
-    gs_lock_take(&context->pool.lock);
-    figures.reserved = context->pool.reserved;
-    figures.live = context->pool.live;
-    figures.ready = context->pool.ready;
-    figures.limbo = context->pool.limbo.bytes;
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        struct gs_pool *pool = context->pools[i];
+
+        if (!pool)
+            continue;
+        gs_latch_take(&pool->lock);
+        figures.reserved += pool->reserved;
+        figures.live += pool->live;
+        figures.ready += pool->ready;
+        figures.limbo += pool->limbo.bytes;
+        gs_latch_release(&pool->lock);
+    }
     figures.retiring = figures.reserved - figures.live - figures.ready - figures.limbo;
-    gs_lock_release(&context->pool.lock);
     return figures;
 }

@@ -122,7 +122,7 @@ Test(lifetime, the_ladder_has_a_rung_without_rdma)
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 4096, &address));
     MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(context->pool.device->rung, GS_RUNG_FD);
+    cr_assert_eq(context->pools[0]->device->rung, GS_RUNG_FD);
     fixture_end(&f);
     softcuda_without("");
 }
@@ -136,7 +136,6 @@ Test(lifetime, without_context_events_a_free_waits)
     softcuda_without("ctx_record_event");
     fixture_options(&f);
     fixture_start(&f);
-    f.core->driver.ctx_record_event = NULL; /* as where libcuda lacks the symbol */
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
     fixture_spin_fill(&f, stream, block, 1, 1, 100000000);

@@ -1,0 +1,201 @@
+/* Idle memory goes back to the driver (core/decay.h). */
+#include "core/decay.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/context.h"
+#include "core/reclaim.h"
+
+#define WORTH_A_THREAD ((size_t)64 << 20)
+#define KEPT_FIRST ((size_t)48 << 20) /* ready bytes that stay: in a context's first pool, */
+#define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
+#define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
+#define POOLS_MAX 1024
+#define STACK_SIZE (256 * 1024) /* the driver's unmap and release run on it */
+#define EXIT_WAIT_MS 500
+
+enum gs_decay_state {
+    DECAY_NONE,
+    DECAY_STARTING,
+    DECAY_AWAKE,
+    DECAY_ASLEEP,
+    DECAY_STOP,
+};
+
+static void futex_wake(int *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void sleep_on(struct gs_decay *decay, int state, uint64_t ns)
+{
+    struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+    syscall(SYS_futex, &decay->state, FUTEX_WAIT_PRIVATE, state, ns ? &time : NULL, NULL, 0);
+}
+
+/* The pool's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
+ * does not let the pool hold more. */
+static void forget_peak(struct gs_pool *pool)
+{
+    pool->live_peak -= pool->live_peak / PEAK_SHARE;
+    if (pool->live_peak < pool->live_high)
+        pool->live_peak = pool->live_high;
+    pool->live_high = pool->live;
+    pool->behind_high -= pool->behind_high / PEAK_SHARE;
+}
+
+/* Returns whether the pool has done anything since the last look, or may have more to give. */
+static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
+{
+    struct gs_chunk *chunks = NULL;
+    size_t ready_before, idle;
+    bool used;
+
+    gs_latch_take(&pool->lock);
+    if (pool->dead || pool->leaving) {
+        gs_latch_release(&pool->lock);
+        return false;
+    }
+    used = pool->seen_hits != pool->counts.hits + pool->counts.misses;
+    pool->seen_hits = pool->counts.hits + pool->counts.misses;
+    ready_before = pool->ready;
+    idle = pool->ready_low;
+    if (!used)
+        gs_pool_flush_streams(pool, 0);
+    gs_pool_collect(pool);
+    if (pool->limbo.first)
+        gs_pool_collect_limbo(pool, false);
+    used |= pool->ready != ready_before || pool->retiring.first || pool->oldest;
+    if (idle > keep) {
+        gs_pool_settle(pool);
+        chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
+    }
+    forget_peak(pool);
+    gs_pool_weigh(pool);
+    used |= pool->ready != pool->ready_low;
+    pool->ready_low = pool->ready;
+    gs_latch_release(&pool->lock);
+    return gs_chunks_release(&core->shared, chunks) > 0 || used;
+}
+
+static bool look(struct gs_core *core)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = 0, firsts = 0;
+    bool used = false;
+
+    gs_lock_take(&core->lock);
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        for (struct gs_context *context = core->contexts; context && count < POOLS_MAX;
+             context = context->next)
+            if (context->pools[i] && !context->detached)
+                pools[count++] = context->pools[i];
+        firsts = i ? firsts : count;
+    }
+    gs_lock_release(&core->lock);
+    for (unsigned i = 0; i < count; i++) {
+        if (__atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST))
+            return false;
+        used |= look_at(core, pools[i], i < firsts ? KEPT_FIRST : KEPT_OTHER);
+    }
+    return used;
+}
+
+static void *run(void *arg)
+{
+    struct gs_core *core = arg;
+    struct gs_decay *decay = &core->decay;
+    uint64_t pause = core->options.decay_ns / 2;
+    int state = DECAY_AWAKE;
+
+    pthread_setname_np(pthread_self(), "gpushim-decay");
+    while (state != DECAY_STOP) {
+        bool used;
+
+        sleep_on(decay, DECAY_AWAKE, pause ? pause : 1);
+        __atomic_store_n(&decay->busy, true, __ATOMIC_SEQ_CST);
+        used = !__atomic_load_n(&decay->ending, __ATOMIC_SEQ_CST) && look(core);
+        __atomic_store_n(&decay->busy, false, __ATOMIC_SEQ_CST);
+        state = DECAY_AWAKE;
+        if (!used && __atomic_compare_exchange_n(&decay->state, &state, DECAY_ASLEEP, false,
+                                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            while ((state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST)) == DECAY_ASLEEP)
+                sleep_on(decay, DECAY_ASLEEP, 0);
+        else
+            state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+
+/* Every signal is blocked: the program's handlers never run on the thread. */
+static int create_thread(struct gs_core *core)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    error = pthread_create(&core->decay.thread, &attributes, run, core);
+    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
+        error = pthread_create(&core->decay.thread, NULL, run, core);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+void gs_decay_grown(struct gs_core *core, size_t reserved)
+{
+    struct gs_decay *decay = &core->decay;
+    int expected = DECAY_NONE;
+
+    if (reserved < WORTH_A_THREAD || core->options.decay_ns == 0 ||
+        __atomic_load_n(&decay->state, __ATOMIC_RELAXED) != DECAY_NONE ||
+        !__atomic_compare_exchange_n(&decay->state, &expected, DECAY_STARTING, false,
+                                     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    /* Without a thread the pool works on and keeps what it has; another growth tries again. */
+    __atomic_store_n(&decay->state, create_thread(core) == 0 ? DECAY_AWAKE : DECAY_NONE,
+                     __ATOMIC_SEQ_CST);
+}
+
+void gs_decay_activity(void *arg)
+{
+    struct gs_decay *decay = &((struct gs_core *)arg)->decay;
+    int expected = DECAY_ASLEEP;
+
+    if (__atomic_load_n(&decay->state, __ATOMIC_RELAXED) == DECAY_ASLEEP &&
+        __atomic_compare_exchange_n(&decay->state, &expected, DECAY_AWAKE, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST))
+        futex_wake(&decay->state);
+}
+
+void gs_decay_stop(struct gs_core *core)
+{
+    struct gs_decay *decay = &core->decay;
+
+    if (__atomic_load_n(&decay->state, __ATOMIC_SEQ_CST) == DECAY_NONE)
+        return;
+    __atomic_store_n(&decay->ending, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&decay->state, DECAY_STOP, __ATOMIC_SEQ_CST);
+    futex_wake(&decay->state);
+    pthread_join(decay->thread, NULL);
+}
+
+void gs_decay_at_exit(struct gs_core *core)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    __atomic_store_n(&core->decay.ending, true, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < EXIT_WAIT_MS && __atomic_load_n(&core->decay.busy, __ATOMIC_SEQ_CST); i++)
+        nanosleep(&pause, NULL);
+}

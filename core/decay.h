@@ -1,0 +1,31 @@
+/*
+ * Giving idle memory back in the background. A thread, started when a process first holds a good
+ * deal, looks twice in each decay time: what was ready all the time since the last look goes back
+ * to the driver. When nothing changes any more it sleeps until memory is freed again.
+ */
+#ifndef GS_CORE_DECAY_H
+#define GS_CORE_DECAY_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gs_core;
+
+struct gs_decay {
+    pthread_t thread;
+    int state;   /* atomic, and what the thread sleeps on: enum gs_decay_state */
+    bool ending; /* atomic: the process exits, no driver call is begun */
+    bool busy;   /* atomic: the thread is at work, and may be in the driver */
+};
+
+/* A pool has grown to `reserved` bytes. No lock is held. */
+void gs_decay_grown(struct gs_core *core, size_t reserved);
+/* Memory was freed (struct gs_pool_shared's activity). Any lock may be held. */
+void gs_decay_activity(void *core);
+/* Ends the thread and waits for it. */
+void gs_decay_stop(struct gs_core *core);
+/* The process exits: waits a moment for a driver call under way, and lets none follow. */
+void gs_decay_at_exit(struct gs_core *core);
+
+#endif

@@ -1,0 +1,348 @@
+/* Copies, fills and peers (core/reach.h). */
+#include "core/reach.h"
+
+#include <stdlib.h>
+
+#include "core/context.h"
+
+/* ---- One chunk, locked ------------------------------------------------------------------- */
+
+static void unlock(struct gs_chunk *chunk)
+{
+    gs_latch_release(&chunk->pool->lock);
+}
+
+/* The devices that have access to all memory of the chunk's context, or of its device. The chunk
+ * is locked. */
+static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
+{
+    const struct gs_peers *peers = &core->peers;
+    uint64_t devices = 0;
+
+    if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
+        return 0;
+    gs_lock_take(&core->peers.lock);
+    devices = peers->pool_access[chunk->pool->device->ordinal];
+    for (unsigned i = 0; i < peers->count; i++)
+        if (peers->pair[i].to == chunk->pool->context)
+            devices |= UINT64_C(1) << peers->pair[i].device;
+    gs_lock_release(&core->peers.lock);
+    return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
+}
+
+static gs_status set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
+                            bool access)
+{
+    const CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = access ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    };
+    uint64_t bit = UINT64_C(1) << device;
+    gs_status status;
+
+    if (!!(chunk->reach & bit) == access)
+        return GS_OK;
+    status = core->driver.mem_set_access(chunk->span.base, chunk->span.size, &desc, 1);
+    if (status == GS_OK)
+        chunk->reach ^= bit;
+    return status;
+}
+
+/* The chunk at an address gets access for those that are to have it, and loses `taken`. */
+static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
+{
+    struct gs_chunk *chunk;
+    uint64_t devices;
+
+    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+        return;
+    devices = wanted(core, chunk);
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        bool access = devices >> device & 1;
+
+        if (!access && !(taken >> device & 1))
+            continue;
+        if (set_access(core, chunk, device, access) != GS_OK)
+            gs_log_line(&core->options.log, GS_LOG_WARNING,
+                        "device %d could not be %s memory of device %d: the driver refused",
+                        device, access ? "given access to" : "kept from",
+                        chunk->pool->device->ordinal);
+    }
+    unlock(chunk);
+}
+
+void gs_reach_admit(struct gs_core *core, CUdeviceptr address)
+{
+    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        settle(core, address, 0);
+}
+
+struct settling {
+    struct gs_core *core;
+    uint64_t taken;
+};
+
+static void settle_one(uint64_t address, void *arg)
+{
+    const struct settling *settling = arg;
+
+    settle(settling->core, address, settling->taken);
+}
+
+static void settle_all(struct gs_core *core, uint64_t taken)
+{
+    struct settling settling = {core, taken};
+
+    gs_map_each(&core->map, settle_one, &settling);
+}
+
+/* ---- Copies and fills -------------------------------------------------------------------- */
+
+static bool several_devices(struct gs_core *core)
+{
+    int count = __atomic_load_n(&core->device_count, __ATOMIC_RELAXED);
+
+    if (count == 0) {
+        if (!core->driver.device_get_count || core->driver.device_get_count(&count) != CUDA_SUCCESS)
+            return false;
+        __atomic_store_n(&core->device_count, count, __ATOMIC_RELAXED);
+    }
+    return count > 1;
+}
+
+/* The device whose engines do the work of a stream; false: the driver will say what is wrong. */
+static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext handle, current = NULL;
+    bool known;
+
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    if (driver->stream_get_ctx(stream, &handle) != CUDA_SUCCESS)
+        return false;
+    if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
+        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return false;
+    known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    driver->ctx_pop_current(&current);
+    return known;
+}
+
+/* Of an open import; what is only mapped, for the next open, is nobody's. */
+static gs_status check_import(struct gs_core *core, struct gs_reach_range range)
+{
+    struct gs_import_info import;
+
+    if (gs_share_find(core->share, range.address, &import) != GS_OK ||
+        range.size > import.size - (range.address - import.base))
+        return GS_NOT_LIVE;
+    return GS_OK;
+}
+
+/* `device` below 0: which one does not matter. `enabled_only`: only with peer access. */
+static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevice device,
+                       bool enabled_only)
+{
+    struct gs_chunk *chunk;
+    const struct gs_block *block;
+    gs_status status;
+
+    if (range.size == 0)
+        return GS_OK;
+    status = gs_context_lock_chunk(core, range.address, &chunk);
+    if (status == GS_NOT_OURS)
+        return GS_OK;
+    if (status != GS_OK)
+        return check_import(core, range);
+    block = gs_chunk_find(chunk, range.address);
+    if (block->state != GS_BLOCK_LIVE || range.address - block->base >= block->size ||
+        range.size > block->size - (range.address - block->base))
+        status = GS_NOT_LIVE;
+    else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)
+        status = GS_OK;
+    else if (enabled_only)
+        status = wanted(core, chunk) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+    else
+        status = set_access(core, chunk, device, true) == GS_OK ? GS_OK : GS_UNREACHABLE;
+    unlock(chunk);
+    return status;
+}
+
+static CUdevice far_device(struct gs_core *core, CUstream stream)
+{
+    CUdevice device;
+
+    return several_devices(core) && device_of(core, stream, &device) ? device : -1;
+}
+
+gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
+{
+    return check(core, range, far_device(core, stream), true);
+}
+
+gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
+                           struct gs_reach_range src, CUstream stream)
+{
+    CUdevice device = far_device(core, stream);
+    gs_status to = check(core, dst, device, false);
+    gs_status from = check(core, src, device, false);
+
+    if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
+        return GS_NOT_LIVE;
+    return to == GS_OK ? from : to;
+}
+
+CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_block_info info;
+    CUcontext current = NULL;
+
+    if (gs_core_find(core, address, &info) == GS_OK)
+        return info.context;
+    core->driver.ctx_get_current(&current);
+    return current;
+}
+
+bool gs_core_within(struct gs_core *core, struct gs_reach_range range)
+{
+    return check(core, range, -1, false) == GS_OK;
+}
+
+bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address)
+{
+    CUcontext owner = gs_core_copy_context(core, address);
+
+    return owner && !gs_core_capturing(core) && core->driver.ctx_synchronize() == CUDA_SUCCESS &&
+           core->driver.ctx_push_current(owner) == CUDA_SUCCESS;
+}
+
+void gs_core_owner_leave(struct gs_core *core)
+{
+    CUcontext popped;
+
+    core->driver.ctx_pop_current(&popped);
+}
+
+bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size)
+{
+    return gs_map_overlaps(&core->map, address, size);
+}
+
+/* ---- Peers ------------------------------------------------------------------------------- */
+
+void gs_reach_init(struct gs_core *core)
+{
+    gs_lock_init(&core->peers.lock, GS_RANK_PEERS);
+}
+
+void gs_reach_destroy(struct gs_core *core)
+{
+    free(core->peers.pair);
+    gs_lock_destroy(&core->peers.lock);
+}
+
+/* Called with the peers' lock held. */
+static bool add_pair(struct gs_peers *peers, const struct gs_peer_pair *pair)
+{
+    if (peers->count == peers->room) {
+        unsigned room = peers->room ? 2 * peers->room : 8;
+        struct gs_peer_pair *grown = realloc(peers->pair, room * sizeof *grown);
+
+        if (!grown)
+            return false;
+        peers->pair = grown;
+        peers->room = room;
+    }
+    peers->pair[peers->count++] = *pair;
+    __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* The current context and its device. */
+static bool current(struct gs_core *core, CUcontext *ret_context, CUdevice *ret_device)
+{
+    return core->driver.ctx_get_current(ret_context) == CUDA_SUCCESS && *ret_context &&
+           core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS && *ret_device >= 0 &&
+           *ret_device < GS_DEVICES_MAX;
+}
+
+void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
+{
+    struct gs_peer_pair pair = {.to = peer};
+    bool added;
+
+    if (!current(core, &pair.from, &pair.device))
+        return;
+    gs_lock_take(&core->peers.lock);
+    added = add_pair(&core->peers, &pair);
+    gs_lock_release(&core->peers.lock);
+    if (added)
+        settle_all(core, 0);
+    else
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "no host memory to note peer access: the peer will not reach our memory");
+}
+
+/* Takes away the pairs that `match` says; returns the devices that may have lost access. */
+static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, bool either)
+{
+    struct gs_peers *peers = &core->peers;
+    uint64_t devices = 0;
+    unsigned kept = 0;
+
+    gs_lock_take(&peers->lock);
+    for (unsigned i = 0; i < peers->count; i++) {
+        const struct gs_peer_pair *pair = &peers->pair[i];
+        bool match = either ? pair->from == from || pair->to == to
+                            : pair->from == from && pair->to == to;
+
+        if (match)
+            devices |= UINT64_C(1) << pair->device;
+        else
+            peers->pair[kept++] = *pair;
+    }
+    peers->count = kept;
+    gs_lock_release(&peers->lock);
+    return devices;
+}
+
+void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
+{
+    uint64_t devices;
+    CUcontext from;
+    CUdevice device;
+
+    if (!current(core, &from, &device))
+        return;
+    devices = remove_pairs(core, from, peer, false);
+    /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
+    if (!devices || gs_core_capturing(core) || core->driver.ctx_synchronize() != CUDA_SUCCESS)
+        return;
+    settle_all(core, devices);
+}
+
+void gs_core_peers_gone(struct gs_core *core, CUcontext context)
+{
+    if (context && __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        remove_pairs(core, context, context, true);
+}
+
+void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
+{
+    struct gs_peers *peers = &core->peers;
+    uint64_t bit;
+
+    if (device < 0 || device >= GS_DEVICES_MAX || peer < 0 || peer >= GS_DEVICES_MAX)
+        return;
+    bit = UINT64_C(1) << peer;
+    gs_lock_take(&peers->lock);
+    if (access)
+        peers->pool_access[device] |= bit;
+    else
+        peers->pool_access[device] &= ~bit;
+    __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
+    gs_lock_release(&peers->lock);
+    settle_all(core, access ? 0 : bit);
+}

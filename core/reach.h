@@ -1,0 +1,58 @@
+/*
+ * What copies, fills and peers may reach of our memory.
+ *
+ * Memory of cuMemAlloc and memory of VMM differ in three ways that a program sees, measured on an
+ * H200: the driver takes a copy or a fill only inside one allocation, to the byte, and VMM memory
+ * is as large as its mapping; it copies to, from and between cuMemAlloc memory of any device
+ * without peer access being enabled (also by host copies, and while a stream captures), and VMM
+ * memory only where access was set; and cuCtxEnablePeerAccess says nothing to VMM memory. So ranges
+ * are checked here against the blocks, and a chunk gets access for another device when that has
+ * peer access, or copies.
+ *
+ * Access is taken away only when the device's work is done: a fill that is still running faults.
+ */
+#ifndef GS_CORE_REACH_H
+#define GS_CORE_REACH_H
+
+#include "core/core.h"
+
+struct gs_reach_range {
+    CUdeviceptr address;
+    size_t size; /* bytes; 0 is always allowed */
+};
+
+/* GS_OK: the call may go to the driver as it is. GS_NOT_LIVE: the driver would refuse it, had it
+ * made this memory. Ranges that are not ours are the driver's to judge. `stream` as in
+ * gs_core_alloc_async. */
+gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream);
+
+/* The same for a copy, from and to the host (that side has size 0) or between two ranges.
+ * GS_UNREACHABLE: the driver cannot give the stream's device access to one of them; a copy between
+ * the contexts that gs_core_copy_context names works. */
+gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
+                           struct gs_reach_range src, CUstream stream);
+/* The context that owns the block at an address of ours; else the current one. */
+CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
+
+/* Whether the range is inside one live block, or not ours at all. */
+bool gs_core_within(struct gs_core *core, struct gs_reach_range range);
+
+/* Waits for the current context's work and makes the owner of the memory at an address current, for
+ * a copy that cannot be made from here. False: that cannot be done now. */
+bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address);
+void gs_core_owner_leave(struct gs_core *core);
+
+/* Whether any byte of the range belongs to a chunk or an import. */
+bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
+
+/* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
+ * waits for the current context's work. */
+void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
+void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
+/* The context is gone, and what was enabled for it or to it. */
+void gs_core_peers_gone(struct gs_core *core, CUcontext context);
+
+/* The device's default pool gave `peer` access to its memory, or took it away. */
+void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
+
+#endif

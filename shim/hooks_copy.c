@@ -1,0 +1,268 @@
+/*
+ * Copies of device memory in one piece. A range that leaves its block is refused, as the driver
+ * refuses one that leaves its allocation, and memory of another device is made reachable before the
+ * driver looks (core/reach.h). Where devices cannot reach each other the copy goes between the
+ * owning contexts, or, from and to the host, through the owner's.
+ */
+#include "hook.h"
+#include "reach.h"
+#include "start.h"
+
+static CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+static bool is_ours(CUdeviceptr address)
+{
+    return gs_core_covers(gs_core, address);
+}
+
+/* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
+
+static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+    if (way == GS_WAY_REFUSED)
+        return result;
+    GS_KEEP_ERRNO;
+    if (is_ours(dst) && is_ours(src))
+        return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
+                                    gs_core_copy_context(gs_core, src), bytes);
+    if (gs_core_owner_enter(gs_core, is_ours(dst) ? dst : src)) {
+        result = gs_real.cuMemcpy(dst, src, bytes);
+        gs_core_owner_leave(gs_core);
+    }
+    return result;
+}
+
+static CUresult around_async(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                             CUstream stream)
+{
+    if (way != GS_WAY_APART || !is_ours(dst) || !is_ours(src))
+        return around(way, dst, src, bytes);
+    GS_KEEP_ERRNO;
+    return gs_real.cuMemcpyPeerAsync(dst, gs_core_copy_context(gs_core, dst), src,
+                                     gs_core_copy_context(gs_core, src), bytes, stream);
+}
+
+static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *src, size_t bytes)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+    GS_KEEP_ERRNO;
+    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, dst)) {
+        result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
+        gs_core_owner_leave(gs_core);
+    }
+    return result;
+}
+
+static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size_t bytes)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+    GS_KEEP_ERRNO;
+    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, src)) {
+        result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
+        gs_core_owner_leave(gs_core);
+    }
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy(dst, src, ByteCount);
+    return around(way, dst, src, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
+    return around(way, dst, src, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                         size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
+    return around(way, dstDevice, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                              size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
+    return around(way, dstDevice, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
+                                         size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost,
+                                              size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice,
+                                              size_t ByteCount)
+{
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                                       CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
+    return around_async(way, dst, src, ByteCount, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                                            CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
+    return around_async(way, dst, src, ByteCount, per_thread(hStream));
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                              size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+    return around_async(way, dstDevice, srcDevice, ByteCount, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                                   size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
+    return around_async(way, dstDevice, srcDevice, ByteCount, per_thread(hStream));
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
+                                              size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
+    return around_to_device(way, dstDevice, srcHost, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost,
+                                                   size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
+    return around_to_device(way, dstDevice, srcHost, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
+                                              size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
+    return around_to_host(way, dstHost, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice,
+                                                   size_t ByteCount, CUstream hStream)
+{
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
+    return around_to_host(way, dstHost, srcDevice, ByteCount);
+}
+
+/* The contexts are given, so any device's memory is reached; ranges are checked alone. */
+
+GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
+                                      CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
+{
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext,
+                                           CUdeviceptr srcDevice, CUcontext srcContext,
+                                           size_t ByteCount)
+{
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                           CUdeviceptr srcDevice, CUcontext srcContext,
+                                           size_t ByteCount, CUstream hStream)
+{
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                     hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
+                                                CUdeviceptr srcDevice, CUcontext srcContext,
+                                                size_t ByteCount, CUstream hStream)
+{
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                          hStream);
+}

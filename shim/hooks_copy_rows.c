@@ -1,0 +1,273 @@
+/*
+ * Copies of rectangles and boxes. A side in device memory covers, of its rows, everything from the
+ * first byte to the last; sides in arrays and in host memory are not looked at.
+ */
+#include "hook.h"
+#include "reach.h"
+#include "start.h"
+
+static CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/* One side of a copy, the same for all structs that describe one. */
+struct side {
+    CUmemorytype type;
+    CUdeviceptr device;
+    size_t pitch, height, x, y, z;
+};
+
+struct extent {
+    size_t width, height, depth;
+};
+
+/* What the side covers; nothing where the driver will find fault with the numbers. */
+static struct gs_reach_range range_of(const struct side *side, const struct extent *extent)
+{
+    struct gs_reach_range nothing = {0, 0}, range = {side->device, extent->width};
+    size_t rows, skipped;
+
+    if ((side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED) ||
+        extent->width == 0 || extent->height == 0 || extent->depth == 0)
+        return nothing;
+    if (__builtin_mul_overflow(extent->depth - 1, side->height, &rows) ||
+        __builtin_add_overflow(rows, extent->height - 1, &rows) ||
+        __builtin_mul_overflow(rows, side->pitch, &rows) ||
+        __builtin_add_overflow(range.size, rows, &range.size) ||
+        __builtin_mul_overflow(side->z, side->height, &skipped) ||
+        __builtin_add_overflow(skipped, side->y, &skipped) ||
+        __builtin_mul_overflow(skipped, side->pitch, &skipped) ||
+        __builtin_add_overflow(skipped, side->x, &skipped) ||
+        __builtin_add_overflow(range.address, skipped, &range.address))
+        return nothing;
+    return range;
+}
+
+#define SIDE(copy, which, its_height, its_z)                                                       \
+    {                                                                                              \
+        (copy)->which##MemoryType, (copy)->which##Device, (copy)->which##Pitch, its_height,        \
+            (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
+    }
+
+static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+    if (!copy || !gs_state_enter())
+        return GS_WAY_CLEAR;
+
+    const struct side dst = SIDE(copy, dst, 0, 0), src = SIDE(copy, src, 0, 0);
+    const struct extent extent = {copy->WidthInBytes, copy->Height, 1};
+
+    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream);
+}
+
+static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    if (!copy || !gs_state_enter())
+        return GS_WAY_CLEAR;
+
+    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+
+    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream);
+}
+
+static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
+{
+    if (!copy || !gs_state_enter())
+        return true;
+
+    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    struct gs_reach_range to = range_of(&dst, &extent), from = range_of(&src, &extent);
+
+    return gs_way_within(to.address, 0, to.size) && gs_way_within(from.address, 0, from.size);
+}
+
+/* Devices that cannot reach each other: between two contexts, or in the owner's. */
+static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+    CUDA_MEMCPY3D_PEER peer = {
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcZ = copy->srcZ,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcDevice = copy->srcDevice,
+        .srcPitch = copy->srcPitch,
+        .srcHeight = copy->srcHeight,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstZ = copy->dstZ,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstDevice = copy->dstDevice,
+        .dstPitch = copy->dstPitch,
+        .dstHeight = copy->dstHeight,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
+        .Depth = copy->Depth,
+    };
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    bool from = gs_core_covers(gs_core, copy->srcDevice);
+    bool to = gs_core_covers(gs_core, copy->dstDevice);
+
+    if (way == GS_WAY_REFUSED)
+        return result;
+    GS_KEEP_ERRNO;
+    if (from && to) {
+        peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
+        peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
+        return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
+    }
+    if (gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice)) {
+        result = gs_real.cuMemcpy3D_v2(copy);
+        gs_core_owner_leave(gs_core);
+    }
+    return result;
+}
+
+static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+{
+    const CUDA_MEMCPY3D box = {
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcHost = copy->srcHost,
+        .srcDevice = copy->srcDevice,
+        .srcArray = copy->srcArray,
+        .srcPitch = copy->srcPitch,
+        .srcHeight = copy->srcY + copy->Height,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstHost = copy->dstHost,
+        .dstDevice = copy->dstDevice,
+        .dstArray = copy->dstArray,
+        .dstPitch = copy->dstPitch,
+        .dstHeight = copy->dstY + copy->Height,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
+        .Depth = 1,
+    };
+
+    return around_3d(way, &box, stream, async);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    enum gs_way way = way_2d(pCopy, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2D_v2(pCopy);
+    return around_2d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
+{
+    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2D_v2_ptds(pCopy);
+    return around_2d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    enum gs_way way = way_2d(pCopy, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2DUnaligned_v2(pCopy);
+    return around_2d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
+{
+    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2DUnaligned_v2_ptds(pCopy);
+    return around_2d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    enum gs_way way = way_2d(pCopy, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2DAsync_v2(pCopy, hStream);
+    return around_2d(way, pCopy, hStream, true);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    enum gs_way way = way_2d(pCopy, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
+    return around_2d(way, pCopy, per_thread(hStream), true);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+    enum gs_way way = way_3d(pCopy, NULL);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy3D_v2(pCopy);
+    return around_3d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
+{
+    enum gs_way way = way_3d(pCopy, CU_STREAM_PER_THREAD);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy3D_v2_ptds(pCopy);
+    return around_3d(way, pCopy, NULL, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    enum gs_way way = way_3d(pCopy, hStream);
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy3DAsync_v2(pCopy, hStream);
+    return around_3d(way, pCopy, hStream, true);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    enum gs_way way = way_3d(pCopy, per_thread(hStream));
+
+    if (way == GS_WAY_CLEAR)
+        return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
+    return around_3d(way, pCopy, per_thread(hStream), true);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    if (!within_3d_peer(pCopy))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpy3DPeer(pCopy);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    if (!within_3d_peer(pCopy))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpy3DPeer_ptds(pCopy);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    if (!within_3d_peer(pCopy))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    if (!within_3d_peer(pCopy))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
+}

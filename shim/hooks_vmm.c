@@ -1,0 +1,100 @@
+/*
+ * Virtual memory management, where a program points it at memory of ours: the driver refuses these
+ * calls for memory of cuMemAlloc, so they are refused here. The program's own mappings are passed
+ * on.
+ */
+#include "hook.h"
+#include "pinning.h"
+#include "start.h"
+
+#include "core/reach.h"
+
+/* What a range is exported in: the pages of the host, which cards map too. */
+#define EXPORT_PAGE ((CUdeviceptr)4096)
+
+static bool touches_ours(CUdeviceptr ptr, size_t size)
+{
+    return gs_state_enter() && gs_core_overlaps(gs_core, ptr, size);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                                  CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    if (touches_ours(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemMap(ptr, size, offset, handle, flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    if (touches_ours(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemUnmap(ptr, size);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    if (touches_ours(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemAddressFree(ptr, size);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+                                        size_t count)
+{
+    if (touches_ours(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemSetAccess(ptr, size, desc, count);
+}
+
+/* For memory of cuMemAlloc the driver answers that there is no access (measured on an H200). */
+GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                                        CUdeviceptr ptr)
+{
+    struct gs_block_info info;
+    CUresult result;
+
+    if (!gs_state_enter() || !gs_core_covers(gs_core, ptr))
+        return gs_real.cuMemGetAccess(flags, location, ptr);
+    GS_KEEP_ERRNO;
+    if (gs_core_find(gs_core, ptr, &info) != GS_OK)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = gs_real.cuMemGetAccess(flags, location, ptr);
+    if (result == CUDA_SUCCESS)
+        *flags = 0;
+    return result;
+}
+
+/* What a dma-buf stands for is noted, for when it is registered with a device. */
+static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
+                             CUmemRangeHandleType type, unsigned long long flags)
+{
+    CUresult result = gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
+
+    if (result == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
+        gs_pin_dmabuf_note(*(const int *)handle, dptr, size);
+    return result;
+}
+
+/* A range of one block, rounded out to pages: a neighbour's memory is not given away with it. */
+GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                                       CUmemRangeHandleType handleType,
+                                                       unsigned long long flags)
+{
+    CUdeviceptr below = dptr & (EXPORT_PAGE - 1);
+    struct gs_block_info info;
+    CUdeviceptr last;
+
+    if (!gs_state_enter())
+        return gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
+    GS_KEEP_ERRNO;
+    if (!touches_ours(dptr, size))
+        return export_range(handle, dptr, size, handleType, flags);
+    /* The block may begin after the page does. */
+    for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
+        if (gs_core_find(gs_core, at, &info) == GS_OK &&
+            !__builtin_add_overflow(dptr, size - 1, &last) &&
+            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1)))
+            return export_range(handle, dptr, size, handleType, flags);
+    return CUDA_ERROR_INVALID_VALUE;
+}

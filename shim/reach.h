@@ -1,0 +1,100 @@
+/*
+ * Which way a copy or a fill takes: the short question that every such hook asks first. Memory that
+ * is not ours costs one look at the allocation map for each side.
+ */
+#ifndef GPUSHIM_SHIM_REACH_H
+#define GPUSHIM_SHIM_REACH_H
+
+#include "hook.h"
+#include "start.h"
+
+#include "core/reach.h"
+
+enum gs_way {
+    GS_WAY_CLEAR,   /* to the driver, with the program's own arguments */
+    GS_WAY_REFUSED, /* CUDA_ERROR_INVALID_VALUE */
+    GS_WAY_APART,   /* the stream's device cannot reach the memory: through the owning contexts */
+};
+
+static inline bool gs_way_is_ours(struct gs_reach_range range)
+{
+    return range.size != 0 && gs_core_covers(gs_core, range.address);
+}
+
+__attribute__((noinline, unused)) static enum gs_way
+gs_way_found(struct gs_reach_range dst, struct gs_reach_range src, CUstream stream)
+{
+    GS_KEEP_ERRNO;
+    switch (gs_core_may_copy(gs_core, dst, src, stream)) {
+    case GS_OK:
+        return GS_WAY_CLEAR;
+    case GS_UNREACHABLE:
+        return GS_WAY_APART;
+    default:
+        return GS_WAY_REFUSED;
+    }
+}
+
+/* The state was entered. */
+static inline enum gs_way gs_way_ranges(struct gs_reach_range dst, struct gs_reach_range src,
+                                        CUstream stream)
+{
+    if (__builtin_expect(!gs_way_is_ours(dst) && !gs_way_is_ours(src), 1))
+        return GS_WAY_CLEAR;
+    return gs_way_found(dst, src, stream);
+}
+
+/* A copy of `bytes`; 0 for a side in host memory. */
+static inline enum gs_way gs_way_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                                      CUstream stream)
+{
+    struct gs_reach_range to = {dst, dst ? bytes : 0}, from = {src, src ? bytes : 0};
+
+    return gs_state_enter() ? gs_way_ranges(to, from, stream) : GS_WAY_CLEAR;
+}
+
+/* Whether both ranges are all right, whatever device they are of. */
+static inline bool gs_way_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    struct gs_reach_range to = {dst, dst ? bytes : 0}, from = {src, src ? bytes : 0};
+
+    if (!gs_state_enter() || (!gs_way_is_ours(to) && !gs_way_is_ours(from)))
+        return true;
+    GS_KEEP_ERRNO;
+    return gs_core_within(gs_core, to) && gs_core_within(gs_core, from);
+}
+
+__attribute__((noinline, unused)) static bool gs_way_may_fill(struct gs_reach_range range,
+                                                              CUstream stream)
+{
+    GS_KEEP_ERRNO;
+    return gs_core_may_fill(gs_core, range, stream) == GS_OK;
+}
+
+/* A fill of `count` elements. What overflows is the driver's to refuse. */
+static inline bool gs_way_fill(CUdeviceptr dst, size_t count, size_t element, CUstream stream)
+{
+    struct gs_reach_range range = {dst, 0};
+
+    if (!gs_state_enter() || __builtin_mul_overflow(count, element, &range.size) ||
+        __builtin_expect(!gs_way_is_ours(range), 1))
+        return true;
+    return gs_way_may_fill(range, stream);
+}
+
+static inline bool gs_way_fill_rows(CUdeviceptr dst, size_t pitch, size_t width, size_t height,
+                                    size_t element, CUstream stream)
+{
+    struct gs_reach_range range = {dst, 0};
+    size_t rows;
+
+    if (!gs_state_enter() || width == 0 || height == 0 ||
+        __builtin_mul_overflow(width, element, &range.size) ||
+        __builtin_mul_overflow(height - 1, pitch, &rows) ||
+        __builtin_add_overflow(range.size, rows, &range.size) ||
+        __builtin_expect(!gs_way_is_ours(range), 1))
+        return true;
+    return gs_way_may_fill(range, stream);
+}
+
+#endif

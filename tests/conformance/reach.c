@@ -1,0 +1,416 @@
+/*
+ * What copies and fills may touch: one allocation to its last byte, memory of other devices, and
+ * what peer access adds to that.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(reach, .init = conform_start, .timeout = 30);
+
+static char host[64 << 10];
+
+/* ---- one allocation, to the byte ---- */
+
+/* Every way to touch `size` bytes of a block; `other` is large. */
+#define WAYS 13
+static CUresult touch(int way, CUdeviceptr ptr, size_t size, CUdeviceptr other, CUstream stream)
+{
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = ptr,
+                          .srcPitch = size,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = other,
+                          .dstPitch = size,
+                          .WidthInBytes = size,
+                          .Height = 1};
+
+    switch (way) {
+    case 0:
+        return cuMemsetD8(ptr, 1, size);
+    case 1:
+        return cuMemsetD8Async(ptr, 1, size, stream);
+    case 2:
+        return cuMemcpyDtoD(ptr, other, size);
+    case 3:
+        return cuMemcpyDtoD(other, ptr, size);
+    case 4:
+        return cuMemcpyDtoDAsync(other, ptr, size, stream);
+    case 5:
+        return cuMemcpyHtoD(ptr, host, size);
+    case 6:
+        return cuMemcpyDtoH(host, ptr, size);
+    case 7:
+        return cuMemcpyHtoDAsync(ptr, host, size, stream);
+    case 8:
+        return cuMemcpyDtoHAsync(host, ptr, size, stream);
+    case 9:
+        return cuMemcpyAsync(ptr, other, size, stream);
+    case 10:
+        return cuMemcpyPeerAsync(other, context, ptr, context, size, stream);
+    case 11:
+        return cuMemcpy2DAsync(&flat, stream);
+    default:
+        return cuMemsetD2D8(ptr, size, 1, size, 1);
+    }
+}
+
+Test(reach, copies_and_fills_stay_inside_one_allocation)
+{
+    static const size_t sizes[] = {1000, 512, 5000, 60000};
+    CUstream stream = new_stream();
+    CUdeviceptr other = 0, ptr = 0, neighbour = 0;
+
+    OK(cuMemAlloc(&other, 4 * MIB));
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            OK(memory_alloc((enum memory_kind)kind, &ptr, sizes[i]));
+            OK(memory_alloc((enum memory_kind)kind, &neighbour, sizes[i]));
+            OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+            for (int way = 0; way < WAYS; way++) {
+                CUresult past;
+
+                OK(touch(way, ptr, sizes[i], other, stream));
+                past = touch(way, ptr, sizes[i] + 1, other, stream);
+                cr_assert_eq(past, CUDA_ERROR_INVALID_VALUE, "way %d, %zu bytes: %s", way,
+                             sizes[i], result_name(past));
+                past = touch(way, ptr + 100, sizes[i] - 99, other, stream);
+                cr_assert_eq(past, CUDA_ERROR_INVALID_VALUE, "way %d, from inside: %s", way,
+                             result_name(past));
+            }
+            OK(cuCtxSynchronize());
+            OK(memory_free((enum memory_kind)kind, ptr));
+            OK(memory_free((enum memory_kind)kind, neighbour));
+        }
+    OK(cuMemFree(other));
+}
+
+Test(reach, large_allocations_end_where_they_were_asked_to)
+{
+    static const size_t sizes[] = {MIB + 1000, 4 * MIB, 3 * MIB + 100};
+    CUdeviceptr ptr = 0;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        OK(cuMemAlloc(&ptr, sizes[i]));
+        OK(cuMemsetD8(ptr, 1, sizes[i]));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 1, sizes[i] + 1));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr + sizes[i] - 4, 1, 5));
+        OK(cuCtxSynchronize());
+        OK(cuMemFree(ptr));
+    }
+}
+
+Test(reach, freed_memory_cannot_be_touched)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr other = 0, ptr = 0;
+
+    OK(cuMemAlloc(&other, MIB));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemAlloc(&ptr, i == 0 ? 512 : (size_t)i * MIB));
+        OK(cuMemFree(ptr));
+        for (int way = 0; way < WAYS; way++) {
+            CUresult r;
+
+            if (way == 9)
+                continue; /* an address that nothing is at may be one of the host */
+            r = touch(way, ptr, 16, other, stream);
+            cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "way %d: %s", way, result_name(r));
+        }
+    }
+    OK(cuMemAllocAsync(&ptr, 5000, stream));
+    OK(cuMemFreeAsync(ptr, stream));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(ptr, 1, 16, stream));
+    OK(cuMemFree(other));
+}
+
+Test(reach, nothing_may_be_anywhere)
+{
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuMemFree(ptr));
+    OK(cuMemsetD8(NOWHERE, 1, 0));
+    OK(cuMemsetD8(ptr, 1, 0));
+    OK(cuMemcpyDtoD(NOWHERE, ptr, 0));
+}
+
+Test(reach, rectangles_may_use_all_of_their_rows_and_no_more)
+{
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstPitch = 1024,
+                          .WidthInBytes = 1000,
+                          .Height = 3};
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcHeight = 3,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstPitch = 1024,
+                         .dstHeight = 3,
+                         .WidthInBytes = 1000,
+                         .Height = 3,
+                         .Depth = 2};
+    CUdeviceptr other = 0, rows = 0;
+    size_t pitch = 0;
+
+    OK(cuMemAlloc(&other, 16 * MIB));
+    OK(cuMemAllocPitch(&rows, &pitch, 1000, 6, 4));
+    flat.srcPitch = box.srcPitch = pitch;
+    flat.srcDevice = box.srcDevice = rows;
+    flat.dstDevice = box.dstDevice = other;
+    OK(cuMemcpy2D(&flat));
+    OK(cuMemcpy3D(&box));
+    flat.WidthInBytes = pitch, flat.Height = 6;
+    OK(cuMemcpy2D(&flat));
+    flat.Height = 7, flat.WidthInBytes = 1000;
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&flat));
+    flat.Height = 6, flat.srcY = 1;
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpy2DAsync(&flat, CU_STREAM_LEGACY));
+    flat.Height = 0;
+    OK(cuMemcpy2D(&flat));
+    box.srcZ = 1;
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&box));
+    box.Depth = 1;
+    OK(cuMemcpy3DAsync(&box, CU_STREAM_LEGACY));
+    OK(cuMemsetD2D32(rows, pitch, 5, 250, 6));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD2D32(rows, pitch, 5, 250, 7));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD2D8Async(rows + pitch, pitch, 5, 1000, 6, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemFree(rows));
+    OK(cuMemFree(other));
+}
+
+/* A copy that is refused while a stream captures leaves the capture whole. */
+Test(reach, a_copy_past_the_end_does_not_break_a_capture)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr from = 0, to = 0;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+
+    OK(cuMemAlloc(&from, 2 * MIB));
+    OK(cuMemAlloc(&to, 2 * MIB));
+    OK(fill_now(from, 6, MIB / 2));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, 4 * MIB, stream));
+    OK(cuMemcpyDtoDAsync(to, from, 2 * MIB, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    cr_assert_eq(words_other(to, 6, MIB / 2), 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
+/* ---- two devices ---- */
+
+static CUcontext second; /* of device 1 */
+static CUdeviceptr near, far;
+
+/* `near` here, filled with 1; `far` on the second device, filled with 2. */
+static void two_devices(size_t size)
+{
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    if (count < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&far, size));
+    OK(fill_now(far, 2, size / 4));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&near, size));
+    OK(fill_now(near, 1, size / 4));
+}
+
+static void far_words(uint32_t value, size_t words)
+{
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(far, value, words), 0);
+    OK(cuCtxSetCurrent(context));
+}
+
+static bool can_reach(void)
+{
+    int can = 0;
+
+    OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    return can;
+}
+
+Test(reach, memory_of_another_device_is_copied_without_peer_access)
+{
+    const size_t size = 4 * MIB;
+    CUstream stream;
+    uint32_t word = 0;
+
+    two_devices(size);
+    stream = new_stream();
+    OK(cuMemcpyDtoD(near, far, size));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(near, 2, size / 4), 0);
+    OK(fill_now(near, 3, size / 4));
+    OK(cuMemcpyDtoDAsync(far, near, size, stream));
+    OK(cuStreamSynchronize(stream));
+    far_words(3, size / 4);
+    OK(cuMemcpyDtoH(&word, far + size - 4, 4));
+    cr_assert_eq(word, 3);
+    word = 4;
+    OK(cuMemcpyHtoD(far, &word, 4));
+    far_words(4, 1);
+    word = 5;
+    OK(cuMemcpyHtoDAsync(far, &word, 4, stream));
+    OK(cuStreamSynchronize(stream));
+    far_words(5, 1);
+    OK(cuMemcpy(near, far, 4));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(near, 5, 1), 0);
+    word = 0;
+    OK(cuMemcpy((CUdeviceptr)(uintptr_t)&word, far, 4));
+    cr_assert_eq(word, 5);
+    OK(cuMemcpyAsync(far + 8, far, 4, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(near, far, size + 1));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(host, far + size - 4, 8));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+Test(reach, rectangles_of_another_device_are_copied_without_peer_access)
+{
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcPitch = 1024,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstPitch = 1024,
+                          .WidthInBytes = 1024,
+                          .Height = 4};
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcPitch = 1024,
+                         .srcHeight = 2,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstPitch = 1024,
+                         .dstHeight = 2,
+                         .WidthInBytes = 1024,
+                         .Height = 2,
+                         .Depth = 4};
+    CUDA_MEMCPY3D_PEER peer = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .srcPitch = 1024,
+                               .srcHeight = 2,
+                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .dstPitch = 1024,
+                               .dstHeight = 2,
+                               .WidthInBytes = 1024,
+                               .Height = 2,
+                               .Depth = 4};
+
+    two_devices(2 * MIB);
+    flat.srcDevice = box.srcDevice = peer.srcDevice = far;
+    flat.dstDevice = box.dstDevice = peer.dstDevice = near;
+    peer.srcContext = second, peer.dstContext = context;
+    OK(cuMemcpy2D(&flat));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(near, 2, 1024), 0);
+    cr_assert_eq(words_other(near + 4096, 1, 1024), 0);
+    OK(cuMemcpy3D(&box));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(near, 2, 2048), 0);
+    OK(fill_now(near, 7, 2048));
+    OK(cuMemcpy3DPeer(&peer));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(near, 2, 2048), 0);
+    peer.Depth = 5000;
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DPeer(&peer));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+Test(reach, memory_of_another_device_is_copied_in_a_graph)
+{
+    CUstream stream;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUresult captured;
+
+    two_devices(2 * MIB);
+    if (!can_reach())
+        cr_skip_test("the devices do not reach each other");
+    stream = new_stream();
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    captured = cuMemcpyDtoDAsync(near, far, 2 * MIB, stream);
+    OK(cuStreamEndCapture(stream, &graph));
+    CHECK(CUDA_SUCCESS, captured);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    cr_assert_eq(words_other(near, 2, MIB / 2), 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
+{
+    CUdeviceptr later = 0, small = 0;
+
+    two_devices(2 * MIB);
+    if (!can_reach())
+        cr_skip_test("the devices do not reach each other");
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
+    OK(cuMemcpyDtoD(near, far, 16)); /* a copy opens the door for copies alone */
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
+    CHECK(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(second));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuCtxEnablePeerAccess(second, 1));
+    OK(cuCtxEnablePeerAccess(second, 0));
+    CHECK(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(second, 0));
+    OK(fill_now(far, 8, MIB / 2)); /* memory that was there */
+    OK(cuMemsetD32(far, 9, 16));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&later, 64 * MIB));
+    OK(cuMemAlloc(&small, 512));
+    OK(cuCtxSetCurrent(context));
+    OK(fill_now(later, 10, 16 * MIB)); /* memory that came later */
+    OK(fill_now(small, 11, 128));
+    cr_assert_eq(words_other(later, 10, 16 * MIB), 0);
+    OK(cuMemsetD8(later, 1, 16));
+    OK(cuCtxDisablePeerAccess(second));
+    CHECK(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(second));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(later, 1, 16));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
+    OK(cuMemcpyDtoD(near, far, 16)); /* and copies go on */
+    OK(cuCtxSynchronize());
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(fill_now(later, 12, 16));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+    OK(cuMemFree(later));
+    OK(cuMemFree(small));
+}
+
+/* Enabled before there is any memory, and again after the context was reset. */
+Test(reach, peer_access_is_the_contexts)
+{
+    two_devices(2 * MIB);
+    if (!can_reach())
+        cr_skip_test("the devices do not reach each other");
+    OK(cuMemFree(far));
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&far, 32 * MIB));
+    OK(cuCtxSetCurrent(context));
+    OK(fill_now(far, 1, 8 * MIB));
+    kernels_forget();
+    OK(cuDevicePrimaryCtxReset(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(fill_now(far, 2, 8 * MIB));
+    cr_assert_eq(words_other(far, 2, 8 * MIB), 0);
+    OK(cuMemFree(far));
+}
