@@ -360,6 +360,8 @@ static void run(struct supervisor *sup)
            atomic_load(&sup->world->next_life));
     if (sup->options->broker)
         printf("chaos: brokers were killed %llu times\n", (unsigned long long)sup->broker_kills);
+    if (!is_wrong(sup) && sup->options->broker && !sup->broker_kills && sup->options->seconds > 9)
+        say_wrong(sup, "no broker was ever there");
     if (!is_wrong(sup) && opened < 10 * sup->options->seconds)
         say_wrong(sup, "too few blocks were opened to prove anything");
 }
@@ -459,49 +461,6 @@ static int supervise(const struct chaos_options *options)
 }
 
 /* ---- Options -------------------------------------------------------------------------------- */
-
-/* Starts CUDA, and with the first allocation the shim, which then complains about its settings. */
-static int probe(void)
-{
-    CUdeviceptr ptr;
-    struct gpu gpu;
-
-    return gpu_start(&gpu) == CUDA_SUCCESS && cuMemAlloc(&ptr, 4) == CUDA_SUCCESS ? 0 : 1;
-}
-
-/* Whether the library knows share.strategy: it complains about a key in a file that it does not. */
-static bool ask_for_strategy(struct chaos_options *options)
-{
-    char role[] = "probe", said[8192] = "", path[CHAOS_PATH + 16];
-    FILE *file;
-    size_t length = 0;
-    int ends[2], status = 1;
-    ssize_t got;
-    pid_t pid;
-
-    snprintf(path, sizeof path, "%s/probe.conf", options->dir);
-    file = fopen(path, "we");
-    if (!file || fputs("[share]\nstrategy = embedded\n", file) < 0 || fclose(file) != 0 ||
-        pipe2(ends, O_CLOEXEC) != 0)
-        return false;
-    setenv("GPUSHIM_LOG", "warning", 1);
-    setenv("GPUSHIM_CONFIG", path, 1);
-    pid = chaos_start(options, (char *[]){role, NULL}, ends[1]);
-    unsetenv("GPUSHIM_LOG");
-    setenv("GPUSHIM_CONFIG", "", 1);
-    unlink(path);
-    close(ends[1]);
-    while (length < sizeof said - 1 &&
-           (got = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
-        length += (size_t)got;
-    close(ends[0]);
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
-        fprintf(stderr, "%schaos: no CUDA program runs here under %s\n", said, options->shim);
-        exit(2);
-    }
-    options->strategy_known = options->shim[0] && !strstr(said, "strategy");
-    return options->strategy_known;
-}
 
 /* The broker that was built with this program, where there is one. */
 static void find_broker(struct chaos_options *options, const char *given)
@@ -614,8 +573,6 @@ int main(int argc, char **argv)
         chaos_sleep_us(100000);
         return 0;
     }
-    if (strcmp(argv[0], "probe") == 0)
-        return probe();
     if (strcmp(argv[0], "exporter") == 0)
         return chaos_scribble_exporter(argc, argv);
     if (strcmp(argv[0], "consumer") == 0)
@@ -629,11 +586,5 @@ int main(int argc, char **argv)
         return 2;
     }
     strcpy(options.dir, dir);
-    unsetenv("GPUSHIM_CONFIG"); /* this machine's own files are nothing to us */
-    if (!ask_for_strategy(&options) && options.broker) {
-        remove_tree(dir);
-        printf("chaos: this library has no share.strategy, so there is no broker to test\n");
-        return 2;
-    }
     return options.scribble ? chaos_scribble(&options) : supervise(&options);
 }

@@ -94,7 +94,6 @@ struct chaos_options {
     unsigned seconds, processes;
     uint64_t seed;
     bool broker;
-    bool strategy_known;     /* the library has that option */
     bool without_namespaces;
     unsigned scribble;       /* rounds */
     char shim[CHAOS_PATH];   /* empty: none, to see what the native driver does */
@@ -131,9 +130,8 @@ void chaos_sleep_us(unsigned us);
  * status is the actor's, 128 more than the number where a signal ended that. -1: not possible. */
 pid_t chaos_launch(const struct chaos_options *options, const struct chaos_launch *launch,
                    int world_fd);
-/* Starts this program in another role with the shim preloaded; argv[0] is the role. What it
- * writes to stderr goes to `stderr_fd` unless that is -1. */
-pid_t chaos_start(const struct chaos_options *options, char *const argv[], int stderr_fd);
+/* Starts this program in another role with the shim preloaded; argv[0] is the role. */
+pid_t chaos_start(const struct chaos_options *options, char *const argv[]);
 /* Kills a broker of this run, if there is one; whether it did. */
 bool chaos_kill_broker(const struct chaos_options *options);
 /* Whether namespaces of that kind can be had here. */

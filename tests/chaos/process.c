@@ -97,11 +97,10 @@ static void set_environment(const struct chaos_options *options, const char *fau
 
     snprintf(dir, sizeof dir, "%s/share", options->dir);
     setenv("GPUSHIM_SHARE_DIR", dir, 1);
-    setenv("GPUSHIM_CONFIG", "", 0);
+    setenv("GPUSHIM_CONFIG", "", 1);
     setenv("GPUSHIM_LOG", "error", 0);
     setenv("SOFTCUDA_MEMORY", "512M", 0);
-    if (options->strategy_known)
-        setenv("GPUSHIM_SHARE_STRATEGY", options->broker ? "broker" : "embedded", 1);
+    setenv("GPUSHIM_SHARE_STRATEGY", options->broker ? "broker" : "embedded", 1);
     if (options->broker && options->broker_program[0])
         setenv("GPUSHIM_SHARE_BROKER", options->broker_program, 1);
     if (options->broker)
@@ -112,7 +111,7 @@ static void set_environment(const struct chaos_options *options, const char *fau
         setenv("LD_PRELOAD", options->shim, 1);
 }
 
-pid_t chaos_start(const struct chaos_options *options, char *const argv[], int stderr_fd)
+pid_t chaos_start(const struct chaos_options *options, char *const argv[])
 {
     pid_t parent = getpid(), pid = fork();
 
@@ -120,8 +119,6 @@ pid_t chaos_start(const struct chaos_options *options, char *const argv[], int s
         return pid;
     end_with_parent(parent);
     set_environment(options, NULL);
-    if (stderr_fd >= 0)
-        dup2(stderr_fd, STDERR_FILENO);
     execv(options->program, argv);
     _exit(127);
 }

@@ -291,7 +291,7 @@ int chaos_scribble(const struct chaos_options *options)
     setenv("SOFTCUDA_MEMORY", "64M", 1);
     if (mkdir(share, 0700) != 0)
         return 2;
-    pid = chaos_start(options, (char *[]){role, rounds, program, NULL}, -1);
+    pid = chaos_start(options, (char *[]){role, rounds, program, NULL});
     if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
         printf("chaos: the exporter ended with %s %d (see above; everything is in %s)\n",
                WIFSIGNALED(status) ? "signal" : "status",
