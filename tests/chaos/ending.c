@@ -9,7 +9,7 @@
 /* The longest that a lease may outlive its holder: a forked child lives 5 s, then it rests. */
 #define COME_BACK_NS (UINT64_C(15000) * MS)
 
-unsigned actor_descriptors(void)
+static unsigned count_descriptors(const char *kind)
 {
     char path[64], target[256];
     DIR *list = opendir("/proc/self/fd");
@@ -24,12 +24,17 @@ unsigned actor_descriptors(void)
         if (length <= 0)
             continue;
         target[length] = 0;
-        /* The tests' driver has a memfd for each piece of memory. */
-        count += strncmp(target, "/memfd:", 7) != 0;
+        count += strstr(target, kind) != NULL;
     }
     if (list)
         closedir(list);
     return count;
+}
+
+/* The tests' driver has a memfd for each piece of memory. */
+unsigned actor_descriptors(void)
+{
+    return count_descriptors("") - count_descriptors("/memfd:");
 }
 
 /*
@@ -68,7 +73,10 @@ static void check_descriptors(struct actor *actor)
     unsigned now = actor_descriptors();
 
     if (now > most)
-        actor_wrong(actor, "%u descriptors are open at the end, %u were at the start", now,
+        actor_wrong(actor,
+                    "%u descriptors are open at the end, %u sockets and %u pidfds among them; %u "
+                    "were at the start",
+                    now, count_descriptors("socket:"), count_descriptors("pidfd"),
                     actor->fds_at_start);
 }
 
