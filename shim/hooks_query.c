@@ -136,9 +136,10 @@ GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attr
     unsigned int on;
     gs_status status;
 
-    if (!gs_state_enter() || !value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        !gs_core_covers(gs_core, ptr))
+    if (!gs_state_enter() || !value || !gs_core_covers(gs_core, ptr))
         return gs_real.cuPointerSetAttribute(value, attribute, ptr);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) /* VMM memory would say NOT_SUPPORTED */
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
     memcpy(&on, value, sizeof on);
     status = gs_core_sync_memops(gs_core, ptr, on != 0);
