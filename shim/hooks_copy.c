@@ -13,11 +13,6 @@ static CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-static bool is_ours(CUdeviceptr address)
-{
-    return gs_core_covers(gs_core, address);
-}
-
 /* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
 
 static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
@@ -27,10 +22,10 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
     if (way == GS_WAY_REFUSED)
         return result;
     GS_KEEP_ERRNO;
-    if (is_ours(dst) && is_ours(src))
+    if (gs_ours(dst) && gs_ours(src))
         return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
                                     gs_core_copy_context(gs_core, src), bytes);
-    if (gs_core_owner_enter(gs_core, is_ours(dst) ? dst : src)) {
+    if (gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src)) {
         result = gs_real.cuMemcpy(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
@@ -40,7 +35,7 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
 static CUresult around_async(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                              CUstream stream)
 {
-    if (way != GS_WAY_APART || !is_ours(dst) || !is_ours(src))
+    if (way != GS_WAY_APART || !gs_ours(dst) || !gs_ours(src))
         return around(way, dst, src, bytes);
     GS_KEEP_ERRNO;
     return gs_real.cuMemcpyPeerAsync(dst, gs_core_copy_context(gs_core, dst), src,
@@ -73,6 +68,9 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
 
 GS_HOOK CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpy(dst, src, ByteCount);
+
     enum gs_way way = gs_way_copy(dst, src, ByteCount, NULL);
 
     if (way == GS_WAY_CLEAR)
@@ -82,6 +80,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteC
 
 GS_HOOK CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
+
     enum gs_way way = gs_way_copy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
 
     if (way == GS_WAY_CLEAR)
@@ -92,6 +93,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                          size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
+
     enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, NULL);
 
     if (way == GS_WAY_CLEAR)
@@ -102,6 +106,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcD
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
+
     enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
 
     if (way == GS_WAY_CLEAR)
@@ -112,6 +119,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
                                          size_t ByteCount)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
+
     enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, NULL);
 
     if (way == GS_WAY_CLEAR)
@@ -122,6 +132,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcH
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
+
     enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, CU_STREAM_PER_THREAD);
 
     if (way == GS_WAY_CLEAR)
@@ -131,6 +144,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void 
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
+
     enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, NULL);
 
     if (way == GS_WAY_CLEAR)
@@ -141,6 +157,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, s
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
+
     enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
 
     if (way == GS_WAY_CLEAR)
@@ -151,6 +170,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevi
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                        CUstream hStream)
 {
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dst, src, ByteCount, hStream);
 
     if (way == GS_WAY_CLEAR)
@@ -161,6 +183,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t 
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                             CUstream hStream)
 {
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dst, src, ByteCount, per_thread(hStream));
 
     if (way == GS_WAY_CLEAR)
@@ -171,6 +196,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, si
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, hStream);
 
     if (way == GS_WAY_CLEAR)
@@ -181,6 +209,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, per_thread(hStream));
 
     if (way == GS_WAY_CLEAR)
@@ -191,6 +222,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdevi
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, hStream);
 
     if (way == GS_WAY_CLEAR)
@@ -201,6 +235,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost,
                                                    size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, per_thread(hStream));
 
     if (way == GS_WAY_CLEAR)
@@ -211,6 +248,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, hStream);
 
     if (way == GS_WAY_CLEAR)
@@ -221,6 +261,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevi
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
+
     enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, per_thread(hStream));
 
     if (way == GS_WAY_CLEAR)
@@ -233,6 +276,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                       CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -242,6 +287,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -251,6 +298,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                         hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
@@ -261,6 +311,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
                                                 CUdeviceptr srcDevice, CUcontext srcContext,
                                                 size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext,
+                                              ByteCount, hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,

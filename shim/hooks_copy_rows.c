@@ -109,8 +109,8 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         .Depth = copy->Depth,
     };
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    bool from = gs_core_covers(gs_core, copy->srcDevice);
-    bool to = gs_core_covers(gs_core, copy->dstDevice);
+    bool from = gs_ours(copy->srcDevice);
+    bool to = gs_ours(copy->dstDevice);
 
     if (way == GS_WAY_REFUSED)
         return result;

@@ -49,7 +49,7 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter() || !dptr)
+    if (!gs_state_enter() || !gs_ours(dptr))
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
     status = gs_core_free(gs_core, dptr);

@@ -16,9 +16,19 @@ enum gs_way {
     GS_WAY_APART,   /* the stream's device cannot reach the memory: through the owning contexts */
 };
 
+/* The first line of a hook on a hot path: nothing to do for memory at this address, which may also
+ * be 0. Such a hook leaves by a jump. */
+static inline bool gs_foreign(CUdeviceptr address)
+{
+    return __builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) ==
+                                    GS_STATE_READY &&
+                                !gs_map_find(gs_map, address),
+                            1);
+}
+
 static inline bool gs_way_is_ours(struct gs_reach_range range)
 {
-    return range.size != 0 && gs_core_covers(gs_core, range.address);
+    return range.size != 0 && gs_ours(range.address);
 }
 
 __attribute__((noinline, unused)) static enum gs_way
