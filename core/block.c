@@ -11,11 +11,18 @@
 #define IDS_AT_ONCE 4096
 #define QUICK_BYTES_MIN ((size_t)16 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE 16                     /* this part of what is live */
+#define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
 /* What may lie stranded: the larger of the first and a part of what was live lately, while the
  * device has so many times as much left. */
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
+#define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
 #define STRANDED_LEFT 40
+/* While the device has less left than so many times what was live lately, a block goes into no
+ * chunk but of its own size: beside another one it would keep the chunk from its next use, and from
+ * the driver. Where making chunks takes time that is felt, only when it is nearly full. */
+#define TIGHT_TIMES 2
+#define TIGHT_PART_IN_HASTE 4
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -190,11 +197,14 @@ static void unbin(struct gs_pool *pool, struct gs_block *block)
 
 /* ---- Cutting and merging ---------------------------------------------------------------- */
 
-/* NULL also without host memory: the block simply stays larger. */
+/* NULL also without host memory, or where blocks have their chunks alone: the block simply stays
+ * larger. */
 struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     struct gs_block *rest;
 
+    if (pool->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
+        return NULL;
     if (block->entry.size == size || (!block->chunk->index && !index_make(block->chunk)))
         return NULL;
     rest = block_record_new(pool);
@@ -263,15 +273,26 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
     }
 }
 
+/* Little is left on the device, beside what was live lately. */
+static bool is_tight(const struct gs_pool *pool)
+{
+    bool in_haste = pool->spare_percent > GS_SPARE_PERCENT_MIN;
+
+    return pool->left + pool->ready < (in_haste ? pool->live_peak / TIGHT_PART_IN_HASTE
+                                                : pool->live_peak * TIGHT_TIMES);
+}
+
 size_t gs_pool_strandable(const struct gs_pool *pool)
 {
     size_t left = (pool->left + pool->ready) / STRANDED_LEFT;
-    size_t most = pool->live_peak / 100 * STRANDED_PERCENT;
+    size_t most = pool->live_peak / 100 *
+                  (STRANDED_PERCENT +
+                   STRANDED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN));
 
     if (most < STRANDED_MIN)
         most = STRANDED_MIN;
     if (most > left)
-        most = left;
+        most = is_tight(pool) ? 0 : left;
     return most > pool->stranded ? most - pool->stranded : 0;
 }
 
@@ -282,9 +303,12 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     struct gs_bin_entry *whole;
     size_t slack;
 
+    if (part && is_tight(pool) &&
+        ((struct gs_block *)part)->chunk->span.size > need + GS_PAGE_SIZE - 1)
+        part = NULL;
     if (part && part->size - need <= PART_SLACK)
         return part;
-    slack = part ? 0 : gs_pool_strandable(pool);
+    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
     whole = gs_bins_find(&pool->bins[GS_BIN_LARGE_WHOLE], need, need + slack);
@@ -339,8 +363,13 @@ struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
     size_t need = gs_pool_round(pool, size, &small), unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
 
-    if (small && unit < GS_QUICK_CLASSES && pool->quick[unit])
-        return take_quick(pool, unit, size);
+    if (small && unit < GS_QUICK_CLASSES) {
+        if (__builtin_expect(!pool->quick[unit] && pool->oldest, 0) &&
+            pool->polls++ % POLLED_ONCE_IN == 0)
+            gs_pool_poll(pool);
+        if (pool->quick[unit])
+            return take_quick(pool, unit, size);
+    }
     entry = small ? find_small(pool, need) : find_large(pool, need);
     return entry ? take_entry(pool, entry, need, size) : NULL;
 }

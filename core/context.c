@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/reclaim.h"
+#include "core/stats.h"
+
 /* What this thread looked up last. Generations never repeat in a process, so one core's are not
  * another's (tests make several). */
 static _Thread_local struct {
@@ -17,7 +20,7 @@ static _Thread_local struct {
 
 /* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
  * has met others there too often. */
-#define MEETINGS_MAX 64
+#define MEETINGS_MAX 16
 #define MOVES_MAX 4
 static _Thread_local struct {
     unsigned pool, meetings, moves;
@@ -32,7 +35,7 @@ void gs_context_handles_changed(struct gs_core *core)
 }
 
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context)
+                  const struct gs_device *device, CUcontext context, bool first)
 {
     /* The lock of a recycled record stays: a late reader may be waiting for it. */
     memset((char *)pool + sizeof pool->lock, 0, sizeof *pool - sizeof pool->lock);
@@ -44,7 +47,13 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epoch_limit = shared->epoch_bytes < (4 << 20) ? shared->epoch_bytes : 4 << 20;
+    pool->epoch_min = (size_t)(first ? 4 : 32) << 20;
+    pool->epoch_blocks = first ? 128 : 512;
+    pool->grown_first = first ? 0 : (size_t)32 << 20;
+    pool->epoch_limit =
+        shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
+    pool->spare_percent = GS_SPARE_PERCENT_MIN;
+    pool->made_ns = pool->seen_ns = gs_now_ns();
 }
 
 /* A record with its lock, zero otherwise. */
@@ -109,7 +118,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     }
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
         if (context->pools[i])
-            gs_pool_init(context->pools[i], &core->shared, device, handle);
+            gs_pool_init(context->pools[i], &core->shared, device, handle, i == 0);
     context->handle = handle;
     context->detached = false;
     context->next = core->contexts;
@@ -216,7 +225,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
     static unsigned last;
-    unsigned next = 1 + __atomic_fetch_add(&last, 1, __ATOMIC_RELAXED) % (GS_CONTEXT_POOLS - 1);
+    unsigned next = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED) % GS_CONTEXT_POOLS;
 
     place.meetings = 0;
     place.moves++;
@@ -225,7 +234,7 @@ static void move_on(struct gs_core *core, struct gs_context *context)
         struct gs_pool *pool = pool_new();
 
         if (pool) {
-            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle);
+            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle, false);
             pool->dead = context->pools[0]->dead;
             pool->leaving = context->pools[0]->leaving;
         }
@@ -343,8 +352,11 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         link = &(*link)->next;
     *link = context->next;
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-        if (context->pools[i])
+        if (context->pools[i]) {
+            gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
+                          &context->pools[i]->counts);
             gs_pool_fini(context->pools[i]);
+        }
     context->next = core->spare_contexts;
     core->spare_contexts = context;
     __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
@@ -481,6 +493,10 @@ size_t gs_core_cached(struct gs_core *core)
             if (!pool || pool->device != current->pools[0]->device)
                 continue;
             gs_latch_take(&pool->lock);
+            /* What was freed and another process holds is not free: such blocks show in limbo. */
+            if (!context->detached)
+                gs_pool_collect(pool);
+            gs_pool_collect_limbo(pool, false);
             cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
             gs_latch_release(&pool->lock);
         }

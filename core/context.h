@@ -45,10 +45,12 @@ struct gs_core {
     struct gs_core_options options;
     struct gs_fences fences;
     struct gs_share *share;
+    struct gs_regcache *regcache;
     struct gs_pool_shared shared;
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
+    struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */

@@ -6,11 +6,13 @@
 
 #include "core/context.h"
 #include "core/reclaim.h"
+#include "core/stats.h"
 
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
-/* A lease or a grace has ended: its blocks may leave limbo. Runs on the share thread. */
-static void lease_ended(void *arg)
+/* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
+ * share thread, or on the one that ended the use. */
+static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
 
@@ -29,11 +31,22 @@ static void lease_ended(void *arg)
     gs_context_bury_dead(core);
 }
 
+/* What of it is registered and in use has its device's own rules: another process may go on
+ * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void import_going(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    gs_regcache_settle(core->regcache, base, size);
+}
+
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = lease_ended, .arg = core};
+    struct gs_share_events events = {
+        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
+    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
     gs_status status;
 
     if (!core)
@@ -47,7 +60,12 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
+    if (status == GS_OK)
+        status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
+                                    &core->regcache);
     if (status != GS_OK) {
+        if (core->share)
+            gs_share_destroy(core->share);
         free(core);
         return status;
     }
@@ -58,6 +76,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .fences = &core->fences,
         .share = core->share,
         .async = core->async,
+        .regcache = core->regcache,
+        .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -99,6 +119,7 @@ void gs_core_destroy(struct gs_core *core)
                              gs_core_context_detach(core, context->handle));
     }
     gs_share_destroy(core->share);
+    gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
@@ -115,6 +136,7 @@ void gs_core_destroy(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
+    gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
 
@@ -158,16 +180,21 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     struct gs_chunk *excess = NULL;
     gs_status status;
 
+    *ret_block = NULL;
     GS_COUNT(pool->counts.misses);
-    *ret_block = take_collected(pool, size, stream_key);
+    if (pool->reserved >= pool->grown_first)
+        *ret_block = take_collected(pool, size, stream_key);
     if (!*ret_block && gs_pool_behind(pool))
         *ret_block = take_waiting(pool, size);
-    if (!*ret_block)
+    if (!*ret_block) {
+        gs_pool_weigh(pool);
         excess = gs_pool_detach_excess(pool, size);
+    }
     gs_latch_release(&pool->lock);
     if (*ret_block)
         return GS_OK;
-    gs_chunks_release(&core->shared, excess);
+    if (excess)
+        gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
     status = gs_pool_grow(core, pool, size, ret_block);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
@@ -464,6 +491,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .block_id = block->id,
         .offset = block->base - chunk->span.base,
         .size = block->size,
+        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->pool->shared->whole_chunks,
     };
 
     memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);

@@ -18,17 +18,20 @@
 #include "core/driver.h"
 #include "core/log.h"
 #include "core/map.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 #include "core/status.h"
 
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
+    bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
     size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
     uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
     struct gs_share_options share;
+    struct gs_regcache_options registrations;
     struct gs_log log;
 };
 

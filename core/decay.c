@@ -48,6 +48,7 @@ static void forget_peak(struct gs_pool *pool)
     if (pool->live_peak < pool->live_high)
         pool->live_peak = pool->live_high;
     pool->live_high = pool->live;
+    pool->behind_high -= pool->behind_high / PEAK_SHARE;
 }
 
 /* Returns whether the pool has done anything since the last look, or may have more to give. */
@@ -77,6 +78,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
     }
     forget_peak(pool);
+    gs_pool_weigh(pool);
     used |= pool->ready != pool->ready_low;
     pool->ready_low = pool->ready;
     gs_latch_release(&pool->lock);

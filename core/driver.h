@@ -53,6 +53,7 @@
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
     OP(event_query, cuEventQuery, 1)                                                               \
+    OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
@@ -65,6 +66,7 @@
     OP(mem_unmap, cuMemUnmap, 0)                                                                   \
     OP(mem_set_access, cuMemSetAccess, 0)                                                          \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
+    OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
     OP(mem_import, cuMemImportFromShareableHandle, 0)
 

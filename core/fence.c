@@ -1,11 +1,13 @@
 /* Fences (core/fence.h): context events, and the count of open captures that forbids them. */
 #include "core/fence.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define WAIT_FIRST_NS 5000   /* between the first two looks; then doubled up to */
+#define YIELDS 100           /* looks without a pause: most waits are short */
+#define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
 #define WAIT_LONGEST_NS 200000
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
@@ -228,12 +230,17 @@ gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
                         uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    unsigned yields = 0;
     gs_status status;
 
     if (!fence->event)
         return GS_OK;
     while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY &&
            !is_over(deadline_ns)) {
+        if (yields++ < YIELDS) {
+            sched_yield();
+            continue;
+        }
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

@@ -59,6 +59,14 @@ void gs_lock_take(struct gs_lock *lock)
     pthread_mutex_lock(&lock->mutex);
 }
 
+int gs_lock_try(struct gs_lock *lock)
+{
+    if (pthread_mutex_trylock(&lock->mutex) != 0)
+        return 0;
+    gs_rank_taken(lock->rank);
+    return 1;
+}
+
 void gs_lock_release(struct gs_lock *lock)
 {
     pthread_mutex_unlock(&lock->mutex);

@@ -14,6 +14,7 @@ enum gs_rank {
     GS_RANK_PEERS = 35,    /* core/reach.c: who has access to whose memory */
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
+    GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
     GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
 };
@@ -37,6 +38,8 @@ void gs_rank_released(enum gs_rank rank);
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
 void gs_lock_destroy(struct gs_lock *lock);
 void gs_lock_take(struct gs_lock *lock);
+/* Returns whether it was free; 0 or 1. */
+int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
 
 #endif

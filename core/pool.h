@@ -30,6 +30,7 @@
 #include "core/fence.h"
 #include "core/latch.h"
 #include "core/map.h"
+#include "core/regcache/regcache.h"
 #include "core/share/share.h"
 
 #define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
@@ -108,9 +109,12 @@ struct gs_pool_counts {
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
 };
-#define GS_COUNT(field) __atomic_store_n(&(field), (field) + 1, __ATOMIC_RELAXED)
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field) GS_ADD(field, 1)
 
 /* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
 struct gs_async_count {
@@ -125,13 +129,20 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_map *map;
     struct gs_fences *fences;
     struct gs_share *share;
+    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
 };
+
+/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
+ * while making chunks takes a share of the time that would be felt. */
+#define GS_SPARE_PERCENT_MIN 4
+#define GS_SPARE_PERCENT_MAX 16
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
@@ -155,11 +166,19 @@ struct gs_pool {
                                      and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
+    size_t behind_high;           /* most that retired lately when an allocation missed */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
+    uint64_t made_ns;             /* when the pool began */
+    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
-    size_t epoch_limit;                    /* bytes at which it closes */
+    size_t epoch_limit;                    /* bytes at which it closes, */
+    size_t epoch_min;                      /* never fewer than these unless the option says so, */
+    unsigned epoch_blocks;                 /* and blocks */
+    size_t grown_first;                    /* bytes it has before it looks for what came back */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
@@ -175,9 +194,11 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
+ * the context's first pool. Another one is there because threads met: it records fewer events,
+ * since those are where threads meet next, and holds more memory for it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context);
+                  const struct gs_device *device, CUcontext context, bool first);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 
@@ -190,7 +211,7 @@ size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
 struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
 struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
-/* A live block from what is ready, or NULL. Driver calls: none. */
+/* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
 /* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
@@ -241,6 +262,10 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_pool_collect(struct gs_pool *pool);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll(struct gs_pool *pool);
+/* Bytes that retire. */
+size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 /* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one,

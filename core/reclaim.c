@@ -11,11 +11,21 @@
 #include "core/context.h"
 
 #define GROWN_PER_LOOK 8 /* chunks, for one look at what the device has left */
+#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define SPARE_PERCENT 4 /* ready beside what was live lately, when a pool grows */
+#define START_NS UINT64_C(1000000000)
+#define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
+#define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
+#define FELT_PART 100                 /* of the time */
+#define UNFELT_PART 1000
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
+
+static const struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
+{
+    return ((const struct gs_block *)entry)->chunk;
+}
 
 static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
                                struct gs_bin_entry *entry, struct gs_chunk *onto)
@@ -46,6 +56,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
 static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
 {
     static const enum gs_bin_kind kinds[] = {GS_BIN_LARGE_WHOLE, GS_BIN_SMALL_WHOLE};
+    struct gs_bin_entry *staying[2] = {NULL, NULL};
     struct gs_chunk *detached = NULL;
 
     for (int i = 0; i < 2; i++)
@@ -58,7 +69,21 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
             if (!entry)
                 break;
             bytes -= entry->size < bytes ? entry->size : bytes;
-            detached = detach(pool, kinds[i], entry, detached);
+            if (gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
+                detached = detach(pool, kinds[i], entry, detached);
+                continue;
+            }
+            /* Something is registered there and in use: it stays. */
+            gs_bins_remove(bins, entry);
+            entry->next = staying[i];
+            staying[i] = entry;
+        }
+    for (int i = 0; i < 2; i++)
+        while (staying[i]) {
+            struct gs_bin_entry *next = staying[i]->next;
+
+            gs_bins_insert(&pool->bins[kinds[i]], staying[i]);
+            staying[i] = next;
         }
     return detached;
 }
@@ -71,12 +96,37 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
     return detach_bytes(pool, pool->ready - keep);
 }
 
+/* At a program's start chunks are made whatever is kept, so the first second counts for nothing. */
+void gs_pool_weigh(struct gs_pool *pool)
+{
+    uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
+    uint64_t mapping = pool->counts.map_ns - pool->seen_map_ns;
+
+    if (passed < WEIGHED_NS)
+        return;
+    if (now - pool->made_ns > START_NS && mapping > passed / FELT_PART) {
+        if (pool->spare_percent < GS_SPARE_PERCENT_MAX)
+            pool->spare_percent += 4;
+    } else if (mapping < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
+               passed > UNFELT_NS) {
+        pool->spare_percent--;
+    }
+    pool->seen_ns = now;
+    pool->seen_map_ns = pool->counts.map_ns;
+}
+
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
 {
     size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t most = peak + peak / 100 * SPARE_PERCENT;
-    size_t held = pool->live + pool->ready + size;
+    size_t most = peak + peak / 100 * pool->spare_percent;
+    size_t behind = gs_pool_behind_bytes(pool);
+    size_t held = pool->live + pool->ready + behind + pool->ordered + size;
 
+    /* What retires now is ready soon, and so much will retire again; but an epoch or two are no
+     * sign of a GPU that is behind. */
+    if (behind > pool->behind_high + 2 * pool->epoch_limit)
+        pool->behind_high = behind - 2 * pool->epoch_limit;
+    most += pool->behind_high + pool->ordered;
     if (most < HELD_MIN)
         most = HELD_MIN;
     return held > most ? detach_bytes(pool, held - most) : NULL;
@@ -89,8 +139,13 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        gs_device_unmap(shared->driver, chunks->handle, chunks->span.base, chunks->span.size);
-        bytes += chunks->span.size;
+        /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
+        if (gs_regcache_settle(shared->regcache, chunks->span.base, chunks->span.size)) {
+            gs_share_chunk_gone(shared->share, chunks->id);
+            gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
+                            chunks->span.size);
+            bytes += chunks->span.size;
+        }
         gs_chunk_record_free(chunks);
         chunks = next;
     }
@@ -135,6 +190,16 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
     return bytes;
 }
 
+void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
+{
+    uint64_t began = gs_now_ns();
+
+    gs_chunks_release(&core->shared, chunks);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
+    gs_latch_release(&pool->lock);
+}
+
 /* Now and then; what the pools of other contexts and processes do shows here. */
 static void look_at_device(struct gs_core *core, struct gs_pool *pool)
 {
@@ -160,9 +225,12 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUdeviceptr address;
     bool small;
     size_t chunk_size = gs_pool_round(pool, size, &small), reserved;
+    uint64_t began = gs_now_ns();
     gs_status status;
 
     chunk_size = (chunk_size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+    if (small && pool->grown_first)
+        chunk_size = GROWN_FIRST;
     look_at_device(core, pool);
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (status != GS_OK)
@@ -172,6 +240,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     if (status == GS_OK)
         *ret_block = gs_pool_take(pool, size);
     reserved = pool->reserved;
+    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
     if (status == GS_OK)
         gs_reach_admit(core, address);

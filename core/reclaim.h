@@ -5,10 +5,17 @@
 #include "core/core.h"
 #include "core/pool.h"
 
+/* Weighs the time that making chunks took lately against the memory that would save it, now and
+ * then. The pool's lock is held. */
+void gs_pool_weigh(struct gs_pool *pool);
+
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. */
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block);
+
+/* Gives detached chunks to the driver, and counts what that takes as the pool's. */
+void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. */

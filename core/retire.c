@@ -11,9 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define EPOCH_BLOCKS 128 /* an epoch closes at this many blocks, whatever their size */
-#define EPOCH_SHARE 32   /* or at this part of what was live lately, and not */
-#define EPOCH_BYTES_MIN ((size_t)4 << 20) /* before this, nor beyond the option */
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 #define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
 
 uint64_t gs_now_ns(void)
@@ -69,16 +67,26 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* No GPU work can touch the block any more; a peer may. */
+/* Whether no registration in use, no lease and no grace covers a block. */
+static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+{
+    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
+        return false;
+    if (block->offer &&
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        return false;
+    block->offer = NULL;
+    return true;
+}
+
+/* No GPU work can touch the block any more; a peer or a network card may. */
 static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 {
-    if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, false)) {
+    if (!let_go(pool, block, now, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    block->offer = NULL;
     gs_pool_give_quick(pool, block);
 }
 
@@ -98,8 +106,8 @@ static size_t epoch_limit(const struct gs_pool *pool)
 {
     size_t limit = pool->live_peak / EPOCH_SHARE;
 
-    if (limit < EPOCH_BYTES_MIN)
-        limit = EPOCH_BYTES_MIN;
+    if (limit < pool->epoch_min)
+        limit = pool->epoch_min;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
@@ -180,9 +188,11 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
     gs_block_list_push(&pool->retiring, block);
-    if (__builtin_expect(pool->retiring.count >= EPOCH_BLOCKS ||
+    if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
                              pool->retiring.bytes >= pool->epoch_limit, 0)) {
-        gs_pool_collect(pool);
+        /* What was recorded just now is looked at when it is needed. */
+        gs_pool_poll(pool);
+        close_epoch(pool);
         pool->shared->activity(pool->shared->activity_arg);
     }
 }
@@ -193,12 +203,22 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
     gs_block_list_push(&pool->retiring, block);
 }
 
+bool gs_pool_poll(struct gs_pool *pool)
+{
+    bool any = false;
+
+    while (pool->oldest && !pool->leaving &&
+           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+        epoch_passed(pool, pop_oldest(pool));
+        any = true;
+    }
+    return any;
+}
+
 void gs_pool_collect(struct gs_pool *pool)
 {
     close_epoch(pool);
-    while (pool->oldest && !pool->leaving && gs_fence_query(pool->shared->fences, &pool->events,
-                                          &pool->oldest->fence) == GS_OK)
-        epoch_passed(pool, pop_oldest(pool));
+    gs_pool_poll(pool);
 }
 
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
@@ -208,10 +228,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        if (!let_go(pool, block, now, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        block->offer = NULL;
         gs_pool_give(pool, block);
     }
 }
@@ -228,6 +247,7 @@ static void push_oldest(struct gs_pool *pool, struct gs_epoch *epoch)
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
 {
     struct gs_epoch *epoch;
+    uint64_t began;
 
     close_epoch(pool);
     if (!pool->oldest || pool->leaving)
@@ -235,8 +255,10 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     epoch = pop_oldest(pool); /* ours alone while the lock is let go */
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
+    began = gs_now_ns();
     gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
     gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
     if (pool->dead) { /* its events went with the context */
         epoch->fence.event = NULL;
         epoch_passed(pool, epoch);
@@ -252,9 +274,14 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     return false;
 }
 
+size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+}
+
 bool gs_pool_behind(const struct gs_pool *pool)
 {
-    size_t behind = pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+    size_t behind = gs_pool_behind_bytes(pool);
     size_t most = pool->live / 100 * pool->shared->retiring_percent;
 
     return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&

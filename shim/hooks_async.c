@@ -3,6 +3,7 @@
  * stream that captures is the driver's: it becomes a node of the graph.
  */
 #include "hook.h"
+#include "core/pin.h"
 #include "result.h"
 #include "start.h"
 
@@ -81,6 +82,8 @@ static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
     if (captures(stream))
         return false;
     status = gs_core_free_async(gs_core, dptr, stream);
+    if (status == GS_NOT_OURS)
+        gs_core_foreign_going(gs_core, dptr, 0);
     *ret_result = gs_result(status);
     return status != GS_NOT_OURS;
 }

@@ -5,6 +5,7 @@
  * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
 #include "hook.h"
+#include "core/pin.h"
 #include "result.h"
 #include "start.h"
 
@@ -53,7 +54,10 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
     status = gs_core_free(gs_core, dptr);
-    return status == GS_NOT_OURS ? gs_real.cuMemFree_v2(dptr) : gs_result(status);
+    if (status != GS_NOT_OURS)
+        return gs_result(status);
+    gs_core_foreign_going(gs_core, dptr, 0);
+    return gs_real.cuMemFree_v2(dptr);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)

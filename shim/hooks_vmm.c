@@ -4,6 +4,7 @@
  * on.
  */
 #include "hook.h"
+#include "pinning.h"
 #include "start.h"
 
 #include "core/reach.h"
@@ -64,6 +65,17 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
     return result;
 }
 
+/* What a dma-buf stands for is noted, for when it is registered with a device. */
+static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
+                             CUmemRangeHandleType type, unsigned long long flags)
+{
+    CUresult result = gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
+
+    if (result == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
+        gs_pin_dmabuf_note(*(const int *)handle, dptr, size);
+    return result;
+}
+
 /* A range of one block, rounded out to pages: a neighbour's memory is not given away with it. */
 GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                                        CUmemRangeHandleType handleType,
@@ -73,14 +85,16 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     struct gs_block_info info;
     CUdeviceptr last;
 
-    if (!touches_ours(dptr, size))
+    if (!gs_state_enter())
         return gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
     GS_KEEP_ERRNO;
+    if (!touches_ours(dptr, size))
+        return export_range(handle, dptr, size, handleType, flags);
     /* The block may begin after the page does. */
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&
             !__builtin_add_overflow(dptr, size - 1, &last) &&
             last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1)))
-            return gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
+            return export_range(handle, dptr, size, handleType, flags);
     return CUDA_ERROR_INVALID_VALUE;
 }

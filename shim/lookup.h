@@ -19,6 +19,10 @@ struct gs_lookup {
  * the real function does. */
 bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
 
+/* The same for the calls of libraries that register memory (pinning.h); `row` is not used. False:
+ * the real function is to answer. */
+bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer);
+
 /* Finds libcuda.so.1, loading it if that is allowed, and keeps it loaded for the life of the
  * process: the addresses stay good. row: GS_ENTRY_COUNT places, NULL where the driver lacks the
  * symbol. False if there is no libcuda; row is untouched then. */

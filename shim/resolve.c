@@ -75,6 +75,14 @@ static inline bool may_be_ours(const char *name)
     return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
+/* Of the libraries that register memory: ibv_, gdr_, and cuFile as above. */
+static inline bool may_be_pinning(const char *name)
+{
+    return name && ((name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_') ||
+                    (name[0] == 'g' && name[1] == 'd' && name[2] == 'r' && name[3] == '_') ||
+                    (name[0] == 'c' && name[1] == 'u' && name[2] == 'F' && name[3] == 'i'));
+}
+
 int gs_resolve_row(const char *name)
 {
     if (!may_be_ours(name))
@@ -124,6 +132,8 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
     int row = gs_resolve_row(name);
     struct gs_lookup lookup = {handle, name, version, caller, row};
     void *answer;
+    if (row < 0 && real && may_be_pinning(name) && gs_pin_answer(&lookup, &answer))
+        return (struct gs_resolution){answer, 1};
     if (row < 0 || !real || !gs_lookup_answer(&lookup, &answer))
         return pass_on(real);
     return (struct gs_resolution){answer, 1};
@@ -132,7 +142,7 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
 struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void *caller)
 {
     void *real = atomic_load_explicit(&next_dlsym, memory_order_relaxed);
-    if (__builtin_expect(real && !may_be_ours(name), 1))
+    if (__builtin_expect(real && !may_be_ours(name) && !may_be_pinning(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlsym(), handle, name, NULL, caller);
 }
@@ -141,7 +151,7 @@ struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const cha
                                        const void *caller)
 {
     void *real = atomic_load_explicit(&next_dlvsym, memory_order_relaxed);
-    if (__builtin_expect(real && !may_be_ours(name), 1))
+    if (__builtin_expect(real && !may_be_ours(name) && !may_be_pinning(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlvsym(), handle, name, version, caller);
 }

@@ -91,6 +91,7 @@ missing_for_tests()
     have valgrind || say valgrind
     have strace || say strace
     have clang || say clang
+    have_header infiniband/verbs.h || say libibverbs-dev
     have aarch64-linux-gnu-gcc || say gcc-aarch64-linux-gnu
     { have aarch64-linux-gnu-gcc &&
         printf '#include <stdlib.h>\n' | aarch64-linux-gnu-gcc -E -x c - >/dev/null 2>&1; } ||

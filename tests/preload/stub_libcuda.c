@@ -61,6 +61,7 @@ REFUSED(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice dev))
 REFUSED(cuEventCreate, (CUevent * phEvent, unsigned int Flags))
 REFUSED(cuEventDestroy_v2, (CUevent hEvent))
 REFUSED(cuEventQuery, (CUevent hEvent))
+REFUSED(cuStreamSynchronize, (CUstream hStream))
 REFUSED(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx))
 
 EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)

@@ -8,7 +8,8 @@
  *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
  *   token ADDRESS            of what it opened: "ok TOKEN"
  *   withdraw                 the last offer, without grace: "ok" or "held"
- *   fds                      "ok COUNT"         census    what lives in its driver: "ok COUNT"
+ *   fds                      "ok COUNT"         holds     of others on its offers: "ok COUNT"
+ *   census    what lives in its driver: "ok COUNT"
  *   fork                     a child that sleeps: "ok PID"
  *   nofile N                 its limit of descriptors
  *   exec                     becomes a program that sleeps, after "ok"

@@ -1,0 +1,122 @@
+/* Between the files of the registration cache (regcache.h). */
+#ifndef GS_CORE_REGCACHE_INTERNAL_H
+#define GS_CORE_REGCACHE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "core/lock.h"
+#include "core/regcache/regcache.h"
+
+#define GS_REG_LINKS 5       /* pages of its class that an entry touches at most */
+#define GS_REG_CLASSES 17    /* pages of 64 KiB, 256 KiB, 1 MiB, … */
+#define GS_REG_STEPS_MAX 256 /* links a look-up without the lock follows before it takes it */
+
+/* Values of gs_reg.uses. Below PENDING: how many users; 0: idle. */
+#define GS_REG_PENDING UINT32_C(0x40000000) /* begun, not pinned yet: in use, and not to be found */
+#define GS_REG_DOOMED UINT32_C(0x80000000)  /* idle, and to be unpinned by whoever comes first */
+#define GS_REG_LEAVING UINT32_C(0xa0000000) /* a thread is unpinning it */
+#define GS_REG_FREE UINT32_C(0xc0000000)    /* not a registration: spare */
+
+/* Values of gs_reg.flags, or'ed. */
+#define GS_REG_AWAITED 1u /* its release is to be announced */
+#define GS_REG_DROP 2u    /* it is not to be kept after its release */
+
+/*
+ * Atomic: what look-ups read without the lock (key, range, id, next, uses, flags, view, handle).
+ * All of these but uses, flags, hits, stamp and view change under the lock only, while the entry
+ * is not to be found (pending, or free).
+ */
+struct gs_reg {
+    uint32_t uses, flags;
+    uint64_t base, end; /* [base, end) is pinned */
+    uint64_t id;
+    struct gs_reg_key key;
+    uint64_t view_base, view_end; /* the part that its one user uses; all of it if users share */
+    uint64_t next[GS_REG_LINKS];  /* in the chains of its pages: entry | link number */
+    uint64_t stamp, hits;
+    void *handle;
+    uint64_t note[2];
+    /* Under the lock. */
+    struct gs_reg *next_handle;
+    struct gs_reg *prev_used, *next_used; /* all entries, least recently placed first */
+    uint64_t placed;                      /* the stamp when it got its place in that list */
+    bool keep, exact;
+    uint8_t class, links;
+} __attribute__((aligned(64)));
+
+struct gs_regcache {
+    struct gs_lock lock; /* rank REGISTRATIONS; protects what is below but what is said atomic */
+    pthread_cond_t left; /* an entry that was leaving is gone */
+    struct gs_log log;
+    struct gs_regcache_events events;
+    uint64_t limit_count, limit_bytes; /* atomic */
+    uint64_t entries, bytes;           /* atomic; of all that are not free */
+    uint64_t departed, departed_bytes; /* of these, what some thread is unpinning */
+    uint64_t classes;                  /* atomic: bit c: some entry is of class c */
+    uint64_t class_entries[GS_REG_CLASSES];
+    uint64_t tick;  /* atomic: rises with each change, tells old stamps from new */
+    uint64_t *page; /* atomic, set once: buckets of the page index */
+    struct gs_reg **by_handle;
+    unsigned bits; /* log2 of the buckets of either */
+    struct gs_reg *first_used, *last_used;
+    struct gs_reg *spare;
+    struct gs_reg *slabs; /* linked by next_handle */
+    uint64_t slab_count;
+    uint64_t hits; /* of entries that are gone */
+    struct gs_regcache_stats stats;
+};
+
+#define GS_LOAD(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+#define GS_STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELAXED)
+
+/* ---- Index (index.c). With the lock held unless said otherwise --------------------------- */
+
+void gs_reg_slabs_free(struct gs_regcache *cache);
+uint64_t gs_reg_slab_bytes(const struct gs_regcache *cache);
+/* A spare entry with fresh fields, in no list; NULL without host memory. */
+struct gs_reg *gs_reg_new(struct gs_regcache *cache);
+/* Enters an entry whose key and range are set, and which is not to be found yet. */
+void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg);
+/* Takes it out of all lists but that of handles. */
+void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_recycle(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_handle_enter(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_handle_leave(struct gs_regcache *cache, struct gs_reg *reg);
+/* Lock-free. An idle one only with `idle`, and then with the lock held. */
+struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
+                                const void *handle, bool idle);
+
+/* Calls `visit` once for each entry that overlaps [base, end) until it returns false, which is
+ * then returned. The entry may not leave meanwhile. */
+bool gs_reg_overlaps(struct gs_regcache *cache, uint64_t base, uint64_t end,
+                     bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
+
+/* Claims an entry for the request: its user's. Lock-free; NULL: there is none, or, without the
+ * lock, others changed the index meanwhile. */
+struct gs_reg *gs_reg_claim(struct gs_regcache *cache, const struct gs_reg_request *request);
+
+/* To the end of the list of all entries. */
+void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg);
+
+/* ---- Ends (ends.c) ------------------------------------------------------------------------ */
+
+/* Entries that a thread has set leaving, linked by next_handle; they are in no list of handles. */
+struct gs_reg_leavers {
+    struct gs_reg *first;
+};
+
+/* Takes an idle or doomed entry for unpinning. False: it is in use or another thread's. */
+bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, struct gs_reg *reg);
+/* Unpins them. Lock not held. False: one could not be and stays, in use for ever. */
+bool gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers);
+/* Unpins one that has departed and is in no list of leavers. 0, and it is gone; or the backend's
+ * error, and it is leaving still. Lock not held by the caller before, and held after. */
+int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg);
+/* Unpins idle entries, the least recently used first, until at least `bytes` are unpinned (all of
+ * them: UINT64_MAX) or no limit is exceeded (0). Lock not held. Returns how many. */
+unsigned gs_reg_evict(struct gs_regcache *cache, uint64_t bytes);
+/* Whether this thread is in an unpin function. */
+bool gs_reg_unpinning(void);
+uint64_t gs_reg_now_ns(void);
+
+#endif

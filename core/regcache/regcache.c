@@ -1,0 +1,473 @@
+/* Making, using and releasing registrations (regcache.h). How they end is in ends.c. */
+#include "core/regcache/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+gs_status gs_regcache_create(const struct gs_regcache_options *options,
+                             const struct gs_regcache_events *events, const struct gs_log *log,
+                             struct gs_regcache **ret_cache)
+{
+    struct gs_regcache *cache = calloc(1, sizeof *cache);
+
+    if (!cache)
+        return GS_NO_HOST_MEMORY;
+    gs_lock_init(&cache->lock, GS_RANK_REGISTRATIONS);
+    pthread_cond_init(&cache->left, NULL);
+    cache->limit_count = options->count;
+    cache->limit_bytes = options->bytes;
+    cache->log = *log;
+    if (events)
+        cache->events = *events;
+    *ret_cache = cache;
+    return GS_OK;
+}
+
+static bool every(const struct gs_regcache_info *info, void *arg)
+{
+    return true;
+}
+
+void gs_regcache_destroy(struct gs_regcache *cache)
+{
+    if (!cache)
+        return;
+    gs_regcache_flush(cache, every, NULL);
+    pthread_cond_destroy(&cache->left);
+    gs_lock_destroy(&cache->lock);
+    gs_reg_slabs_free(cache);
+    free(cache->page);
+    free(cache->by_handle);
+    free(cache);
+}
+
+void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
+{
+    if (bytes < GS_LOAD(cache->limit_bytes))
+        GS_STORE(cache->limit_bytes, bytes);
+}
+
+bool gs_regcache_empty(const struct gs_regcache *cache)
+{
+    return __atomic_load_n(&cache->entries, __ATOMIC_ACQUIRE) == 0;
+}
+
+/* ---- Making ------------------------------------------------------------------------------------ */
+
+/* What of the entry its user has. With users that share it, all of it. */
+static void set_view(struct gs_reg *reg, const struct gs_reg_request *request)
+{
+    bool lends = request->key.backend->lends;
+
+    GS_STORE(reg->view_base, lends ? request->base : reg->base);
+    GS_STORE(reg->view_end, lends ? request->base + request->size : reg->end);
+}
+
+struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_request *request)
+{
+    struct gs_reg *reg = gs_reg_claim(cache, request);
+    uint64_t tick;
+
+    if (!reg)
+        return NULL;
+    if (request->key.backend->lends)
+        set_view(reg, request);
+    tick = GS_LOAD(cache->tick) + 1; /* later than what was entered last */
+    if (GS_LOAD(reg->stamp) != tick)
+        GS_STORE(reg->stamp, tick);
+    GS_STORE(reg->hits, GS_LOAD(reg->hits) + 1); /* may miss one when users share */
+    return reg;
+}
+
+struct growth {
+    const struct gs_reg_request *request;
+    uint64_t base, end, wanted;
+};
+
+static bool may_merge(const struct gs_reg *reg, const struct gs_reg_request *request)
+{
+    return reg->keep && !reg->exact && reg->id == request->id &&
+           memcmp(&reg->key, &request->key, sizeof reg->key) == 0;
+}
+
+/* An idle registration that overlaps is pinned again as part of the new one, unless that makes it
+ * more than twice as large: slices registered one after the other would be pinned over and over. */
+static bool grow(struct gs_reg *reg, void *arg)
+{
+    struct growth *growth = arg;
+    uint64_t base = reg->base < growth->base ? reg->base : growth->base;
+    uint64_t end = reg->end > growth->end ? reg->end : growth->end;
+
+    if (GS_LOAD(reg->uses) == 0 && may_merge(reg, growth->request) &&
+        end - base <= 2 * growth->wanted) {
+        growth->base = base;
+        growth->end = end;
+    }
+    return true;
+}
+
+gs_status gs_regcache_begin(struct gs_regcache *cache, const struct gs_reg_request *request,
+                            struct gs_reg **ret_reg, bool *ret_hit)
+{
+    struct growth growth = {request, request->cover, request->cover + request->cover_size,
+                            request->cover_size};
+    struct gs_reg *reg;
+
+    gs_lock_take(&cache->lock);
+    reg = gs_regcache_hit(cache, request);
+    *ret_hit = reg != NULL;
+    if (!reg && (reg = gs_reg_new(cache))) {
+        if (request->keep && !request->exact && cache->entries)
+            gs_reg_overlaps(cache, growth.base, growth.end, grow, &growth);
+        GS_STORE(reg->key.backend, request->key.backend);
+        GS_STORE(reg->key.domain, request->key.domain);
+        GS_STORE(reg->key.access, request->key.access);
+        GS_STORE(reg->key.shift, request->key.shift);
+        GS_STORE(reg->base, growth.base);
+        GS_STORE(reg->end, growth.end);
+        GS_STORE(reg->id, request->id);
+        reg->keep = request->keep;
+        reg->exact = request->exact;
+        set_view(reg, request);
+        __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
+        gs_reg_enter(cache, reg);
+        cache->stats.misses++;
+    }
+    gs_lock_release(&cache->lock);
+    *ret_reg = reg;
+    return reg ? GS_OK : GS_NO_HOST_MEMORY;
+}
+
+static bool is_full(int error)
+{
+    return error == ENOMEM || error == ENOSPC;
+}
+
+/* Idle registrations within the new range are of no use any more. */
+struct absorption {
+    struct gs_regcache *cache;
+    struct gs_reg *by;
+    struct gs_reg_leavers *leavers;
+    bool any;
+};
+
+static bool absorb(struct gs_reg *reg, void *arg)
+{
+    struct absorption *absorption = arg;
+    const struct gs_reg *by = absorption->by;
+
+    if (reg != by && reg->base >= by->base && reg->end <= by->end && reg->keep && !reg->exact &&
+        reg->id == by->id && memcmp(&reg->key, &by->key, sizeof by->key) == 0 &&
+        (reg->base > by->base || reg->end < by->end) &&
+        gs_reg_depart(absorption->cache, absorption->leavers, reg))
+        absorption->cache->stats.merges++;
+    return true;
+}
+
+static bool clear_way(struct gs_reg *reg, void *arg)
+{
+    struct absorption *absorption = arg;
+
+    if (reg != absorption->by && reg->key.backend == absorption->by->key.backend &&
+        gs_reg_depart(absorption->cache, absorption->leavers, reg))
+        absorption->cache->stats.evictions++;
+    return true;
+}
+
+/* For a device that refuses overlapping registrations. */
+static void make_way(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    struct gs_reg_leavers leavers = {NULL};
+    struct absorption absorption = {cache, reg, &leavers, false};
+
+    gs_lock_take(&cache->lock);
+    gs_reg_overlaps(cache, reg->base, reg->end, clear_way, &absorption);
+    gs_lock_release(&cache->lock);
+    gs_reg_unpin(cache, &leavers);
+}
+
+static int pin(struct gs_regcache *cache, struct gs_reg *reg, void *arg, void **ret_handle)
+{
+    const struct gs_reg_backend *backend = reg->key.backend;
+    size_t size = reg->end - reg->base;
+    int error;
+
+    if (backend->refuses)
+        make_way(cache, reg);
+    error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
+    if (is_full(error) && gs_reg_evict(cache, size))
+        error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
+    /* Nothing kept may make a call fail that would have succeeded without a cache. */
+    if (is_full(error) && gs_reg_evict(cache, UINT64_MAX))
+        error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
+    return error;
+}
+
+int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *arg)
+{
+    struct gs_reg_leavers leavers = {NULL};
+    struct absorption absorption = {cache, reg, &leavers, false};
+    uint64_t begin = gs_reg_now_ns();
+    void *handle = NULL;
+    bool awaited, over;
+    int error = pin(cache, reg, arg, &handle);
+
+    gs_lock_take(&cache->lock);
+    if (error) {
+        awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
+        gs_reg_leave(cache, reg);
+        gs_reg_recycle(cache, reg);
+        cache->stats.failures++;
+        pthread_cond_broadcast(&cache->left);
+        gs_lock_release(&cache->lock);
+        if (awaited && cache->events.released)
+            cache->events.released(cache->events.arg);
+        return error;
+    }
+    cache->stats.pins++;
+    cache->stats.pin_ns += gs_reg_now_ns() - begin;
+    GS_STORE(reg->handle, handle);
+    gs_reg_handle_enter(cache, reg);
+    if (reg->keep && !reg->exact)
+        gs_reg_overlaps(cache, reg->base, reg->end, absorb, &absorption);
+    __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
+    over = cache->entries > GS_LOAD(cache->limit_count) ||
+           cache->bytes > GS_LOAD(cache->limit_bytes);
+    gs_lock_release(&cache->lock);
+    gs_reg_unpin(cache, &leavers);
+    if (over)
+        gs_reg_evict(cache, 0);
+    return 0;
+}
+
+/* ---- Using and releasing ------------------------------------------------------------------------- */
+
+/* The last use of one that is not kept. */
+static int end_unkept(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    struct gs_reg_leavers leavers = {NULL};
+    uint32_t one = 1;
+    int error;
+
+    gs_lock_take(&cache->lock);
+    if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_DOOMED, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED)) {
+        __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_RELEASE); /* shared: another's use goes on */
+        gs_lock_release(&cache->lock);
+        return 0;
+    }
+    gs_reg_depart(cache, &leavers, reg);
+    gs_lock_release(&cache->lock);
+    error = gs_reg_unpin_one(cache, reg);
+    if (error)
+        __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
+    gs_lock_release(&cache->lock);
+    return error;
+}
+
+int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    uint32_t flags = 0;
+    int error = 0;
+
+    if (!reg->keep || GS_LOAD(reg->flags) & GS_REG_DROP) {
+        flags = __atomic_fetch_and(&reg->flags, ~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+        error = end_unkept(cache, reg);
+        if (error)
+            __atomic_fetch_or(&reg->flags, flags & GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+    } else {
+        __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST);
+        /* From here on it may be another's; a flag of theirs taken here is only announced early. */
+        if (__builtin_expect(__atomic_load_n(&reg->flags, __ATOMIC_SEQ_CST) & GS_REG_AWAITED, 0))
+            flags = __atomic_fetch_and(&reg->flags, ~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+        if (__builtin_expect(GS_LOAD(cache->entries) > GS_LOAD(cache->limit_count) ||
+                                 GS_LOAD(cache->bytes) > GS_LOAD(cache->limit_bytes),
+                             0))
+            gs_reg_evict(cache, 0);
+    }
+    if (flags & GS_REG_AWAITED && !error && cache->events.released)
+        cache->events.released(cache->events.arg);
+    return error;
+}
+
+struct gs_reg *gs_regcache_find(struct gs_regcache *cache, const struct gs_reg_backend *backend,
+                                const void *handle)
+{
+    struct gs_reg *reg;
+
+    if (gs_regcache_empty(cache))
+        return NULL;
+    reg = gs_reg_by_handle(cache, backend, handle, false);
+    if (!reg) { /* or others changed the list meanwhile */
+        gs_lock_take(&cache->lock);
+        reg = gs_reg_by_handle(cache, backend, handle, false);
+        gs_lock_release(&cache->lock);
+    }
+    return reg;
+}
+
+bool gs_regcache_knows(struct gs_regcache *cache, const struct gs_reg_backend *backend,
+                       const void *handle)
+{
+    bool knows;
+
+    if (gs_regcache_empty(cache))
+        return false;
+    gs_lock_take(&cache->lock);
+    knows = gs_reg_by_handle(cache, backend, handle, true) != NULL;
+    gs_lock_release(&cache->lock);
+    return knows;
+}
+
+void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
+                        const struct gs_reg_request *request)
+{
+    gs_lock_take(&cache->lock);
+    /* Not to be found while it changes. */
+    __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
+    gs_reg_leave(cache, reg);
+    GS_STORE(reg->key.domain, request->key.domain);
+    GS_STORE(reg->key.access, request->key.access);
+    GS_STORE(reg->key.shift, request->key.shift);
+    GS_STORE(reg->base, request->base);
+    GS_STORE(reg->end, request->base + request->size);
+    GS_STORE(reg->id, request->id);
+    reg->keep = false;
+    reg->exact = true;
+    set_view(reg, request);
+    gs_reg_enter(cache, reg);
+    __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
+    gs_lock_release(&cache->lock);
+}
+
+/* Called with the lock held. Returns whether its end is awaited. */
+static bool forget(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    bool awaited;
+
+    __atomic_store_n(&reg->uses, GS_REG_LEAVING, __ATOMIC_RELEASE);
+    awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
+    gs_reg_handle_leave(cache, reg);
+    gs_reg_leave(cache, reg);
+    gs_reg_recycle(cache, reg);
+    pthread_cond_broadcast(&cache->left);
+    return awaited;
+}
+
+void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    bool awaited;
+
+    gs_lock_take(&cache->lock);
+    awaited = forget(cache, reg);
+    gs_lock_release(&cache->lock);
+    if (awaited && cache->events.released)
+        cache->events.released(cache->events.arg);
+}
+
+void gs_regcache_abandon(struct gs_regcache *cache,
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
+                         void *arg)
+{
+    bool awaited = false;
+    struct gs_reg *next;
+
+    gs_lock_take(&cache->lock);
+    for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
+        struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
+                                        .size = reg->end - reg->base, .keep = reg->keep};
+        uint32_t uses = GS_LOAD(reg->uses);
+
+        next = reg->next_used;
+        if (uses > 0 && uses < GS_REG_PENDING && matches(&info, arg))
+            awaited = forget(cache, reg) || awaited;
+    }
+    gs_lock_release(&cache->lock);
+    if (awaited && cache->events.released)
+        cache->events.released(cache->events.arg);
+}
+
+void gs_reg_drop(struct gs_reg *reg)
+{
+    __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_reg_view(const struct gs_reg *reg)
+{
+    return GS_LOAD(reg->view_base);
+}
+
+void *gs_reg_handle(const struct gs_reg *reg)
+{
+    return reg->handle;
+}
+
+const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg)
+{
+    return &reg->key;
+}
+
+uint64_t gs_reg_base(const struct gs_reg *reg)
+{
+    return reg->base;
+}
+
+size_t gs_reg_size(const struct gs_reg *reg)
+{
+    return reg->end - reg->base;
+}
+
+bool gs_reg_kept(const struct gs_reg *reg)
+{
+    return reg->keep;
+}
+
+uint64_t *gs_reg_note(struct gs_reg *reg)
+{
+    return reg->note;
+}
+
+/* ---- Asking -------------------------------------------------------------------------------------- */
+
+void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
+{
+    gs_lock_take(&cache->lock);
+    *ret_stats = cache->stats;
+    ret_stats->hits = cache->hits;
+    for (const struct gs_reg *reg = cache->first_used; reg; reg = reg->next_used) {
+        uint32_t uses = GS_LOAD(reg->uses);
+
+        ret_stats->hits += GS_LOAD(reg->hits);
+        ret_stats->in_use += uses > 0 && uses <= GS_REG_PENDING;
+    }
+    ret_stats->entries = cache->entries;
+    ret_stats->bytes = cache->bytes;
+    ret_stats->host_bytes = sizeof *cache + gs_reg_slab_bytes(cache);
+    if (cache->page)
+        ret_stats->host_bytes += ((uint64_t)16) << cache->bits;
+    gs_lock_release(&cache->lock);
+}
+
+size_t gs_regcache_list(struct gs_regcache *cache, struct gs_regcache_info *info, size_t room)
+{
+    size_t count = 0;
+
+    gs_lock_take(&cache->lock);
+    for (const struct gs_reg *reg = cache->first_used; reg; reg = reg->next_used, count++) {
+        uint32_t uses = GS_LOAD(reg->uses);
+
+        if (count < room)
+            info[count] = (struct gs_regcache_info){
+                .key = reg->key,
+                .base = reg->base,
+                .id = reg->id,
+                .size = reg->end - reg->base,
+                .hits = GS_LOAD(reg->hits),
+                .uses = uses == GS_REG_PENDING ? 1 : uses < GS_REG_PENDING ? uses : 0,
+                .keep = reg->keep,
+            };
+    }
+    gs_lock_release(&cache->lock);
+    return count;
+}

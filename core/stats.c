@@ -1,0 +1,87 @@
+/* Statistics (core/stats.h). */
+#include "core/stats.h"
+
+#include <inttypes.h>
+
+#include "core/context.h"
+
+#define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define MIB(bytes) ((bytes) >> 20)
+
+void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts)
+{
+    sum->hits += LOAD(counts->hits);
+    sum->misses += LOAD(counts->misses);
+    sum->grown += LOAD(counts->grown);
+    sum->trims += LOAD(counts->trims);
+    sum->events += LOAD(counts->events);
+    sum->waits += LOAD(counts->waits);
+    sum->late += LOAD(counts->late);
+    sum->wait_ns += LOAD(counts->wait_ns);
+    sum->map_ns += LOAD(counts->map_ns);
+    sum->reserved_peak += LOAD(counts->reserved_peak);
+    sum->live_peak += LOAD(counts->live_peak);
+}
+
+static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
+{
+    size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
+    size_t ordered = LOAD(pool->ordered), limbo = LOAD(pool->limbo.bytes);
+    size_t rest = live + ready + ordered + limbo;
+
+    stats->reserved += reserved;
+    stats->live += live;
+    stats->cached += ready;
+    stats->ordered += ordered;
+    stats->limbo += limbo;
+    stats->retiring += reserved > rest ? reserved - rest : 0;
+    gs_counts_add(&stats->counts, &pool->counts);
+}
+
+/* Called with the contexts' lock held. */
+static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
+{
+    *stats = (struct gs_stats){.counts = core->gone[device]};
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i] && context->pools[i]->device->ordinal == device)
+                add_pool(stats, context->pools[i]);
+}
+
+void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
+{
+    gs_lock_take(&core->lock);
+    read_device(core, device, ret_stats);
+    gs_lock_release(&core->lock);
+}
+
+static void log_device(struct gs_core *core, CUdevice device)
+{
+    const struct gs_pool_counts *counts;
+    struct gs_stats stats;
+
+    read_device(core, device, &stats);
+    counts = &stats.counts;
+    if (counts->hits + counts->misses == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
+                " that had to look further; %" PRIu64 " chunks made and %" PRIu64
+                " given back in %" PRIu64 " ms; %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64
+                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu reserved, "
+                "%zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
+                counts->map_ns / 1000000, counts->events, counts->waits,
+                counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
+                MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
+                MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
+}
+
+void gs_stats_log(struct gs_core *core)
+{
+    if (!gs_lock_try(&core->lock))
+        return;
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
+        log_device(core, device);
+    gs_lock_release(&core->lock);
+}

@@ -1,0 +1,31 @@
+/*
+ * What the pools of a device have done so far. Counted under the pools' own locks, which are held
+ * then anyway; read without any, so a reader sees each figure as it is at some moment.
+ */
+#ifndef GS_CORE_STATS_H
+#define GS_CORE_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/pool.h"
+
+struct gs_core;
+
+struct gs_stats {
+    size_t reserved, live, cached, ordered, limbo, retiring; /* bytes now; cached: ready for any */
+    struct gs_pool_counts counts; /* of all pools, those of contexts that are gone included; the
+                                     peaks are sums of the pools' own */
+};
+
+/* Adds what one pool counted. */
+void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
+
+/* Of one device. Takes the contexts' lock. */
+void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
+
+/* One line of log for each device that was used. Waits for nobody: says nothing where a thread
+ * holds the contexts' lock. */
+void gs_stats_log(struct gs_core *core);
+
+#endif

@@ -1,0 +1,140 @@
+/*
+ * The libraries with which a program registers GPU memory with other devices, and their calls that
+ * are hooked so that the registrations can be kept (core/pin.h) and end before their memory does.
+ *
+ * Each library is found when its first call or look-up comes, never loaded, and then kept loaded.
+ * What is hooked is the default version of each symbol; a look-up of another version
+ * (ibv_reg_mr@IBVERBS_1.0) gets what it would without us. A call passes on to the library, untouched,
+ * whenever the shim is not at work in this process.
+ *
+ * The prototypes are written out here with the few fields that are used: the library is built
+ * without the headers of any of them.
+ */
+#ifndef GPUSHIM_SHIM_PINNING_H
+#define GPUSHIM_SHIM_PINNING_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/pin.h"
+
+/* ---- libibverbs -------------------------------------------------------------------------------- */
+
+struct ibv_context;
+struct ibv_pd {
+    struct ibv_context *context;
+};
+struct ibv_mr {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    void *addr;
+    size_t length;
+};
+struct ibv_mr_init_attr {
+    size_t length;
+    int access;
+    uint64_t comp_mask; /* which of the following are given */
+    uint64_t iova;
+    void *addr;
+    int fd;
+    uint64_t fd_offset;
+    void *dmah;
+};
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                               int access);
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                unsigned int access);
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                 int fd, int access);
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+                 int access);
+int ibv_dereg_mr(struct ibv_mr *mr);
+int ibv_dealloc_pd(struct ibv_pd *pd);
+int ibv_close_device(struct ibv_context *context);
+
+/* ---- libgdrapi --------------------------------------------------------------------------------- */
+
+struct gdr;
+struct gs_gdr_handle { /* gdr_mh_t */
+    unsigned long h;
+};
+
+int gdr_pin_buffer(struct gdr *g, unsigned long addr, size_t size, uint64_t p2p_token,
+                   uint32_t va_space, struct gs_gdr_handle *handle);
+int gdr_pin_buffer_v2(struct gdr *g, unsigned long addr, size_t size, uint32_t flags,
+                      struct gs_gdr_handle *handle);
+int gdr_unpin_buffer(struct gdr *g, struct gs_gdr_handle handle);
+int gdr_map(struct gdr *g, struct gs_gdr_handle handle, void **va, size_t size);
+int gdr_unmap(struct gdr *g, struct gs_gdr_handle handle, void *va, size_t size);
+int gdr_close(struct gdr *g);
+
+/* ---- libcufile --------------------------------------------------------------------------------- */
+
+struct gs_cufile_error { /* CUfileError_t */
+    int err;
+    int cu_err;
+};
+
+struct gs_cufile_error cuFileBufRegister(const void *base, size_t length, int flags);
+struct gs_cufile_error cuFileBufDeregister(const void *base);
+struct gs_cufile_error cuFileDriverClose(void);
+struct gs_cufile_error cuFileDriverClose_v2(void);
+
+/* ---- The table --------------------------------------------------------------------------------- */
+
+/* PIN(library, symbol) */
+#define GS_PIN_ENTRIES(PIN)                                                                        \
+    PIN(VERBS, ibv_reg_mr)                                                                         \
+    PIN(VERBS, ibv_reg_mr_iova)                                                                    \
+    PIN(VERBS, ibv_reg_mr_iova2)                                                                   \
+    PIN(VERBS, ibv_reg_dmabuf_mr)                                                                  \
+    PIN(VERBS, ibv_reg_mr_ex)                                                                      \
+    PIN(VERBS, ibv_rereg_mr)                                                                       \
+    PIN(VERBS, ibv_dereg_mr)                                                                       \
+    PIN(VERBS, ibv_dealloc_pd)                                                                     \
+    PIN(VERBS, ibv_close_device)                                                                   \
+    PIN(GDR, gdr_pin_buffer)                                                                       \
+    PIN(GDR, gdr_pin_buffer_v2)                                                                    \
+    PIN(GDR, gdr_unpin_buffer)                                                                     \
+    PIN(GDR, gdr_map)                                                                              \
+    PIN(GDR, gdr_unmap)                                                                            \
+    PIN(GDR, gdr_close)                                                                            \
+    PIN(CUFILE, cuFileBufRegister)                                                                 \
+    PIN(CUFILE, cuFileBufDeregister)                                                               \
+    PIN(CUFILE, cuFileDriverClose)                                                                 \
+    PIN(CUFILE, cuFileDriverClose_v2)
+
+enum gs_pin_library { GS_PIN_VERBS, GS_PIN_GDR, GS_PIN_CUFILE, GS_PIN_LIBRARIES };
+
+enum gs_pin_row {
+#define PIN(library, symbol) GS_PIN_##symbol,
+    GS_PIN_ENTRIES(PIN)
+#undef PIN
+    GS_PIN_ROWS
+};
+
+/* The library's own function, or NULL where it is not loaded or has none. Preserves errno. */
+void *gs_pin_find(enum gs_pin_row row);
+#define GS_PIN_REAL(symbol) ((__typeof__(&symbol))gs_pin_find(GS_PIN_##symbol))
+
+/* The calls that a library makes of its own exports, and those that a backend makes, pass on. */
+extern __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));
+
+/* Whether a call is to be looked at: the shim works in this process, and it is the program's. */
+bool gs_pin_active(void);
+
+/* What is kept (the option registrations.keep). Set before the shim is ready. */
+enum gs_pin_keep { GS_PIN_KEEP_NONE, GS_PIN_KEEP_LOCAL, GS_PIN_KEEP_ALL };
+extern enum gs_pin_keep gs_pin_keep;
+
+/* A dma-buf descriptor was made of device memory, so that what it stands for is known later. */
+void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size);
+/* The address of a dma-buf's first byte; false: it is not known. */
+bool gs_pin_dmabuf_find(int fd, uint64_t *ret_address, size_t *ret_size);
+
+#endif

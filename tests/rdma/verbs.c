@@ -1,0 +1,449 @@
+/*
+ * What a verbs program sees of its registrations of GPU memory under the library, one case a run:
+ * linked with the software driver and the stand-in libibverbs, which counts and checks.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+#include "verbs_stand_in.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define LOCAL IBV_ACCESS_LOCAL_WRITE
+#define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static struct ibv_context *card;
+static struct ibv_pd *pd;
+
+static struct stand_in_counts counts(void)
+{
+    struct stand_in_counts now;
+
+    stand_in_counts(&now);
+    return now;
+}
+
+static CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address;
+
+    CHECK(cuMemAlloc(&address, size) == CUDA_SUCCESS);
+    return address;
+}
+
+static void release(CUdeviceptr address)
+{
+    CHECK(cuMemFree(address) == CUDA_SUCCESS);
+}
+
+static struct ibv_mr *reg(CUdeviceptr address, size_t size, int access)
+{
+    struct ibv_mr *mr = ibv_reg_mr(pd, (void *)address, size, access);
+
+    CHECK(!mr || ((CUdeviceptr)mr->addr == address && mr->length == size && mr->pd == pd));
+    return mr;
+}
+
+static void dereg(struct ibv_mr *mr)
+{
+    CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+/* Everything that the pool can give back goes back: an allocation that cannot be had asks for it. */
+static void trim(void)
+{
+    CUdeviceptr address;
+    size_t left, total;
+
+    CHECK(cuMemGetInfo(&left, &total) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static unsigned mappings(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.mappings - 1; /* the one that main keeps */
+}
+
+/* ---- Kept -------------------------------------------------------------------------------- */
+
+static void kept(void)
+{
+    CUdeviceptr a = allocate(64 * KIB), b = allocate(100 * KIB), big = allocate(8 * MIB);
+    struct ibv_mr *first = reg(a, 64 * KIB, LOCAL), *second, *third;
+
+    dereg(first);
+    second = reg(b, 100 * KIB, LOCAL); /* another block of the same chunk */
+    CHECK(second == first && counts().registered == 1);
+    third = reg(a + 512, 1000, LOCAL); /* while that one is in use: one of its own */
+    CHECK(third && third != second && third->lkey != second->lkey && counts().registered == 2);
+    dereg(third);
+    dereg(second);
+    CHECK(counts().live == 2);
+    for (int i = 0; i < 10; i++)
+        dereg(reg(big + 64 * KIB * i, 64 * KIB, LOCAL));
+    CHECK(counts().registered == 12);
+    for (int i = 0; i < 10; i++)
+        dereg(reg(big + 64 * KIB * i + 5, 64 * KIB - 10, LOCAL));
+    CHECK(counts().registered == 12);
+    dereg(reg(big, 8 * MIB, LOCAL)); /* more than those: pinned anew, in the place of all of them */
+    dereg(reg(big + 300, 7 * MIB, LOCAL));
+    CHECK(counts().registered == 13 && counts().wrong == 0);
+}
+
+/* Keys that others may hold die when the program says so, and reach what it named. */
+static void remote(void)
+{
+    CUdeviceptr a = allocate(64 * KIB);
+
+    for (int i = 0; i < 3; i++)
+        dereg(reg(a, 64 * KIB, REMOTE));
+    CHECK(counts().registered == 3 && counts().live == 0);
+    dereg(reg(a, 64 * KIB, LOCAL | IBV_ACCESS_MW_BIND));
+    CHECK(counts().live == 0);
+    release(a);
+}
+
+static void iova(void)
+{
+    CUdeviceptr a = allocate(64 * KIB);
+    struct ibv_mr *mr = ibv_reg_mr_iova(pd, (void *)(a + 4096), 4096, 0x1000, LOCAL), *other;
+
+    CHECK(mr && (CUdeviceptr)mr->addr == a + 4096);
+    dereg(mr);
+    other = ibv_reg_mr_iova2(pd, (void *)(a + 4096), 4096, 0x1000, LOCAL);
+    CHECK(other == mr && counts().registered == 1); /* the same by another call */
+    dereg(other);
+    dereg(ibv_reg_mr_iova2(pd, (void *)(a + 4096), 4096, 0x2000, LOCAL));
+    CHECK(counts().registered == 2);
+    dereg(ibv_reg_mr_iova2(pd, (void *)(a + 8192), 4096, 0x3000, LOCAL));
+    CHECK(counts().registered == 2); /* as far from its addresses as the last */
+}
+
+/* ---- Memory that goes ------------------------------------------------------------------------ */
+
+static void free_and_unmap(void)
+{
+    CUdeviceptr a = allocate(64 * KIB), big = allocate(8 * MIB);
+
+    dereg(reg(a, 64 * KIB, LOCAL));
+    dereg(reg(big, 8 * MIB, LOCAL));
+    release(a);
+    release(big);
+    CHECK(counts().live == 2); /* freed memory that is kept stays registered */
+    trim();
+    CHECK(counts().live == 0 && mappings() == 0 && counts().wrong == 0);
+}
+
+static void free_in_use(void)
+{
+    CUdeviceptr a = allocate(8 * MIB), b;
+    struct ibv_mr *mr = reg(a, 8 * MIB, REMOTE);
+
+    release(a);
+    trim();
+    b = allocate(8 * MIB);
+    CHECK(b != a && counts().live == 1 && counts().wrong == 0); /* it waits */
+    dereg(mr);
+    trim();
+    CHECK(counts().live == 0 && mappings() == 1 && counts().wrong == 0);
+    release(b);
+}
+
+/* A freed block waits for its own registration alone, however much more that pins. */
+static void neighbours(void)
+{
+    CUdeviceptr a = allocate(64 * KIB), b = allocate(64 * KIB), again;
+    struct ibv_mr *mr = reg(a, 64 * KIB, LOCAL);
+
+    release(b);
+    trim();
+    again = allocate(64 * KIB);
+    CHECK(again == b);
+    release(a);
+    trim();
+    for (int i = 0; i < 20; i++)
+        CHECK(allocate(64 * KIB) != a);
+    dereg(mr);
+    trim();
+    CHECK(allocate(64 * KIB) == a && counts().wrong == 0);
+}
+
+/* What is freed in stream order is used again by that stream at once, but not while registered. */
+static void stream_order(void)
+{
+    CUstream stream;
+    CUdeviceptr a, b;
+    struct ibv_mr *mr;
+
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(cuMemAllocAsync(&a, 4 * MIB, stream) == CUDA_SUCCESS);
+    mr = reg(a, 4 * MIB, REMOTE);
+    CHECK(cuMemFreeAsync(a, stream) == CUDA_SUCCESS);
+    CHECK(cuMemAllocAsync(&b, 4 * MIB, stream) == CUDA_SUCCESS);
+    CHECK(a != b);
+    dereg(mr);
+    mr = reg(b, 4 * MIB, LOCAL);
+    dereg(mr);
+    softcuda_hold(1); /* the stream does not get there */
+    CHECK(cuMemsetD8Async(b, 1, 4 * MIB, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(b, stream) == CUDA_SUCCESS);
+    CHECK(counts().live == 1);
+    softcuda_hold(0);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
+    CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
+/* The program's own mapping, which goes and comes back at the same address as something else. */
+static void foreign(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr a;
+    struct ibv_mr *mr;
+    uint32_t key;
+
+    CHECK(cuMemAddressReserve(&a, 2 * MIB, 0, 0, 0) == CUDA_SUCCESS);
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuMemCreate(&handle, 2 * MIB, &prop, 0) == CUDA_SUCCESS);
+        CHECK(cuMemMap(a, 2 * MIB, 0, handle, 0) == CUDA_SUCCESS);
+        CHECK(cuMemSetAccess(a, 2 * MIB, &access, 1) == CUDA_SUCCESS);
+        mr = reg(a, 64 * KIB, LOCAL);
+        key = mr->lkey;
+        dereg(mr);
+        mr = reg(a, 64 * KIB, LOCAL);
+        CHECK(mr->lkey == key && counts().registered == i + 1);
+        dereg(mr);
+        CHECK(cuMemUnmap(a, 2 * MIB) == CUDA_SUCCESS);
+        CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+    }
+}
+
+/* ---- Other ways to register --------------------------------------------------------------------- */
+
+static void dmabuf(void)
+{
+    CUdeviceptr a = allocate(4 * MIB);
+    struct ibv_mr *mr;
+    int fd;
+
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemGetHandleForAddressRange(&fd, a, 4 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                            0) == CUDA_SUCCESS);
+        mr = ibv_reg_dmabuf_mr(pd, 64 * KIB, 64 * KIB, a + 64 * KIB, fd, LOCAL);
+        CHECK(mr && (size_t)mr->addr == 64 * KIB && mr->length == 64 * KIB);
+        close(fd);
+        dereg(mr);
+    }
+    CHECK(counts().registered == 1 && counts().live == 1);
+    dereg(reg(a + 64 * KIB, 64 * KIB, LOCAL)); /* by its address: another kind */
+    CHECK(counts().registered == 2);
+    release(a);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
+}
+
+static void extended(void)
+{
+    typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
+    reg_ex *ibv_reg_ex = (reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+    CUdeviceptr a = allocate(4 * MIB);
+    struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2,
+                                 .addr = (void *)a};
+
+    CHECK(ibv_reg_ex);
+    dereg(ibv_reg_ex(pd, &attr));
+    dereg(reg(a, 64 * KIB, LOCAL));
+    CHECK(counts().registered == 1);
+    attr.comp_mask |= 16; /* something this library does not know: registered as it came */
+    dereg(ibv_reg_ex(pd, &attr));
+    CHECK(counts().registered == 2 && counts().live == 1);
+}
+
+static void moved(void)
+{
+    CUdeviceptr a = allocate(64 * KIB), b = allocate(8 * MIB);
+    struct ibv_mr *mr = reg(a, 64 * KIB, LOCAL);
+    char host[4096];
+
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, REMOTE) == 0);
+    CHECK((CUdeviceptr)mr->addr == a && mr->length == 64 * KIB); /* no more is open to others */
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)b, 8 * MIB, 0) == 0);
+    release(a);
+    release(b);
+    trim();
+    CHECK(mappings() == 1 && counts().wrong == 0); /* b waits, a went */
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, host, sizeof host, 0) == 0);
+    trim();
+    CHECK(mappings() == 0);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)64, 64, 0) != 0);
+    dereg(mr);
+    CHECK(counts().live == 0 && counts().wrong == 0);
+}
+
+/* ---- Domains, pressure, mistakes ---------------------------------------------------------------- */
+
+static void domains(void)
+{
+    struct ibv_pd *other = ibv_alloc_pd(card);
+    CUdeviceptr a = allocate(64 * KIB);
+    struct ibv_mr *mr;
+
+    dereg(reg(a, 64 * KIB, LOCAL));
+    mr = ibv_reg_mr(other, (void *)a, 64 * KIB, LOCAL);
+    CHECK(mr && mr->pd == other && counts().registered == 2);
+    CHECK(ibv_dealloc_pd(other) == EBUSY); /* in use: the kernel's own answer */
+    dereg(mr);
+    CHECK(counts().live == 2);
+    CHECK(ibv_dealloc_pd(other) == 0 && counts().live == 1);
+    CHECK(ibv_close_device(card) == 0 && counts().live == 0 && counts().wrong == 0);
+    card = NULL;
+}
+
+static void full(void)
+{
+    CUdeviceptr a[6];
+
+    stand_in_room(3);
+    for (int i = 0; i < 6; i++)
+        a[i] = allocate(4 * MIB);
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < 6; i++) {
+            struct ibv_mr *mr = reg(a[i], 4 * MIB, LOCAL);
+
+            CHECK(mr && counts().live <= 3); /* what is kept makes room */
+            dereg(mr);
+        }
+    for (int i = 0; i < 3; i++)
+        CHECK(reg(a[i], 4 * MIB, LOCAL));
+    errno = 0;
+    CHECK(!reg(a[3], 4 * MIB, LOCAL) && errno == ENOMEM); /* the caller's error */
+    stand_in_room(100);
+    stand_in_fail(1, EPERM);
+    errno = 0;
+    CHECK(!reg(a[4], 4 * MIB, LOCAL) && errno == EPERM);
+    CHECK(counts().live == 3 && counts().wrong == 0);
+}
+
+static void mistakes(void)
+{
+    CUdeviceptr a = allocate(64 * KIB), gone = allocate(8 * MIB);
+    struct ibv_mr *mr;
+
+    CHECK(!reg(a, 0, LOCAL) && errno == EINVAL);          /* nothing */
+    CHECK(!reg(a, 4 * MIB, LOCAL) && errno == EFAULT);    /* past the end of its chunk */
+    release(gone);
+    CHECK(!reg(gone, 8 * MIB, LOCAL) && errno == EFAULT); /* freed */
+    trim();
+    CHECK(!reg(gone, 8 * MIB, LOCAL) && errno == EFAULT); /* unmapped */
+    mr = reg(a, 64 * KIB, LOCAL);
+    dereg(mr);
+    CHECK(ibv_dereg_mr(mr) == EINVAL); /* twice */
+    CHECK(counts().live == 1 && counts().wrong == 0);
+}
+
+/* Host memory is the library's alone. */
+static void host(void)
+{
+    static char memory[64 << 10];
+    void *pinned;
+
+    for (int i = 0; i < 3; i++)
+        dereg(ibv_reg_mr(pd, memory, sizeof memory, LOCAL));
+    CHECK(cuMemAllocHost(&pinned, 64 * KIB) == CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++)
+        dereg(ibv_reg_mr(pd, pinned, 64 * KIB, LOCAL));
+    CHECK(counts().registered == 6 && counts().live == 0);
+}
+
+/* A child holds nothing: its calls reach the library as they are. */
+static void forked(void)
+{
+    static char memory[4096];
+    CUdeviceptr a = allocate(64 * KIB);
+    int status;
+    pid_t child;
+
+    dereg(reg(a, 64 * KIB, LOCAL));
+    child = fork();
+    if (child == 0) {
+        struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, LOCAL);
+
+        _exit(!mr || ibv_dereg_mr(mr) != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    dereg(reg(a, 64 * KIB, LOCAL));
+    CHECK(counts().registered == 1);
+}
+
+/* ---- Look-ups --------------------------------------------------------------------------------------- */
+
+static void look_ups(void)
+{
+    void *library = dlopen("libibverbs.so.1", RTLD_NOW), *self = dlopen(NULL, RTLD_NOW);
+    void *hook = dlsym(library, "ibv_reg_mr_iova2");
+    void *shim = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    Dl_info hook_info, shim_info, old_info;
+    void *old = dlvsym(library, "ibv_reg_mr", "IBVERBS_1.0");
+
+    CHECK(library && self && hook && shim);
+    CHECK(dladdr(hook, &hook_info) && dladdr(shim, &shim_info));
+    CHECK(hook_info.dli_fbase == shim_info.dli_fbase);
+    CHECK(dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8") == hook);
+    CHECK(dlsym(RTLD_DEFAULT, "ibv_reg_mr_iova2") == hook && dlsym(self, "ibv_reg_mr_iova2") == hook);
+    CHECK(!dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.1"));
+    CHECK(old && dladdr(old, &old_info) && old_info.dli_fbase != shim_info.dli_fbase);
+    CHECK(!dlsym(RTLD_DEFAULT, "gdr_pin_buffer") && !dlsym(RTLD_DEFAULT, "cuFileBufRegister"));
+    CHECK(dlsym(library, "ibv_alloc_pd") == (void *)ibv_alloc_pd);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {{"kept", kept}, {"remote", remote}, {"iova", iova},
+                 {"free-and-unmap", free_and_unmap}, {"free-in-use", free_in_use},
+                 {"neighbours", neighbours}, {"stream-order", stream_order}, {"foreign", foreign},
+                 {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
+                 {"domains", domains}, {"full", full}, {"mistakes", mistakes}, {"host", host},
+                 {"forked", forked}, {"look-ups", look_ups}};
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    CUcontext context;
+
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+          cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    allocate(4 * MIB); /* so that the device is never free as a whole: trim() */
+    card = ibv_open_device(list[0]);
+    pd = ibv_alloc_pd(card);
+    CHECK(card && pd);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (argc > 1 && strcmp(argv[1], cases[i].name) == 0) {
+            cases[i].run();
+            return 0;
+        }
+    return 2;
+}
