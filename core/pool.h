@@ -134,6 +134,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
     void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
@@ -142,7 +143,7 @@ struct gs_pool_shared { /* what all pools of a process use */
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
  * while making chunks takes a share of the time that would be felt. */
 #define GS_SPARE_PERCENT_MIN 4
-#define GS_SPARE_PERCENT_MAX 16
+#define GS_SPARE_PERCENT_MAX 12
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
