@@ -20,9 +20,9 @@
 #define STRANDED_LEFT 40
 /* While the device has less left than so many times what was live lately, a block goes into no
  * chunk but of its own size: beside another one it would keep the chunk from its next use, and from
- * the driver. Where making chunks takes time that is felt, only when it is nearly full. */
-#define TIGHT_TIMES 2
-#define TIGHT_PART_IN_HASTE 4
+ * the driver. Where making chunks takes time that is felt, that begins later. */
+#define TIGHT_TIMES 4
+#define TIGHT_TIMES_IN_HASTE 2
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -278,8 +278,8 @@ static bool is_tight(const struct gs_pool *pool)
 {
     bool in_haste = pool->spare_percent > GS_SPARE_PERCENT_MIN;
 
-    return pool->left + pool->ready < (in_haste ? pool->live_peak / TIGHT_PART_IN_HASTE
-                                                : pool->live_peak * TIGHT_TIMES);
+    return pool->left + pool->ready <
+           pool->live_peak * (in_haste ? TIGHT_TIMES_IN_HASTE : TIGHT_TIMES);
 }
 
 size_t gs_pool_strandable(const struct gs_pool *pool)

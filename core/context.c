@@ -21,7 +21,7 @@ static _Thread_local struct {
 /* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
  * has met others there too often. */
 #define MEETINGS_MAX 16
-#define MOVES_MAX 4
+#define MOVES_MAX 8
 static _Thread_local struct {
     unsigned pool, meetings, moves;
 } place;
@@ -221,15 +221,33 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     return status;
 }
 
-/* The context's next pool, made if need be; the first where that fails. */
+/* How many threads use each pool; the first has all that never moved, counted as one. A thread that
+ * ended still counts: what is wanted is a fair guess. */
+static unsigned members[GS_CONTEXT_POOLS] = {1};
+
+static unsigned least_used(void)
+{
+    unsigned least = 0;
+
+    for (unsigned i = 1; i < GS_CONTEXT_POOLS; i++)
+        if (__atomic_load_n(&members[i], __ATOMIC_RELAXED) <
+            __atomic_load_n(&members[least], __ATOMIC_RELAXED))
+            least = i;
+    return least;
+}
+
+/* To the context's pool with the fewest threads, made if need be; the first where that fails. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
-    static unsigned last;
-    unsigned next = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED) % GS_CONTEXT_POOLS;
+    unsigned next;
 
     place.meetings = 0;
     place.moves++;
     gs_lock_take(&core->lock);
+    next = least_used();
+    if (place.pool)
+        __atomic_fetch_sub(&members[place.pool], 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&members[next], 1, __ATOMIC_RELAXED);
     if (!context->pools[next]) {
         struct gs_pool *pool = pool_new();
 

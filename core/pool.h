@@ -137,12 +137,13 @@ struct gs_pool_shared { /* what all pools of a process use */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
+    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
 
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
  * while making chunks takes a share of the time that would be felt. */
 #define GS_SPARE_PERCENT_MIN 4
-#define GS_SPARE_PERCENT_MAX 16
+#define GS_SPARE_PERCENT_MAX 12
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {

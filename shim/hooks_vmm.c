@@ -29,6 +29,8 @@ GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
+    if (gs_state_enter() && size > 0)
+        gs_core_foreign_going(gs_core, ptr, size);
     return gs_real.cuMemUnmap(ptr, size);
 }
 
@@ -54,7 +56,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
     struct gs_block_info info;
     CUresult result;
 
-    if (!gs_state_enter() || !gs_core_covers(gs_core, ptr))
+    if (!gs_state_enter() || !gs_ours(ptr))
         return gs_real.cuMemGetAccess(flags, location, ptr);
     GS_KEEP_ERRNO;
     if (gs_core_find(gs_core, ptr, &info) != GS_OK)

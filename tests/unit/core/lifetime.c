@@ -172,7 +172,7 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
         "cuMemCreate",   "cuMemAddressReserve", "cuMemMap",          "cuMemSetAccess",
         "cuEventCreate", "cuCtxRecordEvent",    "cuEventQuery",      "cuCtxPushCurrent",
         "cuCtxGetCurrent", "cuCtxGetDevice",    "cuMemExportToShareableHandle",
-        "cuMemImportFromShareableHandle",       "cuStreamGetCtx",
+        "cuMemImportFromShareableHandle",       "cuStreamGetCtx", "cuMemGetInfo",
     };
     static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 

@@ -1,0 +1,263 @@
+/* How much memory a pool holds: sharing chunks, giving back, waiting for a GPU that is behind. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/context.h"
+#include "core/stats.h"
+#include "fixture.h"
+#include "tests/driver/softcuda.h"
+
+#define MIB ((size_t)1 << 20)
+#define MS UINT64_C(1000000)
+
+static CUdeviceptr must_alloc(struct fixture *f, size_t size)
+{
+    CUdeviceptr address;
+
+    MUST(gs_core_alloc(f->core, size, &address));
+    return address;
+}
+
+static void drain(struct fixture *f)
+{
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f->core); /* looks at what has come back */
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f->core);
+}
+
+static struct gs_pool_counts counts(struct fixture *f)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(f->core, 0, &stats);
+    return stats.counts;
+}
+
+Test(memory, large_blocks_share_what_a_larger_one_left)
+{
+    struct fixture f;
+    CUdeviceptr a, b, c;
+    struct gs_block_info info;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 8 * MIB)));
+    drain(&f);
+    a = must_alloc(&f, 5 * MIB);
+    b = must_alloc(&f, 2 * MIB - 100);
+    c = must_alloc(&f, MIB);
+    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    cr_assert(b >= a + 5 * MIB || b + 2 * MIB <= a);
+    cr_assert(c % (64 << 10) == 0 && c != a && c != b);
+    MUST(gs_core_find(f.core, b + MIB, &info));
+    cr_assert_eq(info.base, b);
+    cr_assert_eq(info.size, 2 * MIB - 100);
+    MUST(gs_core_free(f.core, b));
+    MUST(gs_core_free(f.core, a));
+    MUST(gs_core_free(f.core, c));
+    drain(&f);
+    cr_assert_eq(must_alloc(&f, 8 * MIB) % (2 * MIB), 0, "the whole merged again");
+    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    fixture_end(&f);
+}
+
+/* Every address of a chunk with many blocks leads to its block: two levels of index are looked at. */
+Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
+{
+    struct fixture f;
+    CUdeviceptr first, far, near;
+    struct gs_block_info info;
+
+    setenv("SOFTCUDA_MEMORY", "8G", 1); /* a device that is nearly full has no cut chunks */
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
+    drain(&f);
+    first = must_alloc(&f, 590 * MIB);
+    near = must_alloc(&f, MIB);
+    far = must_alloc(&f, 6 * MIB);
+    cr_assert_eq(fixture_pool(&f).reserved, 600 * MIB);
+    MUST(gs_core_find(f.core, first + 589 * MIB, &info));
+    cr_assert_eq(info.base, first);
+    MUST(gs_core_find(f.core, near + MIB - 1, &info));
+    cr_assert_eq(info.base, near);
+    MUST(gs_core_find(f.core, far + 5 * MIB, &info));
+    cr_assert_eq(info.base, far);
+    cr_assert_eq(gs_core_free(f.core, first + (64 << 10)), GS_NOT_LIVE);
+    fixture_end(&f);
+}
+
+Test(memory, a_nearly_full_device_has_chunks_of_exact_size)
+{
+    struct fixture f;
+    CUdeviceptr large;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
+    drain(&f);
+    large = must_alloc(&f, 595 * MIB);
+    MUST(gs_core_free(f.core, large));
+    drain(&f);
+    /* Otherwise this one would keep the chunk from the driver, and nothing of 900 MiB could be. */
+    must_alloc(&f, 4 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 900 * MIB)));
+    fixture_end(&f);
+}
+
+Test(memory, sizes_that_change_do_not_pile_up)
+{
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (size_t i = 0; i < 100; i++) {
+        CUdeviceptr block = must_alloc(&f, (100 + i * 37 % 101) * MIB);
+
+        MUST(gs_core_free(f.core, block));
+        drain(&f);
+    }
+    cr_assert_leq(fixture_pool(&f).reserved, 230 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, stream_order_merges_and_cuts_without_the_gpu)
+{
+    struct fixture f;
+    CUdeviceptr a, b, both;
+    CUstream stream;
+    size_t reserved;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &a));
+    MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &b));
+    reserved = fixture_pool(&f).reserved;
+    cr_assert_eq(reserved, 2 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, a, 1, 1, 0);
+    for (int i = 0; i < 100; i++) {
+        MUST(gs_core_free_async(f.core, b, stream));
+        MUST(gs_core_free_async(f.core, a, stream));
+        MUST(gs_core_alloc_async(f.core, 700 << 10, NULL, stream, &a));
+        MUST(gs_core_alloc_async(f.core, 500 << 10, NULL, stream, &both));
+        MUST(gs_core_alloc_async(f.core, 800 << 10, NULL, stream, &b));
+        MUST(gs_core_free_async(f.core, both, stream));
+    }
+    cr_assert_eq(fixture_pool(&f).reserved, reserved);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    gs_core_stream_gone(f.core, stream);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* A GPU that is behind is waited for, one that does not move only once. */
+Test(memory, an_allocation_waits_for_a_gpu_that_is_behind_but_not_for_ever)
+{
+    struct fixture f;
+    CUdeviceptr block[3];
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block[0] = must_alloc(&f, 128 * MIB);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 10 * MS);
+    MUST(gs_core_free(f.core, block[0]));
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block[0], "it waited rather than grow");
+    cr_assert_eq(counts(&f).waits, 1);
+    cr_assert_eq(counts(&f).late, 0);
+
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
+    MUST(gs_core_free(f.core, block[0]));
+    for (int i = 1; i < 3; i++)
+        cr_assert_neq(block[i] = must_alloc(&f, 128 * MIB), block[0]);
+    cr_assert_eq(counts(&f).late, 1);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block[0]);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+static size_t wait_until_reserved(struct fixture *f, size_t most)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+
+    for (int i = 0; i < 600 && fixture_pool(f).reserved > most; i++)
+        nanosleep(&pause, NULL);
+    return fixture_pool(f).reserved;
+}
+
+Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
+{
+    struct fixture f;
+    CUdeviceptr block[16], kept;
+
+    fixture_options(&f);
+    f.options.decay_ns = 40 * MS;
+    fixture_start(&f);
+    kept = must_alloc(&f, 8 * MIB);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 16; i++)
+            block[i] = must_alloc(&f, 16 * MIB);
+        for (int i = 0; i < 16; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        cr_assert_leq(wait_until_reserved(&f, 72 * MIB), 72 * MIB);
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* the thread sleeps now */
+    }
+    cr_assert_gt(counts(&f).trims, 20);
+    MUST(gs_core_free(f.core, kept));
+    fixture_end(&f);
+}
+
+Test(memory, what_is_used_does_not_decay)
+{
+    struct fixture f;
+    CUdeviceptr block[16];
+    uint64_t made = 0;
+
+    fixture_options(&f);
+    f.options.decay_ns = 400 * MS;
+    fixture_start(&f);
+    for (int round = 0; round < 60; round++) {
+        for (int i = 0; i < 16; i++)
+            block[i] = must_alloc(&f, 16 * MIB);
+        for (int i = 0; i < 16; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        if (round == 5)
+            made = counts(&f).grown;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    cr_assert_leq(counts(&f).grown, made + 2);
+    fixture_end(&f);
+}
+
+Test(memory, statistics_add_up)
+{
+    struct fixture f;
+    struct gs_stats stats;
+    CUdeviceptr block[100];
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 100; i++)
+        block[i] = must_alloc(&f, 40000);
+    for (int i = 0; i < 50; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    drain(&f);
+    gs_stats_read(f.core, 0, &stats);
+    cr_assert_eq(stats.counts.hits + stats.counts.misses, 100);
+    cr_assert_eq(stats.counts.grown, 2);
+    cr_assert_eq(stats.live, 50 * 40448);
+    cr_assert_eq(stats.reserved, stats.live + stats.cached + stats.retiring);
+    cr_assert_eq(stats.counts.live_peak, 100 * 40448);
+    cr_assert_eq(stats.counts.reserved_peak, 4 * MIB);
+    cr_assert_geq(stats.counts.events, 1);
+    fixture_end(&f);
+}
