@@ -38,11 +38,27 @@
     WORD(GS_CONFIG_REGISTRATIONS_KEEP_LOCAL, "local")                                              \
     WORD(GS_CONFIG_REGISTRATIONS_KEEP_ALL, "all")
 
+#define GS_CONFIG_SHARE_STRATEGY_WORDS(WORD)                                                       \
+    WORD(GS_CONFIG_SHARE_STRATEGY_EMBEDDED, "embedded")                                            \
+    WORD(GS_CONFIG_SHARE_STRATEGY_BROKER, "broker")
+
+#define GS_CONFIG_SHARE_ACCESS_WORDS(WORD)                                                         \
+    WORD(GS_CONFIG_SHARE_ACCESS_READ_WRITE, "read-write")                                          \
+    WORD(GS_CONFIG_SHARE_ACCESS_READ_ONLY, "read-only")
+
+#define GS_CONFIG_SHARE_ISOLATE_WORDS(WORD)                                                        \
+    WORD(GS_CONFIG_SHARE_ISOLATE_OFF, "off")                                                       \
+    WORD(GS_CONFIG_SHARE_ISOLATE_REFUSE, "refuse")                                                 \
+    WORD(GS_CONFIG_SHARE_ISOLATE_ALONE, "alone")
+
 /* ENUMERATION(name, words): gives `enum gs_config_<name>` and is what ENUM(name) refers to. */
 #define GS_CONFIG_ENUMERATIONS(ENUMERATION)                                                        \
     ENUMERATION(log, GS_CONFIG_LOG_WORDS)                                                          \
     ENUMERATION(pool_free, GS_CONFIG_POOL_FREE_WORDS)                                              \
-    ENUMERATION(registrations_keep, GS_CONFIG_REGISTRATIONS_KEEP_WORDS)
+    ENUMERATION(registrations_keep, GS_CONFIG_REGISTRATIONS_KEEP_WORDS)                            \
+    ENUMERATION(share_strategy, GS_CONFIG_SHARE_STRATEGY_WORDS)                                    \
+    ENUMERATION(share_access, GS_CONFIG_SHARE_ACCESS_WORDS)                                        \
+    ENUMERATION(share_isolate, GS_CONFIG_SHARE_ISOLATE_WORDS)
 
 #define GS_CONFIG_GENERAL_OPTIONS(OPTION)                                                          \
     OPTION(general, enable, BOOL(), "on",                                                          \
@@ -89,6 +105,32 @@
            "How long opening an IPC handle waits for the answer of the process that gave it out.") \
     OPTION(share, uids, IDS("0", "4294967294"), "",                                                \
            "User ids that may open this process's IPC handles besides its own user.")              \
+    OPTION(share, gids, IDS("0", "4294967294"), "",                                                \
+           "Group ids whose processes (by primary group) may open this process's IPC handles "     \
+           "besides its own user.")                                                                \
+    OPTION(share, strategy, ENUM(share_strategy), "embedded",                                      \
+           "Who serves shared memory: embedded, the process that shares it, as long as it runs; "  \
+           "broker, a daemon as well, from which it can still be opened when that process has "    \
+           "ended.")                                                                               \
+    OPTION(share, broker, PATH("installed"), "installed",                                          \
+           "The broker's program, started by the first process that needs it and finds none "      \
+           "running.")                                                                             \
+    OPTION(share, keep, TIME("0", "1440 min"), "60 s",                                             \
+           "How long a broker keeps memory that nobody has open after its process has ended.")     \
+    OPTION(share, idle, TIME("0", "60 min"), "10 s",                                               \
+           "How long a block of another process stays mapped after cuIpcCloseMemHandle, for the "  \
+           "next open; the other process can call it back at any time.")                           \
+    OPTION(share, idle_blocks, NUMBER("0", "1000000"), "4096",                                     \
+           "How many closed blocks stay mapped at most.")                                          \
+    OPTION(share, access, ENUM(share_access), "read-write",                                        \
+           "What others may do with this process's blocks, and it with theirs.")                   \
+    OPTION(share, isolate, ENUM(share_isolate), "off",                                             \
+           "Whether an IPC handle may give access to neighbours: off, as the driver's does; "      \
+           "refuse, small blocks get no handle; alone, every block of this process has whole "     \
+           "2 MiB pages of its own.")                                                              \
+    OPTION(share, limbo_warning, BYTES("0", "unlimited"), "unlimited",                             \
+           "A line of log tells who holds what when this much memory is freed and still held by "  \
+           "other processes.")                                                                     \
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")
 

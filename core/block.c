@@ -197,11 +197,14 @@ static void unbin(struct gs_pool *pool, struct gs_block *block)
 
 /* ---- Cutting and merging ---------------------------------------------------------------- */
 
-/* NULL also without host memory: the block simply stays larger. */
+/* NULL also without host memory, or where blocks have their chunks alone: the block simply stays
+ * larger. */
 struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     struct gs_block *rest;
 
+    if (pool->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
+        return NULL;
     if (block->entry.size == size || (!block->chunk->index && !index_make(block->chunk)))
         return NULL;
     rest = block_record_new(pool);
@@ -305,7 +308,7 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
         part = NULL;
     if (part && part->size - need <= PART_SLACK)
         return part;
-    slack = part ? 0 : gs_pool_strandable(pool);
+    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
     whole = gs_bins_find(&pool->bins[GS_BIN_LARGE_WHOLE], need, need + slack);

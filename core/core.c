@@ -77,6 +77,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .share = core->share,
         .async = core->async,
         .regcache = core->regcache,
+        .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -485,6 +486,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .block_id = block->id,
         .offset = block->base - chunk->span.base,
         .size = block->size,
+        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->pool->shared->whole_chunks,
     };
 
     memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);

@@ -23,6 +23,7 @@
 
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
+    bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
     size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */

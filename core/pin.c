@@ -186,6 +186,11 @@ void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t siz
     gs_regcache_flush(core->regcache, is_foreign, &range);
 }
 
+void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size))
+{
+    __atomic_store_n(&core->shared.unmapping, unmapping, __ATOMIC_RELEASE);
+}
+
 struct gs_regcache *gs_core_regcache(struct gs_core *core)
 {
     return core->regcache;

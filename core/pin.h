@@ -36,6 +36,9 @@ gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct g
  * unmapped: what is kept over it goes first. `size` 0: all of the allocation there. */
 void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size);
 
+/* From now on `unmapping` is called before a chunk of a pool is unmapped, with no lock held. */
+void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size));
+
 struct gs_regcache *gs_core_regcache(struct gs_core *core);
 
 #endif

@@ -134,8 +134,10 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_async_count *async; /* by device */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
+    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
 
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
@@ -170,8 +172,9 @@ struct gs_pool {
     uint64_t seen_hits;           /* allocations up to the last look */
     uint64_t made_ns;             /* when the pool began */
     uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
-    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
-    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
+    unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
+                                     when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
     size_t epoch_limit;                    /* bytes at which it closes, */

@@ -138,9 +138,14 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
     while (chunks) {
         struct gs_chunk *next = chunks->next;
+        void (*unmapping)(uint64_t, size_t) =
+            __atomic_load_n(&shared->unmapping, __ATOMIC_ACQUIRE);
 
+        if (unmapping)
+            unmapping(chunks->span.base, chunks->span.size);
         /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
         if (gs_regcache_settle(shared->regcache, chunks->span.base, chunks->span.size)) {
+            gs_share_chunk_gone(shared->share, chunks->id);
             gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
                             chunks->span.size);
             bytes += chunks->span.size;

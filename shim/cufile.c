@@ -26,6 +26,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 {
     struct call *call = arg;
 
+    gs_pin_bound_by_bar1();
     gs_pin_inside++;
     call->error = GS_PIN_REAL(cuFileBufRegister)((void *)(uintptr_t)base, size, call->flags);
     gs_pin_inside--;

@@ -26,6 +26,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     struct gs_gdr_handle handle = {0};
     int error;
 
+    gs_pin_bound_by_bar1();
     gs_pin_inside++;
     if (call->v2)
         error = GS_PIN_REAL(gdr_pin_buffer_v2)(g, base, size, call->flags, &handle);

@@ -2,6 +2,7 @@
  * Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync. A call on a
  * stream that captures is the driver's: it becomes a node of the graph.
  */
+#include "callbacks.h"
 #include "hook.h"
 #include "core/pin.h"
 #include "result.h"
@@ -35,6 +36,7 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
     if (captures(stream) ||
         gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
         return false;
+    gs_tell_allocated(address, bytesize);
     *dptr = address;
     return true;
 }
@@ -81,6 +83,7 @@ static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
     GS_KEEP_ERRNO;
     if (captures(stream))
         return false;
+    gs_tell_freeing(dptr);
     status = gs_core_free_async(gs_core, dptr, stream);
     if (status == GS_NOT_OURS)
         gs_core_foreign_going(gs_core, dptr, 0);

@@ -4,6 +4,7 @@
  * Whatever keeps the pool from giving memory (no context, a device that cannot, memory that is
  * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
+#include "callbacks.h"
 #include "hook.h"
 #include "core/pin.h"
 #include "result.h"
@@ -22,6 +23,7 @@ GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     GS_KEEP_ERRNO;
     if (gs_core_alloc(gs_core, bytesize, &address) != GS_OK)
         return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    gs_tell_allocated(address, bytesize);
     *dptr = address;
     return CUDA_SUCCESS;
 }
@@ -41,6 +43,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, s
     GS_KEEP_ERRNO;
     if (gs_core_alloc(gs_core, bytes, &address) != GS_OK)
         return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    gs_tell_allocated(address, bytes);
     *dptr = address;
     *pPitch = pitch & ~(size_t)(PITCH_ALIGNMENT - 1);
     return CUDA_SUCCESS;
@@ -53,6 +56,7 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
     if (!gs_state_enter() || !dptr)
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
+    gs_tell_freeing(dptr);
     status = gs_core_free(gs_core, dptr);
     if (status != GS_NOT_OURS)
         return gs_result(status);

@@ -29,6 +29,8 @@ GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
+    if (gs_state_enter() && size > 0)
+        gs_core_foreign_going(gs_core, ptr, size);
     return gs_real.cuMemUnmap(ptr, size);
 }
 

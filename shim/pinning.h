@@ -132,6 +132,9 @@ bool gs_pin_active(void);
 enum gs_pin_keep { GS_PIN_KEEP_NONE, GS_PIN_KEEP_LOCAL, GS_PIN_KEEP_ALL };
 extern enum gs_pin_keep gs_pin_keep;
 
+/* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
+void gs_pin_bound_by_bar1(void);
+
 /* A dma-buf descriptor was made of device memory, so that what it stands for is known later. */
 void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size);
 /* The address of a dma-buf's first byte; false: it is not known. */

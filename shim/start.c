@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/config.h"
+#include "core/share/directory.h"
 #include "log.h"
 #include "lookup.h"
 #include "pinning.h"
@@ -75,17 +75,22 @@ static const char *fill_driver(struct gs_driver *driver)
     return missing;
 }
 
-/* The folder of the sockets, the same for all processes of a user whatever their environment. */
-static void default_dir(char *dir, size_t size)
-{
-    unsigned long uid = geteuid();
-    struct stat run;
+_Static_assert(GS_CONFIG_IDS_MAX <= GS_IDS_MAX, "every id that the options take has room");
 
-    snprintf(dir, size, "/run/user/%lu", uid);
-    if (lstat(dir, &run) == 0 && S_ISDIR(run.st_mode) && run.st_uid == geteuid())
-        snprintf(dir, size, "/run/user/%lu/gpushim", uid);
-    else
-        snprintf(dir, size, "/tmp/gpushim-%lu", uid);
+static void fill_broker(struct gs_share_options *options, const struct gs_config *config)
+{
+    const char *program = config->share.broker.text;
+
+    options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
+    options->keep_ns = config->share.keep;
+    options->listen_fd = -1;
+    if (strcmp(program, "installed") == 0)
+        program = GS_BROKER_PROGRAM;
+    if (strlen(program) < sizeof options->broker_program)
+        memcpy(options->broker_program, program, strlen(program) + 1);
+    else if (options->broker)
+        gs_log(GS_LOG_WARNING, "share.broker is longer than %zu characters: none is started",
+               sizeof options->broker_program - 1);
 }
 
 static void fill_share(struct gs_share_options *options, const struct gs_config *config)
@@ -97,10 +102,19 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
     options->settle_ns = config->share.settle;
     options->timeout_ns = config->share.timeout;
     options->max_clients = (uint32_t)config->share.max_clients;
+    options->idle_ns = config->share.idle;
+    options->idle_blocks = (uint32_t)config->share.idle_blocks;
+    options->export_ahead = true;
+    fill_broker(options, config);
+    options->read_only = config->share.access == GS_CONFIG_SHARE_ACCESS_READ_ONLY;
+    options->isolate = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF;
+    options->limbo_warning = config->share.limbo_warning == UINT64_MAX ? 0 : config->share.limbo_warning;
+    for (size_t i = 0; i < config->share.gids.count; i++)
+        options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)
         options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
     if (!dir[0]) {
-        default_dir(options->dir, sizeof options->dir);
+        gs_directory_default(options->dir, sizeof options->dir);
     } else if (strlen(dir) < sizeof options->dir) {
         memcpy(options->dir, dir, strlen(dir) + 1);
     } else {
@@ -127,7 +141,10 @@ static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
-        .small_limit = to_size(config->pool.small_limit),
+        .whole_chunks = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
+        .small_limit = config->share.isolate == GS_CONFIG_SHARE_ISOLATE_ALONE
+                           ? 0
+                           : to_size(config->pool.small_limit),
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
         .registrations = {.count = config->registrations.count,

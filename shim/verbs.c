@@ -82,6 +82,7 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
 {
     struct ibv_mr *mr;
 
+    gs_pin_bound_by_bar1();
     gs_pin_inside++;
     errno = 0;
     mr = call_library(arg, base, size);

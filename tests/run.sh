@@ -7,7 +7,8 @@
 #   1. the build with -Werror and all its tests;
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
-#   4. a clang build with -Werror.
+#   4. a clang build with -Werror;
+#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need.
 # quick stops after the first. -D options go to each build's meson setup. The last line is
 # "N passed, N failed"; each line before it that starts with "failed:" names one cause.
 # shellcheck disable=SC2317 # functions are run by timed
@@ -187,6 +188,18 @@ clang_build()
     unset CC
 }
 
+fuzz()
+{
+    status=0
+    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
+    cat "$build/fuzz.log"
+    case $status in
+        0) passed=$((passed + $(grep -c ': ok,' "$build/fuzz.log"))) ;;
+        77) ;;
+        *) fail "fuzzing: $(grep ': failed,' "$build/fuzz.log" || echo "log: $build/fuzz.log")" ;;
+    esac
+}
+
 cd "$root"
 build=$(build_folder)
 # The tests find their build by themselves, and the shim would take the variable for a setting.
@@ -204,6 +217,7 @@ if [ "$quick" = no ]; then
     timed 'ASan and UBSan' asan_build "$@"
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"
+    timed 'fuzzing' fuzz "$@"
 fi
 say "== all: $(($(date +%s) - began_all)) s"
 finish

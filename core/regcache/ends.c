@@ -71,7 +71,7 @@ static void stays_for_ever(struct gs_regcache *cache, struct gs_reg *reg, int er
                 "is kept until the program ends",
                 reg->key.backend->name, (unsigned long long)(reg->end - reg->base),
                 (unsigned long long)reg->base, strerror(error));
-    reg->keep = false;
+    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
     GS_STORE(reg->view_base, reg->base);
     GS_STORE(reg->view_end, reg->end);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
@@ -107,7 +107,7 @@ static struct gs_reg *take_oldest(struct gs_regcache *cache, struct gs_reg_leave
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
-        if (uses != GS_REG_DOOMED && GS_LOAD(reg->stamp) > reg->placed) {
+        if (uses != GS_REG_DOOMED && GS_LOAD(reg->stamp) != reg->placed) {
             gs_reg_place_last(cache, reg);
             if (!next)
                 next = reg; /* the only one */
@@ -292,7 +292,7 @@ void gs_regcache_flush(struct gs_regcache *cache,
         gs_lock_take(&cache->lock);
         for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
             struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
-                                            .size = reg->end - reg->base, .keep = reg->keep,
+                                            .size = reg->end - reg->base, .keep = gs_reg_kept(reg),
                                             .hits = GS_LOAD(reg->hits)};
 
             next = reg->next_used;

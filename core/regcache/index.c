@@ -321,6 +321,13 @@ static bool fits(const struct gs_reg *reg, const struct gs_reg_request *request)
     return !request->exact || (base == request->base && end == wanted_end);
 }
 
+/* What tells most others from it at once. */
+static inline bool may_fit(const struct gs_reg *reg, const struct gs_reg_request *request)
+{
+    return GS_LOAD(reg->base) <= request->base &&
+           GS_LOAD(reg->end) - request->base >= request->size && GS_LOAD(reg->uses) < GS_REG_PENDING;
+}
+
 /* A use more, if the entry may have one. */
 static bool claim(struct gs_reg *reg, bool lends)
 {
@@ -349,7 +356,7 @@ struct gs_reg *gs_reg_claim(struct gs_regcache *cache, const struct gs_reg_reque
             struct gs_reg *reg = link_entry(link);
 
             /* What was read of an unclaimed entry may be of two registrations: look again. */
-            if (fits(reg, request) && claim(reg, lends)) {
+            if (may_fit(reg, request) && fits(reg, request) && claim(reg, lends)) {
                 if (fits(reg, request))
                     return reg;
                 gs_regcache_release(cache, reg);

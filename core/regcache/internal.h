@@ -19,7 +19,8 @@
 
 /* Values of gs_reg.flags, or'ed. */
 #define GS_REG_AWAITED 1u /* its release is to be announced */
-#define GS_REG_DROP 2u    /* it is not to be kept after its release */
+#define GS_REG_DROP 2u    /* it is not to be kept after its release, as it was to be */
+#define GS_REG_UNKEPT 4u  /* it was not to be kept from the start */
 
 /*
  * Atomic: what look-ups read without the lock (key, range, id, next, uses, flags, view, handle).
@@ -27,20 +28,21 @@
  * is not to be found (pending, or free).
  */
 struct gs_reg {
+    /* A hit and its release touch two cache lines. */
     uint32_t uses, flags;
     uint64_t base, end; /* [base, end) is pinned */
     uint64_t id;
     struct gs_reg_key key;
     uint64_t view_base, view_end; /* the part that its one user uses; all of it if users share */
     uint64_t next[GS_REG_LINKS];  /* in the chains of its pages: entry | link number */
-    uint64_t stamp, hits;
+    uint32_t stamp, hits;         /* the stamp is of the tick's low bits */
     void *handle;
     uint64_t note[2];
     /* Under the lock. */
     struct gs_reg *next_handle;
     struct gs_reg *prev_used, *next_used; /* all entries, least recently placed first */
-    uint64_t placed;                      /* the stamp when it got its place in that list */
-    bool keep, exact;
+    uint32_t placed;                      /* the stamp when it got its place in that list */
+    bool exact;
     uint8_t class, links;
 } __attribute__((aligned(64)));
 
@@ -54,7 +56,7 @@ struct gs_regcache {
     uint64_t departed, departed_bytes; /* of these, what some thread is unpinning */
     uint64_t classes;                  /* atomic: bit c: some entry is of class c */
     uint64_t class_entries[GS_REG_CLASSES];
-    uint64_t tick;  /* atomic: rises with each change, tells old stamps from new */
+    uint32_t tick;  /* atomic: rises with each change, tells old stamps from new */
     uint64_t *page; /* atomic, set once: buckets of the page index */
     struct gs_reg **by_handle;
     unsigned bits; /* log2 of the buckets of either */

@@ -67,7 +67,7 @@ static void set_view(struct gs_reg *reg, const struct gs_reg_request *request)
 struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_request *request)
 {
     struct gs_reg *reg = gs_reg_claim(cache, request);
-    uint64_t tick;
+    uint32_t tick;
 
     if (!reg)
         return NULL;
@@ -87,7 +87,7 @@ struct growth {
 
 static bool may_merge(const struct gs_reg *reg, const struct gs_reg_request *request)
 {
-    return reg->keep && !reg->exact && reg->id == request->id &&
+    return gs_reg_kept(reg) && !reg->exact && reg->id == request->id &&
            memcmp(&reg->key, &request->key, sizeof reg->key) == 0;
 }
 
@@ -127,7 +127,7 @@ gs_status gs_regcache_begin(struct gs_regcache *cache, const struct gs_reg_reque
         GS_STORE(reg->base, growth.base);
         GS_STORE(reg->end, growth.end);
         GS_STORE(reg->id, request->id);
-        reg->keep = request->keep;
+        GS_STORE(reg->flags, request->keep ? 0 : GS_REG_UNKEPT);
         reg->exact = request->exact;
         set_view(reg, request);
         __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
@@ -157,7 +157,7 @@ static bool absorb(struct gs_reg *reg, void *arg)
     struct absorption *absorption = arg;
     const struct gs_reg *by = absorption->by;
 
-    if (reg != by && reg->base >= by->base && reg->end <= by->end && reg->keep && !reg->exact &&
+    if (reg != by && reg->base >= by->base && reg->end <= by->end && gs_reg_kept(reg) && !reg->exact &&
         reg->id == by->id && memcmp(&reg->key, &by->key, sizeof by->key) == 0 &&
         (reg->base > by->base || reg->end < by->end) &&
         gs_reg_depart(absorption->cache, absorption->leavers, reg))
@@ -229,7 +229,7 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     cache->stats.pin_ns += gs_reg_now_ns() - begin;
     GS_STORE(reg->handle, handle);
     gs_reg_handle_enter(cache, reg);
-    if (reg->keep && !reg->exact)
+    if (gs_reg_kept(reg) && !reg->exact)
         gs_reg_overlaps(cache, reg->base, reg->end, absorb, &absorption);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     over = cache->entries > GS_LOAD(cache->limit_count) ||
@@ -271,12 +271,14 @@ int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg)
     uint32_t flags = 0;
     int error = 0;
 
-    if (!reg->keep || GS_LOAD(reg->flags) & GS_REG_DROP) {
+    if (__builtin_expect(GS_LOAD(reg->flags) & (GS_REG_UNKEPT | GS_REG_DROP), 0)) {
         flags = __atomic_fetch_and(&reg->flags, ~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
         error = end_unkept(cache, reg);
         if (error)
             __atomic_fetch_or(&reg->flags, flags & GS_REG_AWAITED, __ATOMIC_SEQ_CST);
     } else {
+        if (reg->key.backend->lends) /* the next user's is not this one's: nothing until it says */
+            GS_STORE(reg->view_end, 0);
         __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST);
         /* From here on it may be another's; a flag of theirs taken here is only announced early. */
         if (__builtin_expect(__atomic_load_n(&reg->flags, __ATOMIC_SEQ_CST) & GS_REG_AWAITED, 0))
@@ -333,7 +335,7 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
     GS_STORE(reg->base, request->base);
     GS_STORE(reg->end, request->base + request->size);
     GS_STORE(reg->id, request->id);
-    reg->keep = false;
+    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
     reg->exact = true;
     set_view(reg, request);
     gs_reg_enter(cache, reg);
@@ -376,7 +378,7 @@ void gs_regcache_abandon(struct gs_regcache *cache,
     gs_lock_take(&cache->lock);
     for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
         struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
-                                        .size = reg->end - reg->base, .keep = reg->keep};
+                                        .size = reg->end - reg->base, .keep = gs_reg_kept(reg)};
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
@@ -420,7 +422,7 @@ size_t gs_reg_size(const struct gs_reg *reg)
 
 bool gs_reg_kept(const struct gs_reg *reg)
 {
-    return reg->keep;
+    return !(GS_LOAD(reg->flags) & GS_REG_UNKEPT);
 }
 
 uint64_t *gs_reg_note(struct gs_reg *reg)
@@ -465,7 +467,7 @@ size_t gs_regcache_list(struct gs_regcache *cache, struct gs_regcache_info *info
                 .size = reg->end - reg->base,
                 .hits = GS_LOAD(reg->hits),
                 .uses = uses == GS_REG_PENDING ? 1 : uses < GS_REG_PENDING ? uses : 0,
-                .keep = reg->keep,
+                .keep = gs_reg_kept(reg),
             };
     }
     gs_lock_release(&cache->lock);

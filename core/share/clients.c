@@ -70,6 +70,19 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
     client->fd = -1;
 }
 
+static bool has_exited(const struct gs_client *client)
+{
+    struct pollfd exit = {.fd = client->pidfd, .events = POLLIN};
+
+    return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
+}
+
+/* It holds something, or has left something here. */
+static bool is_needed(const struct gs_client *client)
+{
+    return client->holds || client->left > 0;
+}
+
 /* The lease is over: every hold goes back. */
 static void client_free(struct gs_share *share, struct gs_client *client)
 {
@@ -81,6 +94,8 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         gs_offer_drop(share, hold->offer, hold->count);
         free(hold);
     }
+    if (client->left)
+        gs_broker_client_gone(share, client, client->pidfd < 0 || has_exited(client));
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients, client);
@@ -88,19 +103,12 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     free(client);
 }
 
-static bool has_exited(const struct gs_client *client)
-{
-    struct pollfd exit = {.fd = client->pidfd, .events = POLLIN};
-
-    return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
-}
-
 /* The connection is over, by either side's doing. The client may be freed. */
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     uint64_t now = gs_now();
 
-    if (!client->holds) {
+    if (!is_needed(client)) {
         client_free(share, client);
         return;
     }
@@ -111,20 +119,6 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
         client->due_ns += LIVING_NS;
     else
         client_forget_exit(share, client);
-}
-
-void gs_client_exited(struct gs_share *share, uint64_t id)
-{
-    struct gs_client *client = client_find(share, id);
-
-    if (!client || client->pidfd < 0)
-        return;
-    if (client->fd < 0) {
-        client_free(share, client);
-        return;
-    }
-    client->exited = true;
-    client_forget_exit(share, client);
 }
 
 /* One message. False: there is none, or the client has gone. */
@@ -151,9 +145,86 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     return false;
 }
 
+void gs_client_exited(struct gs_share *share, uint64_t id)
+{
+    struct gs_client *client = client_find(share, id);
+
+    if (!client || client->pidfd < 0)
+        return;
+    if (client->fd < 0) {
+        client_free(share, client);
+        return;
+    }
+    /* A forked child of an exporter may hold its connection. All it said comes before its end. */
+    while (client && client->fd >= 0 && client->left && serve_one(share, client))
+        client = client_find(share, id);
+    client = client_find(share, id);
+    if (!client)
+        return;
+    client->exited = true;
+    if (client->left)
+        gs_broker_client_gone(share, client, true);
+    client_forget_exit(share, client);
+}
+
+static void watch_messages(struct gs_share *share, const struct gs_client *client)
+{
+    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->recalls_due ? EPOLLOUT : 0),
+             GS_WATCH_CLIENT, client->id);
+}
+
+/*
+ * Sends the RECALLs that are due, as many as leave most of the socket's buffer free: an answer must
+ * always fit, since a client that does not take its answers is let go. The rest follows when the
+ * client has read.
+ */
+static void send_recalls(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_hold *hold, *next;
+    union gs_wire_message message;
+    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
+
+    HASH_ITER(hh, client->holds, hold, next)
+    {
+        if (client->recalls_due == 0)
+            break;
+        if (hold->recall != GS_RECALL_DUE)
+            continue;
+        if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+            break;
+        gs_wire_start(&message, GS_WIRE_RECALL, 0);
+        message.recall.block_id = hold->block_id;
+        if (gs_wire_send(client->fd, &message, -1) != 0)
+            break;
+        hold->recall = GS_RECALL_SENT;
+        client->recalls_due--;
+    }
+    watch_messages(share, client);
+}
+
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
+{
+    struct gs_client *client, *next;
+    struct gs_hold *hold;
+    uint64_t id = offer->key.id;
+
+    HASH_ITER(hh, share->clients, client, next)
+    {
+        HASH_FIND(hh, client->holds, &id, sizeof id, hold);
+        if (!hold || hold->offer != offer || hold->recall != GS_RECALL_NONE || client->fd < 0)
+            continue;
+        hold->recall = GS_RECALL_DUE;
+        if (client->recalls_due++ == 0)
+            send_recalls(share, client);
+    }
+}
+
 void gs_client_readable(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client = client_find(share, id);
+
+    if (client && client->fd >= 0 && client->recalls_due)
+        send_recalls(share, client);
 
     for (int i = 0; client && client->fd >= 0 && i < MESSAGES_MAX; i++)
         if (!serve_one(share, client))
@@ -181,7 +252,7 @@ static bool make_room(struct gs_share *share)
         return true;
     HASH_ITER(hh, share->clients, client, next)
     {
-        if (client->holds || client->fd < 0)
+        if (is_needed(client) || client->fd < 0)
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
             oldest = client;
@@ -209,13 +280,13 @@ static int peer_pidfd(int fd, int *ret_error)
 static enum gs_wire_reason admit(struct gs_share *share, int fd)
 {
     const int buffer = SEND_BUFFER;
-    struct ucred who = {.uid = (uid_t)-1};
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who;
     struct gs_client *client;
     int error;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_user_is_listed(&share->options, who.uid))
+        !gs_process_is_listed(&share->options, who.uid, who.gid))
         return GS_REFUSED_USER;
     if (!make_room(share))
         return GS_REFUSED_BUSY;
@@ -308,7 +379,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = share->listener_pause;
     HASH_ITER(hh, share->clients, client, next)
     {
-        if (client->fd >= 0 && client->holds)
+        if (client->fd >= 0 && is_needed(client))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now)
             client_free(share, client);

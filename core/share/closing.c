@@ -1,8 +1,8 @@
 /*
  * Opener: holds on their way back to the exporter.
  *
- *   last close ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
- *        └──────── opened again: nothing was given back, the mapping is used on
+ *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
+ *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
  * recorded, so that is done later; a later fence only covers more. A block has at most one fence
@@ -232,11 +232,12 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t due = GS_NEVER;
+    uint64_t idle, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->opener_lock);
+    idle = gs_idle_tick_locked(share, now);
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
     while (passed) {
@@ -257,7 +258,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             share->poll_ns *= 2;
     }
     gs_lock_release(&share->opener_lock);
-    return due;
+    return due < idle ? due : idle;
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -328,6 +329,7 @@ void gs_closing_finish(struct gs_share *share)
     struct gs_import *import;
 
     gs_lock_take(&share->opener_lock);
+    gs_idle_finish_locked(share);
     HASH_ITER(hh, share->opened, opened, next_opened)
     {
         if (opened->count > 0)

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -31,11 +32,31 @@ bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
     return false;
 }
 
+bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid)
+{
+    for (unsigned i = 0; i < options->gid_count; i++)
+        if (options->gids[i] == gid)
+            return true;
+    return gs_user_is_listed(options, uid);
+}
+
 /* statx, since the stat family of a new libc is not found in an older one. */
 static int look(int directory, const char *name, struct statx *ret_info)
 {
     return statx(directory, name, AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH),
                  STATX_TYPE | STATX_MODE | STATX_UID | STATX_MTIME, ret_info);
+}
+
+void gs_directory_default(char *ret_dir, size_t size)
+{
+    unsigned long uid = geteuid();
+    struct statx run;
+
+    snprintf(ret_dir, size, "/run/user/%lu", uid);
+    if (look(AT_FDCWD, ret_dir, &run) == 0 && S_ISDIR(run.stx_mode) && run.stx_uid == uid)
+        snprintf(ret_dir, size, "/run/user/%lu/gpushim", uid);
+    else
+        snprintf(ret_dir, size, "/tmp/gpushim-%lu", uid);
 }
 
 /* Whether the open directory may be used; the reason if not. */
@@ -121,7 +142,7 @@ static int put_up(int fd, int directory, const struct gs_share_options *options,
 {
     char first[GS_SOCKET_NAME_SIZE + sizeof NEW_SUFFIX];
     struct sockaddr_un address;
-    mode_t mode = options->uid_count > 0 ? 0666 : 0600;
+    mode_t mode = options->uid_count + options->gid_count > 0 ? 0666 : 0600;
     int error;
 
     snprintf(first, sizeof first, "%s" NEW_SUFFIX, name);
@@ -244,4 +265,29 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
         sweep_entry(directory, options, entry->d_name, kind);
     }
     closedir(list);
+}
+
+int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
+                               char ret_reason[GS_REASON_SIZE])
+{
+    int fd;
+
+    if (options->listen_fd >= 0)
+        return options->listen_fd;
+    if (flock(directory, LOCK_EX) != 0) {
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be locked: %s", options->dir,
+                 strerror(errno));
+        return -1;
+    }
+    fd = gs_directory_connect(directory, options, GS_BROKER_NAME);
+    if (fd >= 0 || (fd != -ENOENT && fd != -ECONNREFUSED)) {
+        snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already", options->dir);
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
+    } else {
+        fd = gs_directory_listen(directory, options, GS_BROKER_NAME, ret_reason);
+    }
+    flock(directory, LOCK_UN);
+    return fd;
 }

@@ -12,10 +12,16 @@
 #include "core/share/share.h"
 
 #define GS_REASON_SIZE      256
+#define GS_BROKER_NAME      "broker"
 #define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
 
 /* Whether this user is our own, or one that the options name. */
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
+/* The same for a process: its group may be named instead. */
+bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid);
+
+/* The directory of processes that name none, the same for all of a user. */
+void gs_directory_default(char *ret_dir, size_t size);
 
 /* Opens and checks the directory; `make` makes it first where only its last part is missing.
  * The descriptor, or -1 with the cause and the way out in words. */
@@ -28,6 +34,11 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
  */
 int gs_directory_listen(int directory, const struct gs_share_options *options, const char *name,
                         char ret_reason[GS_REASON_SIZE]);
+
+/* The same for the broker, of which there is one in a directory; or the socket that it was started
+ * with. */
+int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
+                               char ret_reason[GS_REASON_SIZE]);
 
 /* A connection to the exporter under `name`, made within `timeout_ns`; or a negative errno
  * (-ENOENT, -ECONNREFUSED: there is none any more; -EMFILE: no descriptor is left here). */

@@ -7,16 +7,43 @@
 
 #include "core/share/internal.h"
 
+/* What tokens and messages call a block: two threads may offer one at once. */
+struct gs_offer_key {
+    unsigned char instance[GS_INSTANCE_SIZE]; /* ours; in a broker, of who left it there */
+    uint64_t id;
+};
+
 struct gs_offer {
-    uint64_t id; /* what tokens and messages call the block: two threads may offer one at once */
+    struct gs_offer_key key;
     struct gs_share_source source;
     unsigned char token[GS_TOKEN_SIZE];
     uint64_t holds; /* by all clients together */
-    unsigned pins;  /* 1 while the share thread exports it */
+    unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool opened;    /* somebody has held it: no grace any more */
+    bool brokered;  /* a broker has it too */
+    uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
+    uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
+    bool read_only; /* openers are to map it for reading */
+    bool recalled;  /* whoever holds it is asked to give it back */
+    unsigned work;  /* enum gs_work: what the share thread is to do about it */
+    struct gs_offer *next_work;
     uint64_t freed_ns; /* 0: the program has it */
     UT_hash_handle hh;
 };
+
+enum gs_work { GS_WORK_EXPORT = 1, GS_WORK_RECALL = 2 };
+
+/* The share thread: does the work that offers ask for. */
+void gs_offers_work(struct gs_share *share);
+
+/* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
+/*
+ * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
+ * It is the cache's and good until the next call, unless *ret_own: then it is the caller's.
+ */
+CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
+                   bool *ret_own);
+void gs_exports_free(struct gs_share *share);
 
 /* The offer that these bytes are the token of, pinned, or NULL. */
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE]);
@@ -42,6 +69,7 @@ struct gs_hold {
     uint64_t block_id;
     struct gs_offer *offer;
     uint64_t count;
+    enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };
 
@@ -50,6 +78,8 @@ struct gs_client {
     int fd;    /* -1: hung up */
     int pidfd; /* -1: not to be had, or the exit was seen */
     bool greeted;
+    unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
+    uint64_t left; /* offers that it has left with this broker */
     bool exited; /* the exit was seen */
     uid_t uid;
     pid_t pid; /* for people: who holds what */
@@ -57,8 +87,35 @@ struct gs_client {
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
+    unsigned recalls_due; /* holds whose RECALL is not sent yet */
     UT_hash_handle hh;
 };
+
+/* broker.c, in an exporter: leaves the offer with the broker; `fd` stays the caller's. The offer is
+ * pinned by the share thread. */
+void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
+/* Called with the lock held: takes it back. False: try again later. Never waits. */
+bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
+/* The broker's connection has something to say, or has ended. */
+void gs_broker_event(struct gs_share *share);
+/* broker.c, in a broker. Messages; as gs_client_serve. */
+bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
+                        const struct gs_wire_share *message, int *fd);
+bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
+                          const struct gs_wire_unshare *message);
+/* The client that left offers here has ended (then they are served), or lives on without its
+ * connection (then nobody knows what it does with the memory: they are dropped). */
+void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
+uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
+void gs_broker_free(struct gs_share *share);
+/* report.c */
+/* Says so when more bytes than limbo_warning are in limbo. */
+void gs_limbo_check(struct gs_share *share);
+bool gs_report(struct gs_share *share, struct gs_client *client,
+               const struct gs_wire_query *query);
+
+/* Asks every holder to give it back. */
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer);
 
 /* Does what a message asks for. *fd came with it; where it is taken it becomes -1. False: the
  * client is to go, it broke the protocol or does not read. */

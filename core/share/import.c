@@ -22,7 +22,8 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id)
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device)
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                              .flags = import->read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                         : CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     uint64_t bit;
     gs_status status;
 
@@ -94,6 +95,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
         return GS_NO_HOST_MEMORY;
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
+    import->read_only = grant->read_only || share->options.read_only;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,

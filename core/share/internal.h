@@ -4,10 +4,14 @@
  *   share.c    make, end, start on first use      directory.c  sockets in the runtime directory
  *   thread.c   the share thread: one epoll loop   wire.c       messages      token.c  tokens
  *   exporter.h                                    opener.h
+ *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     clients.c  connections and leases             peer.c     connections to exporters
+ *     broker.c   offers left with a broker
+ *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
+ *                                                   idle.c     closed, kept for the next open
  *                                                   closing.c  holds on their way back
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
@@ -57,9 +61,20 @@ struct gs_share {
     struct gs_lock lock; /* rank SHARE: from here to the blank line */
     pthread_cond_t started;
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
+    int broker_fd;     /* the connection to the broker, or -1 */
+    bool broker_tried; /* the share thread's own: it is there, or could not be had */
+    uint64_t unneeded_since; /* of a broker */
+    struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
+    uint64_t left_due_ns;
+    bool limbo_grown;      /* a block was freed since it was last looked at */
+    bool limbo_said;       /* the share thread's own */
+    bool isolation_said; /* atomic */
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
+    struct gs_offer *work;       /* offers with something to do, newest first */
+    struct gs_export *exports;   /* the share thread adds and uses; others remove */
+    uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
@@ -81,6 +96,9 @@ struct gs_share {
     struct gs_peer *peers;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
+    struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
+    unsigned idle_count;
+    bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_peer;
@@ -94,7 +112,8 @@ uint64_t gs_now(void);
 /* ---- share.c, thread.c ---------------------------------------------------------------------- */
 
 /* What a watched descriptor is; in the upper bits of its epoll data, an id in the lower. */
-enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER };
+enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER,
+                GS_WATCH_BROKER };
 
 /* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
 gs_status gs_thread_start(struct gs_share *share);

@@ -3,17 +3,81 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
     struct gs_token token = {
-        .block_id = offer->id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
+        .block_id = offer->key.id, .chunk_id = offer->source.chunk_id, .size = offer->source.size};
 
     memcpy(token.instance, share->instance, sizeof token.instance);
     if (!gs_random(token.secret, sizeof token.secret))
         return false;
     gs_token_write(&token, offer->token);
     return true;
+}
+
+/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
+static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
+{
+    bool first = !share->work;
+
+    if (!offer->work) {
+        offer->pins++;
+        offer->next_work = share->work;
+        share->work = offer;
+    }
+    offer->work |= work;
+    if (first)
+        gs_thread_wake(share);
+}
+
+/* Exports the chunk for whoever opens it first, and for the broker. */
+static void prepare(struct gs_share *share, struct gs_offer *offer)
+{
+    bool own;
+    int fd;
+
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
+        gs_export(share, offer, &fd, &own) != CUDA_SUCCESS)
+        return;
+    if (share->options.broker)
+        gs_broker_leave(share, offer, fd);
+    if (own)
+        close(fd);
+}
+
+void gs_offers_work(struct gs_share *share)
+{
+    struct gs_offer *list, *next;
+
+    gs_lock_take(&share->lock);
+    list = share->work;
+    share->work = NULL;
+    gs_lock_release(&share->lock);
+    for (; list; list = next) {
+        unsigned work;
+
+        next = list->next_work;
+        gs_lock_take(&share->lock);
+        work = list->work;
+        list->work = 0; /* what comes from now on enters a new list; the pin is ours */
+        gs_lock_release(&share->lock);
+        if (work & GS_WORK_EXPORT)
+            prepare(share, list);
+        if (work & GS_WORK_RECALL)
+            gs_clients_recall(share, list);
+        gs_offer_unpin(share, list, 0);
+    }
+}
+
+/* Called with the lock held: its holders are to give it back as soon as they can. */
+static void recall_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    if (offer->recalled || offer->holds == 0)
+        return;
+    offer->recalled = true;
+    ask_work_locked(share, offer, GS_WORK_RECALL);
 }
 
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
@@ -26,21 +90,33 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
 
     if (!share->options.enable)
         return GS_NOT_OFFERED;
+    if (share->options.isolate && !source->alone) {
+        if (!__atomic_exchange_n(&share->isolation_said, true, __ATOMIC_RELAXED))
+            gs_log_line(&share->log, GS_LOG_WARNING,
+                        "a block of %zu bytes is not shared: it lies with others in one chunk and "
+                        "share.isolate is on; place blocks alone (share.isolate = alone)",
+                        source->size);
+        return GS_NOT_OFFERED;
+    }
     status = gs_socket_start(share);
     offer = status == GS_OK ? calloc(1, sizeof *offer) : NULL;
     errno = saved;
     if (!offer)
         return status == GS_OK ? GS_NO_HOST_MEMORY : status;
     offer->source = *source;
-    offer->id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
+    offer->read_only = share->options.read_only;
+    offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
+    memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
     }
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->offers, id, sizeof offer->id, offer);
+    HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
+    if (entered && (share->options.export_ahead || share->options.broker))
+        ask_work_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);
@@ -62,12 +138,14 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
     gs_lock_take(&share->lock);
     offer->freed_ns = freed_ns;
+    share->limbo_grown = true;
+    recall_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
-    if (sooner)
+    if (sooner || share->options.limbo_warning)
         gs_thread_wake(share);
 }
 
@@ -75,6 +153,7 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_offer *offer, *next;
     uint64_t due;
+    bool look;
 
     gs_lock_take(&share->lock);
     if (share->grace_due_ns <= now) {
@@ -89,7 +168,11 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
         }
     }
     due = share->grace_due_ns;
+    look = share->limbo_grown && share->options.limbo_warning;
+    share->limbo_grown = false;
     gs_lock_release(&share->lock);
+    if (look)
+        gs_limbo_check(share);
     return due;
 }
 
@@ -102,7 +185,11 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     held = offer->holds > 0 || offer->pins > 0;
     in_grace = !no_grace && !offer->opened &&
                (now_ns < freed_ns || now_ns - freed_ns < share->options.grace_ns);
-    if (!held && !in_grace)
+    if (held)
+        recall_locked(share, offer);
+    else if (!in_grace && !gs_broker_take_back_locked(share, offer))
+        held = true;
+    else if (!in_grace)
         HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
     if (held || in_grace)
@@ -123,12 +210,15 @@ static bool is_stale(const struct gs_share *share, const struct gs_offer *offer)
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE])
 {
     struct gs_offer *offer = NULL;
+    struct gs_offer_key key;
     struct gs_token read;
 
     if (gs_token_read(token, &read) != GS_OK)
         return NULL;
+    memcpy(key.instance, read.instance, sizeof key.instance);
+    key.id = read.block_id;
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->offers, &read.block_id, sizeof read.block_id, offer);
+    HASH_FIND(hh, share->offers, &key, sizeof key, offer);
     if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) || is_stale(share, offer)))
         offer = NULL;
     if (offer)
@@ -149,8 +239,12 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned hol
     gs_lock_take(&share->lock);
     offer->pins--;
     offer->holds += holds;
-    if (holds)
+    if (holds) {
         offer->opened = true;
+        offer->recalled = false; /* the newest holder was not asked */
+    }
+    if (offer->freed_ns)
+        recall_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
 }
@@ -161,6 +255,28 @@ void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t hold
     offer->holds -= holds;
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
+}
+
+void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
+{
+    struct gs_share_stats stats = {0};
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        stats.offers++;
+        stats.bytes += offer->source.size;
+        stats.holds += offer->holds;
+        if (!offer->freed_ns)
+            continue;
+        stats.limbo++;
+        stats.limbo_bytes += offer->source.size;
+        if (!stats.limbo_ns || offer->freed_ns < stats.limbo_ns)
+            stats.limbo_ns = offer->freed_ns;
+    }
+    gs_lock_release(&share->lock);
+    *ret_stats = stats;
 }
 
 void gs_offers_free(struct gs_share *share)

@@ -167,8 +167,11 @@ static gs_status count_locked(struct gs_share *share, struct gs_opened *opened, 
 
     if (status != GS_OK)
         return status;
-    if (opened->count++ == 0)
+    if (opened->idle)
+        gs_idle_stop_locked(share, opened);
+    else if (opened->count == 0)
         gs_closing_stop_locked(share, opened);
+    opened->count++;
     *ret_address = opened->address;
     return GS_OK;
 }
@@ -195,7 +198,7 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
                                   CUdeviceptr *ret_address, bool *ret_done)
 {
     *ret_done = true;
-    if (opened && opened->count == 0 && opened->connection != peer->connection) {
+    if (opened && opened->count == 0 && !opened->idle && opened->connection != peer->connection) {
         HASH_DEL(share->opened, opened); /* its lease was lost; the thread finishes it */
         opened->replaced = opened->leaving = true;
         opened = NULL;
@@ -221,7 +224,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE))
             return GS_BAD_TOKEN;
-        if (opened && opened->count > 0 && device_has_access(opened, device))
+        if (opened && (opened->count > 0 || opened->idle) && device_has_access(opened, device))
             return count_locked(share, opened, context, ret_address);
         peer = gs_peer_find_locked(share, token->instance);
         if (!peer)
@@ -293,7 +296,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     opened = at_locked(share, address);
     if (opened && opened->address == address) {
         if (--opened->count == 0)
-            gs_closing_start_locked(share, opened);
+            gs_idle_start_locked(share, opened);
         status = GS_OK;
     }
     gs_lock_release(&share->opener_lock);

@@ -17,6 +17,10 @@ struct gs_peer {
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint32_t request;
+    uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
+    unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
+    bool by_broker;     /* connected to the broker that has its memory, itself having ended */
+    bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     unsigned abandoned; /* requests whose answers were not waited for */
     bool greeted;       /* HELLO was sent */
     bool busy;          /* one thread works with it, without the lock */
@@ -35,6 +39,7 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
+    bool read_only;
     uint64_t devices;          /* atomic; bit d: device d has access */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
@@ -67,12 +72,17 @@ struct gs_opened {
     CUdeviceptr address;
     size_t size;
     uint64_t id;
-    uint64_t count; /* opens minus closes; 0: closing */
+    uint64_t count; /* opens minus closes; 0: idle or closing */
+    bool idle;      /* in the list of idle ones, since: */
+    uint64_t idle_ns;
+    bool recalled;  /* the exporter wants it back */
+    bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
     bool replaced;  /* not in the table any more: its connection was lost */
     struct gs_use *uses;
     unsigned use_count;
-    struct gs_opened *next; /* in `closing` or in `unsent` */
+    struct gs_opened *next; /* in `closing`, in `unsent`, or of the idle ones the next newer */
+    struct gs_opened *older;
     UT_hash_handle hh;
 };
 
@@ -92,8 +102,11 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
 void gs_say_unreachable(struct gs_share *share, const char *reason);
 /* Gives a hold back that nobody has seen. */
 void gs_peer_return(struct gs_peer *peer, uint64_t block_id);
-/* Takes an answer to a request that was given up; `fd` came with it and is closed. */
-void gs_peer_take_late(struct gs_peer *peer, const union gs_wire_message *message, int fd);
+/* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
+void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
+                        const union gs_wire_message *message, int fd);
+void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
+                               const union gs_wire_message *message, int fd);
 /* It is no longer busy; may free it. */
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer);
 /* Sends what CLOSE messages there are; false while some are left. */
@@ -128,6 +141,20 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
+
+/* idle.c */
+/* The last count is gone: kept for the next open, or on its way back. */
+void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened);
+/* Opened again. */
+void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened);
+/* The exporter wants a block back. False: there is no such block. */
+bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_t block_id);
+/* Nobody will call the peer's blocks back any more, if its connection was lost. */
+void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer);
+/* Sends the ones back whose time is over; when the next one's is. */
+uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now);
+/* At the very end: all. */
+void gs_idle_finish_locked(struct gs_share *share);
 
 /* closing.c */
 /* Notes that the context uses the block: a fence in it will be behind the last close. */

@@ -19,6 +19,8 @@
 #define SO_PEERPIDFD 77
 #endif
 
+#define MESSAGES_MAX 64 /* of one exporter in one round */
+
 static void name_of(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
     static const char digits[] = "0123456789abcdef";
@@ -76,10 +78,11 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
     peer->abandoned = 0;
 }
 
-/* A hang-up is always reported; answers that nobody waits for any more are read by the thread. */
+/* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
+ * to requests that were given up. */
 static void watch(struct gs_share *share, const struct gs_peer *peer, int op)
 {
-    gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->abandoned ? EPOLLIN : 0), GS_WATCH_PEER,
+    gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
              peer->id);
 }
 
@@ -110,21 +113,42 @@ static gs_status connect_failed(struct gs_share *share, int error)
 
 /* Whether the process at the other end is one to take memory from, and alive: a child that it
  * forked may hold its socket. Finds its pidfd where the kernel gives one. */
-static bool check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
+static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 {
-    struct ucred who = {.uid = (uid_t)-1};
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who, pidfd_size = sizeof *ret_pidfd;
 
     *ret_pidfd = -1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_user_is_listed(&share->options, who.uid)) {
-        gs_say_unreachable(share, "it is another user's; name him as one to share with");
-        return false;
+        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+        gs_say_unreachable(share, "it is another user's; name him or his group as one to share with");
+        return -EPERM;
     }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0)
-        return true;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
+        struct pollfd exit = {.fd = *ret_pidfd, .events = POLLIN};
+
+        if (poll(&exit, 1, 0) == 0)
+            return 0;
+        close(*ret_pidfd); /* newer kernels give one for a process that has ended, too */
+        *ret_pidfd = -1;
+        return -ECONNREFUSED;
+    }
     *ret_pidfd = -1;
-    return errno != EINVAL && errno != ESRCH && errno != ENODATA;
+    return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
+}
+
+/* A connection to one who may be believed, or a negative errno; -EPERM: it is another user's
+ * (logged), -ECONNREFUSED: it has ended. */
+static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+{
+    int fd = gs_directory_connect(directory, &share->options, name);
+    int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
+
+    if (error) {
+        close(fd);
+        return error;
+    }
+    return fd;
 }
 
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
@@ -137,17 +161,24 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         return GS_UNREACHABLE;
     }
     name_of(peer->instance, name);
-    fd = gs_directory_connect(directory, &share->options, name);
+    peer->by_broker = false;
+    fd = connect_checked(share, directory, name, &pidfd);
+    if (fd == -ENOENT || fd == -ECONNREFUSED) {
+        int broker = connect_checked(share, directory, GS_BROKER_NAME, &pidfd);
+
+        peer->by_broker = broker >= 0;
+        fd = broker >= 0 ? broker : fd;
+    }
     close(directory);
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    if (!check_exporter(share, fd, &pidfd)) {
-        close(fd);
-        return GS_UNREACHABLE;
-    }
     peer->fd = fd;
     peer->pidfd = pidfd;
     peer->greeted = false;
+    peer->deaf = false;
+    peer->crossing = 0;
     watch(share, peer, EPOLL_CTL_ADD);
     return GS_OK;
 }
@@ -164,14 +195,40 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
         gs_wire_send(peer->fd, &message, -1);
 }
 
-void gs_peer_take_late(struct gs_peer *peer, const union gs_wire_message *message, int fd)
+/* An answer to a request that was given up. One that nobody asked for makes the peer deaf. */
+static void take_late(struct gs_peer *peer, const union gs_wire_message *message)
 {
     if (peer->abandoned > 0)
         peer->abandoned--;
+    else
+        peer->deaf = true;
     if (message->head.type == GS_WIRE_GRANT)
         gs_peer_return(peer, message->grant.block_id);
+}
+
+/* A RECALL of what is not here is fine where a CLOSE may have crossed it; an exporter that goes on
+ * talking beyond that is not listened to any more, or it could keep this process busy. */
+void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
+                               const union gs_wire_message *message, int fd)
+{
     if (fd >= 0)
         close(fd);
+    if (message->head.type != GS_WIRE_RECALL)
+        take_late(peer, message);
+    else if (gs_idle_recall_locked(share, peer, message->recall.block_id))
+        return;
+    else if (peer->crossing > 0)
+        peer->crossing--;
+    else
+        peer->deaf = true;
+}
+
+void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
+                        const union gs_wire_message *message, int fd)
+{
+    gs_lock_take(&share->opener_lock);
+    gs_peer_take_other_locked(share, peer, message, fd);
+    gs_lock_release(&share->opener_lock);
 }
 
 static bool hung_up(const struct gs_peer *peer)
@@ -183,10 +240,11 @@ static bool hung_up(const struct gs_peer *peer)
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
-    bool rearm = peer->lost || peer->abandoned;
+    bool rearm = peer->lost;
 
     if (peer->fd >= 0 && peer->lost && hung_up(peer))
         gs_peer_disconnect(share, peer);
+    gs_idle_lost_locked(share, peer);
     if (peer->fd >= 0 && rearm)
         watch(share, peer, EPOLL_CTL_MOD);
     peer->lost = false;
@@ -195,16 +253,18 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
     gs_peer_reap_locked(share, peer);
 }
 
-static void drain(struct gs_peer *peer)
+static void drain_locked(struct gs_share *share, struct gs_peer *peer)
 {
     union gs_wire_message message;
     int fd, error;
 
-    for (unsigned i = 0; i <= peer->abandoned; i++) {
+    for (int i = 0; i < MESSAGES_MAX && !peer->deaf; i++) {
         error = gs_wire_receive(peer->fd, &message, &fd);
+        if (error == -EPROTO)
+            peer->deaf = true;
         if (error && error != -EMFILE)
             return;
-        gs_peer_take_late(peer, &message, fd);
+        gs_peer_take_other_locked(share, peer, &message, fd);
     }
 }
 
@@ -225,11 +285,12 @@ void gs_peer_event(struct gs_share *share, uint64_t id)
             break;
         if (hung_up(peer)) {
             gs_peer_disconnect(share, peer);
+            gs_idle_lost_locked(share, peer);
             gs_peer_flush_locked(share, peer);
             gs_peer_reap_locked(share, peer);
             break;
         }
-        drain(peer);
+        drain_locked(share, peer);
         watch(share, peer, EPOLL_CTL_MOD);
         break;
     }
@@ -247,6 +308,7 @@ bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
         if (peer->fd >= 0 && opened->connection == peer->connection &&
             gs_wire_send(peer->fd, &message, -1) == -EAGAIN)
             return false;
+        peer->crossing++;
         peer->unsent = opened->next;
         free(opened);
     }

@@ -13,6 +13,9 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
+#define EARLY_STEP_US 5000        /* looking again after this */
+
 /* Sends, waiting for room up to `deadline`. */
 static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
@@ -79,7 +82,7 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
 
 /* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
  * connection has ended. -EMFILE comes with the message, which lacks its descriptor. */
-static int receive_answer(struct gs_peer *peer, uint64_t deadline,
+static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
     bool reset = false, exited;
@@ -88,7 +91,7 @@ static int receive_answer(struct gs_peer *peer, uint64_t deadline,
         int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
 
         if (gs_now() >= deadline && !error && ret_message->head.request != peer->request) {
-            gs_peer_take_late(peer, ret_message, *ret_fd); /* it talks on about something else */
+            gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
@@ -105,7 +108,7 @@ static int receive_answer(struct gs_peer *peer, uint64_t deadline,
         if (ret_message->head.request == peer->request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return error;
-        gs_peer_take_late(peer, ret_message, *ret_fd);
+        gs_peer_take_other(share, peer, ret_message, *ret_fd);
     }
 }
 
@@ -134,7 +137,7 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_token
     return grant->block_id == token->block_id && grant->chunk_id == token->chunk_id &&
            grant->size == token->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
-           grant->offset <= grant->chunk_size - grant->size;
+           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1;
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
@@ -164,7 +167,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     bool sent = error == 0;
 
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = receive_answer(peer, deadline, ret_message, ret_fd);
+        error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {
         peer->abandoned += sent;
         gs_say_unreachable(share, "the process that shared it does not answer");
@@ -188,11 +191,20 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     return 0;
 }
 
+/* The broker has not seen yet that the exporter, which cannot be reached, has ended. */
+static bool is_early(const struct gs_peer *peer, const union gs_wire_message *message,
+                     gs_status status)
+{
+    return peer->by_broker && status == GS_UNREACHABLE &&
+           message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_BUSY;
+}
+
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                           struct gs_wire_grant *ret_grant, int *ret_fd)
 {
-    union gs_wire_message message;
+    union gs_wire_message message = {0};
+    uint64_t begin = gs_now();
     gs_status status = GS_OK;
 
     *ret_fd = -1;
@@ -202,8 +214,14 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
             status = gs_peer_connect(share, peer);
         if (status != GS_OK)
             return status;
-        if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0)
-            break;
+        if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
+            if (!is_early(peer, &message, status) || gs_now() - begin >= EARLY_NS)
+                break;
+            usleep(EARLY_STEP_US);
+            status = GS_OK;
+            i--;
+            continue;
+        }
         status = GS_OK;
         if (!want_fd) /* the caller's mapping went with the connection: he asks again */
             return GS_UNREACHABLE;

@@ -5,7 +5,6 @@
  */
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -41,9 +40,11 @@ static bool is_pidfd(int fd)
 static bool on_hello(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_hello *hello, int *fd)
 {
-    if (client->greeted || memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+    if (client->greeted || (!share->options.is_broker &&
+                            memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0))
         return false;
     client->greeted = true;
+    memcpy(client->instance, hello->instance, sizeof client->instance);
     client->due_ns = gs_now() + GS_IDLE_NS;
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
@@ -64,7 +65,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
 {
     struct gs_hold *hold;
 
-    uint64_t block_id = offer->id;
+    uint64_t block_id = offer->key.id;
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold) {
@@ -79,6 +80,9 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
             return NULL;
         }
     }
+    if (hold->recall == GS_RECALL_DUE)
+        client->recalls_due--;
+    hold->recall = GS_RECALL_NONE; /* with the new hold it is to be asked anew */
     hold->count++;
     return hold;
 }
@@ -87,6 +91,8 @@ static void hold_remove(struct gs_client *client, struct gs_hold *hold)
 {
     if (--hold->count > 0)
         return;
+    if (hold->recall == GS_RECALL_DUE)
+        client->recalls_due--;
     HASH_DEL(client->holds, hold);
     free(hold);
 }
@@ -99,23 +105,18 @@ static enum gs_wire_reason reason_of(int error)
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
 static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, CUresult *ret_error)
+                                        bool wanted, int *ret_fd, bool *ret_own,
+                                        CUresult *ret_error)
 {
-    int fd = -1;
-
     *ret_fd = -1;
+    *ret_own = false;
     *ret_error = CUDA_SUCCESS;
     if (!wanted)
         return 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    *ret_error = share->driver->mem_export(&fd, offer->source.handle,
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (*ret_error != CUDA_SUCCESS)
-        return GS_REFUSED_DRIVER;
-    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
-    *ret_fd = fd;
-    return 0;
+    *ret_error = gs_export(share, offer, ret_fd, ret_own);
+    return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
 static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
@@ -125,11 +126,12 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, ui
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = offer->id;
+    message.grant.block_id = offer->key.id;
     message.grant.chunk_id = source->chunk_id;
     message.grant.chunk_size = source->chunk_size;
     message.grant.offset = source->offset;
     message.grant.size = source->size;
+    message.grant.read_only = offer->read_only;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_wire_send(client->fd, &message, fd);
 }
@@ -144,9 +146,10 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     enum gs_wire_reason reason;
     struct gs_hold *hold = NULL;
     CUresult driver_error;
+    bool own;
     int fd, error = 0;
 
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &driver_error);
+    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &own, &driver_error);
     if (!reason) {
         hold = hold_add(client, offer);
         if (!hold)
@@ -154,7 +157,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         else
             error = send_grant(client, offer, open->head.request, fd);
     }
-    if (fd >= 0)
+    if (own)
         close(fd);
     if (error) {
         hold_remove(client, hold);
@@ -176,7 +179,14 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     if (!client->greeted || open->want_fd > 1 || open->zero)
         return false;
     client->due_ns = gs_now() + GS_IDLE_NS;
+    if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
+               GS_INSTANCE_SIZE) != 0)
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
     offer = gs_offer_pin(share, open->token);
+    if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
+        gs_offer_unpin(share, offer, 0);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_BUSY, 0);
+    }
     return offer ? grant(share, client, offer, open)
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
 }
@@ -206,6 +216,12 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
         return on_close(share, client, &message->close);
+    case GS_WIRE_SHARE:
+        return gs_broker_on_share(share, client, &message->share, fd);
+    case GS_WIRE_UNSHARE:
+        return gs_broker_on_unshare(share, client, &message->unshare);
+    case GS_WIRE_QUERY:
+        return gs_report(share, client, &message->query);
     default:
         return false;
     }

@@ -35,6 +35,8 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     }
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
         snprintf(share->name + 2 * i, 3, "%02x", share->instance[i]);
+    if (options->is_broker)
+        snprintf(share->name, sizeof share->name, GS_BROKER_NAME);
     share->driver = driver;
     share->map = map;
     share->fences = fences;
@@ -43,6 +45,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->events = *events;
     share->pid = getpid();
     share->grace_due_ns = GS_NEVER;
+    share->broker_fd = -1;
     share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
@@ -65,6 +68,12 @@ static void close_descriptors(struct gs_share *share)
     }
 }
 
+/* Whether the socket belongs to whoever started this broker. */
+static bool is_given(const struct gs_share *share)
+{
+    return share->options.is_broker && share->options.listen_fd >= 0;
+}
+
 void gs_share_destroy(struct gs_share *share)
 {
     if (!share)
@@ -74,11 +83,13 @@ void gs_share_destroy(struct gs_share *share)
         gs_thread_wake(share);
         pthread_join(share->thread, NULL);
     }
-    if (share->directory >= 0)
+    if (share->directory >= 0 && !is_given(share))
         unlinkat(share->directory, share->name, 0);
     gs_closing_finish(share);
     gs_clients_free(share);
+    gs_broker_free(share);
     gs_offers_free(share);
+    gs_exports_free(share);
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);
@@ -177,7 +188,9 @@ static gs_status socket_start(struct gs_share *share)
     int directory = gs_directory_open(&share->options, true, reason);
     int listener = -1;
 
-    if (directory >= 0) {
+    if (directory >= 0 && share->options.is_broker) {
+        listener = gs_directory_listen_broker(directory, &share->options, reason);
+    } else if (directory >= 0) {
         gs_directory_sweep(directory, &share->options);
         listener = gs_directory_listen(directory, &share->options, share->name, reason);
     }
@@ -198,6 +211,11 @@ static gs_status socket_start(struct gs_share *share)
     if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
         gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
     return GS_NOT_OFFERED;
+}
+
+gs_status gs_share_serve(struct gs_share *share)
+{
+    return gs_socket_start(share);
 }
 
 gs_status gs_socket_start(struct gs_share *share)

@@ -36,16 +36,31 @@
 
 #define GS_TOKEN_SIZE 64 /* sizeof(CUipcMemHandle) */
 
+#define GS_IDS_MAX 64
+
 struct gs_share_options {
     bool enable;          /* false: offers are refused with GS_NOT_OFFERED, tokens not opened */
     char dir[80];         /* the runtime directory; made with mode 0700 if its parent is there */
     uint64_t grace_ns;    /* how long an unopened offer keeps its block after the free */
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
+    uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
+    uint32_t idle_blocks; /* how many such blocks at most */
     uint32_t max_clients; /* connections an exporter serves at once */
-    uid_t uids[16];       /* further users to share with, besides our own: they may open, and
+    bool read_only;       /* openers of our blocks may read them only, and we those of others */
+    bool isolate;         /* a block that shares its chunk with others is not offered */
+    uint64_t limbo_warning; /* bytes in limbo from which on a line of log tells; 0: never */
+    bool broker;          /* offers are left with a broker too, which outlives this process */
+    bool is_broker;       /* this is one: its offers are those that others left with it */
+    int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */
+    char broker_program[256]; /* started where no broker runs; empty: none is */
+    uint64_t keep_ns;     /* how long a broker keeps what nobody has open and whose process ended */
+    bool export_ahead;    /* a chunk is exported at its first offer, not at the first open */
+    uid_t uids[GS_IDS_MAX];       /* further users to share with, besides our own: they may open, and
                              what they offer may be opened */
     unsigned uid_count;
+    gid_t gids[GS_IDS_MAX]; /* further groups: processes whose primary group is one of them */
+    unsigned gid_count;
 };
 
 /* What happens in core's other half when a lease or a grace has ended: the pool looks through its
@@ -85,10 +100,18 @@ struct gs_share_source {
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
     size_t offset, size;                 /* of the block within the chunk */
+    bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory */
 };
 
 struct gs_offer;
+
+/* The driver of a broker: exporting is duplicating what was left with it. */
+extern const struct gs_driver gs_broker_driver;
+/* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
+uint64_t gs_share_unneeded_since(struct gs_share *share);
+/* Broker: opens its socket. GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
+gs_status gs_share_serve(struct gs_share *share);
 
 /*
  * Offers one block. The same offer always writes the same token; nothing is exported yet. The
@@ -115,6 +138,21 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
                        uint64_t now_ns, bool no_grace);
 
+/* What is on offer, and what of it the program has freed and others keep. */
+struct gs_share_stats {
+    uint64_t offers, bytes;       /* tokens given out, and their blocks */
+    uint64_t holds;               /* by other processes */
+    uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
+    uint64_t limbo_ns;            /* since when the oldest of them, CLOCK_MONOTONIC; 0: none */
+};
+
+/* Looks through all offers. */
+void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
+
+/* The chunk's memory is about to go back to the driver and nothing of it is on offer: closes the
+ * descriptor that was kept of it, which would keep the memory. No lock held. */
+void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
+
 /* ---- Opener --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
@@ -130,9 +168,11 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);
 
 /*
- * Takes back one count of the block opened at exactly `address`. With the last one, the hold is
- * given back once the GPU work submitted so far in the context that opened it is done; this call
- * does not wait for that. GS_NOT_OURS: nothing of ours was opened there.
+ * Takes back one count of the block opened at exactly `address`. After the last one the block stays
+ * idle: mapped and held for the next open, until idle_ns are over or the exporter calls it back,
+ * which it does when its program frees the block. Then the hold is given back once the GPU work
+ * submitted by then in the contexts that opened it is done; no call waits for that.
+ * GS_NOT_OURS: nothing of ours was opened there.
  */
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 

@@ -60,6 +60,9 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
     case GS_WATCH_PIDFD:
         gs_client_exited(share, id);
         break;
+    case GS_WATCH_BROKER:
+        gs_broker_event(share);
+        break;
     case GS_WATCH_PEER:
         gs_peer_event(share, id);
         break;
@@ -71,10 +74,18 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due = gs_clients_tick(share, now);
-    uint64_t closing = gs_closing_tick(share, now);
-    uint64_t grace = gs_offers_tick(share, now);
+    uint64_t due, closing, grace;
 
+    gs_offers_work(share);
+    due = gs_clients_tick(share, now);
+    closing = gs_closing_tick(share, now);
+    grace = gs_offers_tick(share, now);
+
+    if (share->options.is_broker) {
+        uint64_t left = gs_broker_tick(share, now);
+
+        due = left < due ? left : due;
+    }
     if (closing < due)
         due = closing;
     if (grace < due)

@@ -15,6 +15,11 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_GRANT] = sizeof(struct gs_wire_grant),
     [GS_WIRE_REFUSE] = sizeof(struct gs_wire_refuse),
     [GS_WIRE_CLOSE] = sizeof(struct gs_wire_close),
+    [GS_WIRE_RECALL] = sizeof(struct gs_wire_recall),
+    [GS_WIRE_SHARE] = sizeof(struct gs_wire_share),
+    [GS_WIRE_UNSHARE] = sizeof(struct gs_wire_unshare),
+    [GS_WIRE_QUERY] = sizeof(struct gs_wire_query),
+    [GS_WIRE_REPORT] = sizeof(struct gs_wire_report),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

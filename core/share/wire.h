@@ -6,6 +6,13 @@
  *   OPEN token, want_fd      ------->
  *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
  *   CLOSE block              ------->    one hold less; no answer
+ *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
+ *                                        as soon as the opener's program does not have it open
+ *
+ * An exporter that leaves its offers with a broker says HELLO to it and then SHARE token (+ the
+ * chunk's descriptor) and UNSHARE block, without answers. Once the exporter has ended the broker
+ * serves its openers in the same words as it did. Anybody who may open may also QUERY the n-th
+ * client and is sent a REPORT.
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
@@ -25,6 +32,11 @@ enum gs_wire_type {
     GS_WIRE_GRANT = 3,
     GS_WIRE_REFUSE = 4,
     GS_WIRE_CLOSE = 5,
+    GS_WIRE_RECALL = 6,
+    GS_WIRE_SHARE = 7,
+    GS_WIRE_UNSHARE = 8,
+    GS_WIRE_QUERY = 9,
+    GS_WIRE_REPORT = 10,
     GS_WIRE_TYPES
 };
 
@@ -68,6 +80,8 @@ struct gs_wire_grant {
     uint64_t chunk_size;
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
+    uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
+    uint32_t zero;
 };
 
 struct gs_wire_refuse {
@@ -81,6 +95,47 @@ struct gs_wire_close {
     uint64_t block_id;
 };
 
+struct gs_wire_recall {
+    struct gs_wire_head head;
+    uint64_t block_id;
+};
+
+struct gs_wire_share {
+    struct gs_wire_head head;
+    unsigned char token[GS_TOKEN_SIZE];
+    uint64_t chunk_size;
+    uint64_t offset;        /* of the block within the chunk */
+    unsigned char uuid[16]; /* of the device that holds the memory */
+    uint32_t read_only;
+    uint32_t zero;
+};
+
+struct gs_wire_unshare {
+    struct gs_wire_head head;
+    uint64_t block_id;
+};
+
+struct gs_wire_query {
+    struct gs_wire_head head;
+    uint32_t index; /* of the client that is asked about */
+    uint32_t zero;
+};
+
+struct gs_wire_report {
+    struct gs_wire_head head;
+    uint64_t pid; /* of who answers */
+    uint64_t offers, bytes, limbo, limbo_bytes, limbo_age_ns;
+    uint32_t clients; /* how many there are; below: the one that was asked about, if there is */
+    uint32_t is_broker;
+    uint64_t client_pid;
+    uint64_t client_age_ns;                 /* since it connected */
+    uint64_t holds, hold_bytes;             /* of this client */
+    uint64_t limbo_holds, limbo_hold_bytes; /* the ones that keep a freed block */
+    uint64_t left;                          /* offers left with this broker */
+    char name[16];                          /* of who answers */
+    char client_name[16];
+};
+
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -88,6 +143,11 @@ union gs_wire_message {
     struct gs_wire_grant grant;
     struct gs_wire_refuse refuse;
     struct gs_wire_close close;
+    struct gs_wire_recall recall;
+    struct gs_wire_share share;
+    struct gs_wire_unshare unshare;
+    struct gs_wire_query query;
+    struct gs_wire_report report;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

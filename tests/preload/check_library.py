@@ -1,12 +1,12 @@
 """Checks on libgpushim.so as a file: what it exports, needs and can be loaded by.
 
-usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H PINNING_H
+usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H PINNING_H GPUSHIM_H
 """
 import re
 import subprocess
 import sys
 
-library, resolve, table, pinning = sys.argv[1:]
+library, resolve, table, pinning, public = sys.argv[1:]
 faults = []
 
 
@@ -14,7 +14,7 @@ def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-# Exports: the two tables, dlsym and dlvsym, and nothing else.
+# Exports: the two tables, gpushim.h, dlsym and dlvsym, and nothing else.
 exports, needs = set(), []
 for line in lines('nm', '-D', library):
     fields = line.split()
@@ -33,7 +33,11 @@ with open(pinning) as text:
     pins = re.findall(r'^ +PIN\(\w+, (\w+)\)', text.read(), re.M)
 if len(pins) < 15 or len(pins) != len(set(pins)):
     faults.append(f'{pinning}: {len(pins)} rows, {len(set(pins))} different')
-expected = set(rows) | set(pins) | {'dlsym', 'dlvsym'}
+with open(public) as text:
+    functions = re.findall(r'^\w+ (gpushim_\w+)\(', text.read(), re.M)
+if len(functions) < 5:
+    faults.append(f'{public}: {functions}')
+expected = set(rows) | set(pins) | set(functions) | {'dlsym', 'dlvsym'}
 for name in sorted(expected - exports):
     faults.append(f'{name} is in the table and not exported')
 for name in sorted(exports - expected):
@@ -62,7 +66,7 @@ if not re.search(r'GNU_STACK.* RW +0x', segments):
 
 # Hooks begin plainly: UCX patches the first bytes of what dlsym gives it.
 code = '\n'.join(lines('objdump', '-d', '--no-show-raw-insn', library))
-starts = dict(re.findall(r'<(dlv?sym|cu[A-Z]\w*|ibv_\w+|gdr_\w+)>:\n +\w+:\s+(.*)', code))
+starts = dict(re.findall(r'<(dlv?sym|cu[A-Z]\w*|ibv_\w+|gdr_\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
 for name in sorted(expected - set(starts)):
     faults.append(f'{name}: no code found')
 for name, instruction in starts.items():

@@ -240,6 +240,7 @@ static void foreign(void)
         CHECK(cuMemUnmap(a, 2 * MIB) == CUDA_SUCCESS);
         CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
     }
+    CHECK(counts().live == 0 && counts().wrong == 0);
 }
 
 /* ---- Other ways to register --------------------------------------------------------------------- */
@@ -348,6 +349,21 @@ static void full(void)
     CHECK(counts().live == 3 && counts().wrong == 0);
 }
 
+/* Under a stand-in for NVML that says that 64 MiB of each GPU can be seen from outside. */
+static void bar1(void)
+{
+    CUdeviceptr a[8];
+
+    for (int i = 0; i < 8; i++)
+        dereg(reg(a[i] = allocate(12 * MIB), 12 * MIB, LOCAL));
+    CHECK(counts().registered == 8 && counts().live == 2); /* half of it is kept at most */
+    dereg(reg(a[7], 12 * MIB, LOCAL));
+    CHECK(counts().registered == 8);
+    dereg(reg(a[0], 12 * MIB, LOCAL));
+    dereg(reg(a[7], 12 * MIB, LOCAL));
+    CHECK(counts().registered == 9); /* the least recently used one went */
+}
+
 static void mistakes(void)
 {
     CUdeviceptr a = allocate(64 * KIB), gone = allocate(8 * MIB);
@@ -429,7 +445,7 @@ int main(int argc, char **argv)
                  {"free-and-unmap", free_and_unmap}, {"free-in-use", free_in_use},
                  {"neighbours", neighbours}, {"stream-order", stream_order}, {"foreign", foreign},
                  {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
-                 {"domains", domains}, {"full", full}, {"mistakes", mistakes}, {"host", host},
+                 {"domains", domains}, {"full", full}, {"bar1", bar1}, {"mistakes", mistakes}, {"host", host},
                  {"forked", forked}, {"look-ups", look_ups}};
     struct ibv_device **list = ibv_get_device_list(NULL);
     CUcontext context;

@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pages.h"
 #include "verbs_stand_in.h"
 
 #undef ibv_reg_mr
@@ -31,11 +32,6 @@
 #undef ibv_query_port
 
 #define EXPORT __attribute__((visibility("default")))
-#define PAGE ((uint64_t)64 << 10)
-
-struct pages { /* what lies behind an address range */
-    unsigned long long device, inode, offset;
-};
 
 struct region {
     struct ibv_mr mr; /* first: what the program has */
@@ -100,39 +96,11 @@ static void wrong(const char *what, const struct region *region)
                 (unsigned long long)region->base, region->size);
 }
 
-/* The pages behind a range; false: it is not mapped, or may not be read. */
-static bool look_behind(uint64_t base, size_t size, struct pages *ret)
-{
-    FILE *maps = fopen("/proc/self/maps", "r");
-    uint64_t at = base;
-    char line[512];
-
-    while (maps && at < base + size && fgets(line, sizeof line, maps)) {
-        unsigned long long low, high, offset, inode;
-        unsigned major, minor;
-        char mode[5];
-
-        if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &low, &high, mode, &offset, &major,
-                   &minor, &inode) != 7 ||
-            high <= at)
-            continue;
-        if (low > at || mode[0] != 'r')
-            break;
-        if (at == base)
-            *ret = (struct pages){(unsigned long long)major << 32 | minor, inode,
-                                  offset + (base - low)};
-        at = high;
-    }
-    if (maps)
-        fclose(maps);
-    return at >= base + size;
-}
-
 static bool has_gone(const struct region *region)
 {
     struct pages now;
 
-    return !look_behind(region->base, region->size, &now) ||
+    return !pages_behind(region->base, region->size, &now) ||
            memcmp(&now, &region->pages, sizeof now) != 0;
 }
 
@@ -193,14 +161,14 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
     notice_locked();
     if (!error)
         error = refuse_locked();
-    if (!error && fd < 0 && !look_behind(base, size, &r->pages))
+    if (!error && fd < 0 && !pages_behind(base, size, &r->pages))
         error = EFAULT;
     if (!error && fd >= 0) {
         r->held = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
         if (r->held == MAP_FAILED)
             error = EINVAL;
         else
-            look_behind((uintptr_t)r->held, size, &r->pages);
+            pages_behind((uintptr_t)r->held, size, &r->pages);
         base = (uintptr_t)r->held;
     }
     if (error) {
@@ -314,7 +282,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
     r = find_locked(mr);
     if (!r)
         error = EINVAL;
-    else if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && !look_behind((uintptr_t)addr, length, &pages))
+    else if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && !pages_behind((uintptr_t)addr, length, &pages))
         error = IBV_REREG_MR_ERR_INPUT;
     if (!error && flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
         r->pages = pages;

@@ -261,7 +261,7 @@ Test(share_hostile, two_hundred_silent_ones_keep_nobody_out)
     assert_serves();
     for (int i = 0; i < 200; i++)
         close(fds[i]);
-    cr_assert(SIDE_WAIT(side_open_fds() <= before + 2, 3000));
+    cr_assert(SIDE_WAIT(side_open_fds() <= before + 3, 3000));
 }
 
 Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
@@ -293,10 +293,18 @@ Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
 
 /* ---- Other users ---------------------------------------------------------------------------- */
 
+/* A skipped test does not come to its suite's teardown. */
+static void need_root(void)
+{
+    if (geteuid() == 0)
+        return;
+    teardown();
+    cr_skip("only root can be two users");
+}
+
 static void start_as_nobody(const char *extra)
 {
-    if (geteuid() != 0)
-        cr_skip("only root can be two users");
+    need_root();
     if (other.pid)
         other_stop(&other);
     chmod(dir, 0711);
@@ -350,8 +358,7 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     struct sockaddr_un at;
     int reason;
 
-    if (geteuid() != 0)
-        cr_skip("only root can be two users");
+    need_root();
     path_of(token, &at);
     chmod(dir, 0711);
     chmod(at.sun_path, 0666);
@@ -399,6 +406,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
         uint64_t begin = side_now();
         gs_status status;
 
+        gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
         limit_fds((rlim_t)(highest + left));
         status = other_open(&other, token, &address);
         limit_fds(before.rlim_cur);

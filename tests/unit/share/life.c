@@ -463,7 +463,11 @@ Test(share_life, a_thousand_blocks_are_opened_and_closed)
 {
     static unsigned char token[1000][GS_TOKEN_SIZE];
     static CUdeviceptr address[1000];
+    struct gs_share_options briefly_idle = options;
 
+    side_stop(&side);
+    briefly_idle.idle_ns = 20000000;
+    side_start(&side, &briefly_idle);
     for (int i = 0; i < 1000; i++)
         other_offer(&other, (size_t)i * 1024, 1024, i & 0xff, token[i]);
     for (int i = 999; i >= 0; i--)
@@ -494,7 +498,9 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     one_client.max_clients = 1;
     side_start(&side, &one_client);
     offer = offer_at(0, 512, token);
-    other_start(&second, dir, NULL);
+    cr_assert_eq(other_stop(&other), 0);
+    other_start(&other, dir, "idle=0");
+    other_start(&second, dir, "idle=0");
     for (int i = 0; i < 4; i++) {
         struct other *turn = i % 2 ? &second : &other;
 

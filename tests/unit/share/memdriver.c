@@ -165,7 +165,9 @@ static CUresult mem_unmap(CUdeviceptr address, size_t size)
 static CUresult mem_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
                                size_t descs)
 {
-    return mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE) == 0
+    int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ : PROT_READ | PROT_WRITE;
+
+    return mprotect((void *)(uintptr_t)address, size, access) == 0
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
 }

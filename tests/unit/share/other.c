@@ -27,6 +27,11 @@ void token_from_hex(const char *hex, unsigned char *ret_token)
 
 void other_start(struct other *other, const char *dir, const char *extra)
 {
+    other_start2(other, dir, extra, NULL);
+}
+
+void other_start2(struct other *other, const char *dir, const char *extra, const char *more)
+{
     int in[2], out[2];
     pid_t parent = getpid();
 
@@ -42,7 +47,7 @@ void other_start(struct other *other, const char *dir, const char *extra)
             _exit(1);
         dup2(in[0], 0);
         dup2(out[1], 1);
-        execl(OTHER_PROGRAM, OTHER_PROGRAM, dir, extra, (char *)NULL);
+        execl(OTHER_PROGRAM, OTHER_PROGRAM, dir, extra, more, (char *)NULL);
         _exit(127);
     }
     close(in[0]);

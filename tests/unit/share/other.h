@@ -8,7 +8,8 @@
  *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
  *   token ADDRESS            of what it opened: "ok TOKEN"
  *   withdraw                 the last offer, without grace: "ok" or "held"
- *   fds                      "ok COUNT"         census    what lives in its driver: "ok COUNT"
+ *   fds                      "ok COUNT"         holds     of others on its offers: "ok COUNT"
+ *   census    what lives in its driver: "ok COUNT"
  *   fork                     a child that sleeps: "ok PID"
  *   nofile N                 its limit of descriptors
  *   exec                     becomes a program that sleeps, after "ok"
@@ -31,6 +32,7 @@ struct other {
 
 /* `extra` are further words for its command line (uid=N, trust=N), or NULL. */
 void other_start(struct other *other, const char *dir, const char *extra);
+void other_start2(struct other *other, const char *dir, const char *extra, const char *more);
 /* Says one line; the answer's line without its newline, "" if the process is gone. */
 const char *other_ask(struct other *other, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

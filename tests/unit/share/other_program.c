@@ -1,4 +1,5 @@
-/* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS, timeout=MS. */
+/* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS,
+ * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,6 +126,11 @@ static void serve(const char *line)
         puts(gs_share_withdraw(side.share, last_offer, 0, side_now(), true) ? "ok" : "held");
     } else if (!strcmp(word, "fds")) {
         printf("ok %d\n", side_open_fds());
+    } else if (!strcmp(word, "holds")) {
+        struct gs_share_stats stats;
+
+        gs_share_stats(side.share, &stats);
+        printf("ok %lu\n", (unsigned long)stats.holds);
     } else if (!strcmp(word, "census")) {
         printf("ok %d\n", memdriver_alive());
     } else if (!strcmp(word, "fork")) {
@@ -165,6 +171,17 @@ int main(int argc, char **argv)
             options.settle_ns = value * 1000000;
         if (!strncmp(argv[i], "timeout=", 8))
             options.timeout_ns = value * 1000000;
+        if (!strncmp(argv[i], "trustgid=", 9))
+            options.gids[options.gid_count++] = (gid_t)value;
+        if (!strncmp(argv[i], "readonly=", 9))
+            options.read_only = value != 0;
+        if (!strncmp(argv[i], "keep=", 5)) {
+            options.broker = true;
+            options.keep_ns = value * 1000000;
+            snprintf(options.broker_program, sizeof options.broker_program, "%s", BROKER_PROGRAM);
+        }
+        if (!strncmp(argv[i], "idle=", 5))
+            options.idle_ns = value * 1000000;
     }
     side_start(&side, &options);
     setvbuf(stdout, NULL, _IOLBF, 0);

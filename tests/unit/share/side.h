@@ -37,7 +37,8 @@ void side_dir_remove(const char *dir);
 /* Entries in it, or -1. */
 int side_dir_count(const char *dir);
 
-/* Defaults: grace 0, settle 200 ms, timeout 2 s, 64 clients. */
+/* Defaults: grace 0, settle 200 ms, timeout 2 s, 64 clients, up to 64 blocks idle for a minute:
+ * so what is given back after a close was called back. */
 void side_options(struct gs_share_options *ret_options, const char *dir);
 void side_start(struct side *side, const struct gs_share_options *options);
 void side_stop(struct side *side);

@@ -1,0 +1,524 @@
+/*
+ * Offers left with a broker: a daemon of the same user that has a descriptor of each chunk on offer
+ * and serves its openers once the exporter has ended.
+ *
+ *   exporter                                      broker (core/broker/main.c)
+ *   first offer: connects, starts one if need be
+ *   SHARE token (+ descriptor)     ------->       keeps it; openers go to the exporter meanwhile
+ *   UNSHARE, before any reuse      ------->       drops it
+ *   ends, in order or killed       - - - ->       serves it, for keep_ns beyond its last opener
+ *
+ * What must hold: the broker never serves bytes that have been given to another block. So an
+ * UNSHARE is in the broker's socket before the block may be used again, the broker reads all that
+ * an exporter said before it takes note of its end, and one that has lost its connection and lives
+ * on is not trusted to have said everything: what it left is dropped.
+ *
+ * A broker that ends takes nobody down: exporters go on by themselves and say so once.
+ */
+#include "core/share/exporter.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+#define SEND_WAIT_MS 500   /* for a broker that does not read, before an offer goes without it */
+#define RETRY_NS     (10 * GS_NS_PER_MS)
+#define START_STACK  (64 * 1024)
+#define START_WAIT_NS (3 * GS_NS_PER_S)
+#define LEFT_MAX     65536 /* offers of one exporter */
+#define SCAN_MIN_NS  (10 * GS_NS_PER_MS)
+
+/* ---- Exporter: starting a broker ------------------------------------------------------------ */
+
+static void list_ids(char *text, size_t size, const char *name, const uint32_t *ids,
+                     unsigned count)
+{
+    size_t length = (size_t)snprintf(text, size, "%s", name);
+
+    for (unsigned i = 0; i < count && length + 12 < size; i++)
+        length += (size_t)snprintf(text + length, size - length, "%s%u", i ? "," : "", ids[i]);
+}
+
+/* What the broker is told, in the words of its configuration. */
+struct command {
+    const char *program;
+    char *arguments[3], *environment[6];
+    char *stack; /* of become_broker */
+    int error;   /* set where the program cannot be run */
+};
+
+/* Both run in the memory of this process, which waits for them; nothing but system calls. */
+static int become_broker(void *arg)
+{
+    struct command *command = arg;
+
+    /* Nothing of the program's environment, LD_PRELOAD least. */
+    execve(command->program, command->arguments, command->environment);
+    command->error = -errno;
+    _exit(127);
+}
+
+static int stand_between(void *arg)
+{
+    struct command *command = arg;
+
+    if (clone(become_broker, command->stack, CLONE_VM | CLONE_VFORK, command) < 0)
+        command->error = -errno;
+    _exit(0);
+}
+
+/*
+ * Starts the broker; it puts itself into the background and its socket up. The program's SIGCHLD
+ * handler and its wait() see nothing of it: the process between has no exit signal, and the
+ * broker, which would get one by its exec, is not our child.
+ */
+static int start_broker(struct gs_share *share)
+{
+    const struct gs_share_options *options = &share->options;
+    char dir[sizeof options->dir + 24], keep[48], uids[24 + 12 * GS_IDS_MAX],
+        gids[24 + 12 * GS_IDS_MAX];
+    struct command command = {
+        .program = options->broker_program,
+        .arguments = {(char *)"gpushim-broker", (char *)"--detach"},
+        .environment = {dir, keep, uids, gids, (char *)"GPUSHIM_CONFIG="},
+    };
+    char *stack;
+    int pid;
+
+    _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
+    if (!options->broker_program[0])
+        return -ENOENT;
+    snprintf(dir, sizeof dir, "GPUSHIM_SHARE_DIR=%s", options->dir);
+    snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
+    list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
+    list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
+    stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED)
+        return -ENOMEM;
+    command.stack = stack + 2 * START_STACK;
+    pid = clone(stand_between, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
+    if (pid < 0)
+        command.error = -errno;
+    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
+        continue;
+    munmap(stack, 2 * START_STACK);
+    return command.error;
+}
+
+/* ---- Exporter: the connection --------------------------------------------------------------- */
+
+/* Sends, waiting a little for room: share thread only. */
+static int send_waiting(int fd, const union gs_wire_message *message, int attached)
+{
+    uint64_t end = gs_now() + SEND_WAIT_MS * GS_NS_PER_MS;
+    int error;
+
+    while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+        if (gs_now() >= end)
+            return error;
+        if (error == -ETOOMANYREFS) /* descriptors under way, a limit of the user's */
+            usleep(1000);
+        else
+            poll(&room, 1, 10);
+    }
+    return error;
+}
+
+static int greet(struct gs_share *share, int fd)
+{
+    union gs_wire_message message;
+    int error, pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, share->instance, GS_INSTANCE_SIZE);
+    message.hello.pid = (uint64_t)getpid();
+    strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
+    error = send_waiting(fd, &message, pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    return error;
+}
+
+/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
+static int connect_broker(struct gs_share *share)
+{
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+    socklen_t size = sizeof who;
+    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME);
+
+    if (fd < 0)
+        return fd;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
+        !gs_process_is_listed(&share->options, who.uid, who.gid))
+        error = -EPERM;
+    else
+        error = greet(share, fd);
+    if (!error)
+        error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    return fd;
+}
+
+/* To the broker that was started just now, as soon as it listens. */
+static int connect_started(struct gs_share *share)
+{
+    uint64_t end = gs_now() + START_WAIT_NS;
+    int fd;
+
+    do {
+        poll(NULL, 0, 2);
+        fd = connect_broker(share);
+    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end);
+    return fd;
+}
+
+/* Once: there is one connection in a process's life. */
+static void find_broker(struct gs_share *share)
+{
+    int fd = connect_broker(share);
+
+    if (fd == -ENOENT || fd == -ECONNREFUSED) {
+        int error = start_broker(share);
+
+        fd = error ? error : connect_started(share);
+    }
+    share->broker_tried = true;
+    if (fd < 0) {
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "no broker (%s, program %s): memory is shared as long as this process runs; "
+                    "start gpushim-broker, or name its program (share.broker)",
+                    strerror(-fd), share->options.broker_program);
+        return;
+    }
+    gs_lock_take(&share->lock);
+    share->broker_fd = fd;
+    gs_lock_release(&share->lock);
+}
+
+void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
+{
+    union gs_wire_message message;
+    int error;
+
+    if (!share->broker_tried)
+        find_broker(share);
+    if (share->broker_fd < 0)
+        return;
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
+    message.share.chunk_size = offer->source.chunk_size;
+    message.share.offset = offer->source.offset;
+    memcpy(message.share.uuid, offer->source.uuid, sizeof message.share.uuid);
+    message.share.read_only = offer->read_only;
+    error = send_waiting(share->broker_fd, &message, fd);
+    if (error)
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "a block is shared without the broker, which does not take it: %s",
+                    strerror(-error));
+    gs_lock_take(&share->lock);
+    offer->brokered = !error;
+    gs_lock_release(&share->lock);
+}
+
+bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    union gs_wire_message message;
+    uint64_t retry;
+
+    if (!offer->brokered || share->broker_fd < 0)
+        return true;
+    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+    message.unshare.block_id = offer->key.id;
+    if (gs_wire_send(share->broker_fd, &message, -1) != -EAGAIN) {
+        offer->brokered = false;
+        return true;
+    }
+    retry = gs_now() + RETRY_NS;
+    if (retry < share->grace_due_ns) { /* then the pool is told to ask again */
+        share->grace_due_ns = retry;
+        gs_thread_wake(share);
+    }
+    return false;
+}
+
+void gs_broker_event(struct gs_share *share)
+{
+    int fd = share->broker_fd;
+
+    if (fd < 0)
+        return;
+    gs_unwatch(share, fd);
+    gs_lock_take(&share->lock);
+    share->broker_fd = -1;
+    gs_lock_release(&share->lock);
+    close(fd);
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the broker has ended: memory is shared as long as this process runs");
+}
+
+/* ---- Broker --------------------------------------------------------------------------------- */
+
+/* A chunk of which something was left here. */
+struct gs_left_chunk {
+    struct gs_offer_key key; /* of the chunk: the exporter's instance and the chunk's id */
+    int fd;
+    unsigned offers;
+    UT_hash_handle hh;
+};
+
+static CUresult export_left(void *ret_fd, CUmemGenericAllocationHandle handle,
+                            CUmemAllocationHandleType type, unsigned long long flags)
+{
+    const struct gs_left_chunk *chunk = (const struct gs_left_chunk *)(uintptr_t)handle;
+    int fd = fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0);
+
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    memcpy(ret_fd, &fd, sizeof fd);
+    return CUDA_SUCCESS;
+}
+
+const struct gs_driver gs_broker_driver = {.mem_export = export_left};
+
+static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
+{
+    if (--chunk->offers > 0)
+        return;
+    HASH_DEL(share->left_chunks, chunk);
+    close(chunk->fd);
+    free(chunk);
+}
+
+/* The chunk's record with one offer more; *fd becomes -1 where it is kept. NULL: no memory. */
+static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_offer_key *key,
+                                        int *fd)
+{
+    struct gs_left_chunk *chunk;
+
+    HASH_FIND(hh, share->left_chunks, key, sizeof *key, chunk);
+    if (!chunk) {
+        chunk = calloc(1, sizeof *chunk);
+        if (!chunk)
+            return NULL;
+        chunk->key = *key;
+        HASH_ADD(hh, share->left_chunks, key, sizeof chunk->key, chunk);
+        if (!chunk->hh.tbl) {
+            free(chunk);
+            return NULL;
+        }
+        chunk->fd = *fd;
+        *fd = -1;
+    }
+    chunk->offers++;
+    return chunk;
+}
+
+static struct gs_offer *offer_of(struct gs_share *share, const struct gs_offer_key *key)
+{
+    struct gs_offer *offer;
+
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->offers, key, sizeof *key, offer);
+    gs_lock_release(&share->lock);
+    return offer;
+}
+
+/* Out of the table; nobody holds it. The share thread alone has offers of a broker in its hands. */
+static void offer_drop(struct gs_share *share, struct gs_offer *offer)
+{
+    gs_lock_take(&share->lock);
+    HASH_DEL(share->offers, offer);
+    gs_lock_release(&share->lock);
+    chunk_drop(share, (struct gs_left_chunk *)(uintptr_t)offer->source.handle);
+    free(offer);
+}
+
+/* Whether the block lies within the chunk as every exporter's does. */
+static bool is_sound(const struct gs_wire_share *message, const struct gs_token *token)
+{
+    return token->size > 0 && message->chunk_size > 0 && message->chunk_size % GS_PAGE_SIZE == 0 &&
+           message->chunk_size <= UINT64_C(1) << GS_MAP_ADDRESS_BITS &&
+           token->size <= message->chunk_size &&
+           message->offset <= message->chunk_size - token->size && message->read_only <= 1 &&
+           !message->zero;
+}
+
+static struct gs_offer *offer_new(const struct gs_client *client,
+                                  const struct gs_wire_share *message,
+                                  const struct gs_token *token)
+{
+    struct gs_offer *offer = calloc(1, sizeof *offer);
+
+    if (!offer)
+        return NULL;
+    memcpy(offer->key.instance, token->instance, sizeof offer->key.instance);
+    offer->key.id = token->block_id;
+    memcpy(offer->token, message->token, GS_TOKEN_SIZE);
+    offer->owner = client->id;
+    offer->read_only = message->read_only != 0;
+    offer->source = (struct gs_share_source){.chunk_id = token->chunk_id,
+                                             .chunk_size = message->chunk_size,
+                                             .block_id = token->block_id,
+                                             .offset = message->offset,
+                                             .size = token->size};
+    memcpy(offer->source.uuid, message->uuid, sizeof offer->source.uuid);
+    return offer;
+}
+
+bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
+                        const struct gs_wire_share *message, int *fd)
+{
+    struct gs_offer_key chunk_key;
+    struct gs_left_chunk *chunk;
+    struct gs_token token;
+    struct gs_offer *offer;
+    bool entered;
+
+    if (!share->options.is_broker || !client->greeted ||
+        gs_token_read(message->token, &token) != GS_OK ||
+        memcmp(token.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
+        !is_sound(message, &token))
+        return false;
+    memcpy(chunk_key.instance, token.instance, sizeof chunk_key.instance);
+    chunk_key.id = token.chunk_id;
+    /* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
+    if (*fd < 0 || client->left >= LEFT_MAX)
+        return true;
+    offer = offer_new(client, message, &token);
+    if (!offer)
+        return true;
+    if (offer_of(share, &offer->key)) {
+        free(offer);
+        return false;
+    }
+    chunk = chunk_take(share, &chunk_key, fd);
+    if (!chunk) {
+        free(offer);
+        return true;
+    }
+    offer->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
+    gs_lock_take(&share->lock);
+    HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
+    entered = offer->hh.tbl != NULL;
+    gs_lock_release(&share->lock);
+    if (entered) {
+        client->left++;
+    } else {
+        chunk_drop(share, chunk);
+        free(offer);
+    }
+    return true;
+}
+
+bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
+                          const struct gs_wire_unshare *message)
+{
+    struct gs_offer_key key;
+    struct gs_offer *offer;
+
+    if (!share->options.is_broker || !client->greeted)
+        return false;
+    memcpy(key.instance, client->instance, sizeof key.instance);
+    key.id = message->block_id;
+    offer = offer_of(share, &key);
+    if (!offer || offer->owner != client->id) /* one that found no room here */
+        return true;
+    client->left--;
+    offer_drop(share, offer);
+    return true;
+}
+
+void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended)
+{
+    struct gs_offer *offer, *next;
+    uint64_t now = gs_now();
+
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        if (offer->owner != client->id)
+            continue;
+        if (!ended) {
+            offer_drop(share, offer);
+            continue;
+        }
+        gs_lock_take(&share->lock);
+        offer->owner = 0;
+        offer->keep_until_ns = now + share->options.keep_ns;
+        gs_lock_release(&share->lock);
+    }
+    client->left = 0;
+    share->left_due_ns = now;
+}
+
+/* Drops what nobody has had open for long enough; whether something like it is left. */
+static bool drop_old(struct gs_share *share, uint64_t now)
+{
+    struct gs_offer *offer, *next;
+    bool left = false;
+
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        if (offer->owner)
+            continue;
+        if (offer->holds > 0 || offer->pins > 0)
+            offer->keep_until_ns = now + share->options.keep_ns;
+        if (offer->keep_until_ns <= now)
+            offer_drop(share, offer);
+        else
+            left = true;
+    }
+    return left;
+}
+
+uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t period = share->options.keep_ns / 4;
+
+    if (share->left_due_ns <= now) {
+        period = period < SCAN_MIN_NS ? SCAN_MIN_NS : period > GS_NS_PER_S ? GS_NS_PER_S : period;
+        share->left_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
+    }
+    if (share->client_count > 0 || HASH_COUNT(share->offers) > 0)
+        __atomic_store_n(&share->unneeded_since, 0, __ATOMIC_RELEASE);
+    else if (share->unneeded_since == 0)
+        __atomic_store_n(&share->unneeded_since, now, __ATOMIC_RELEASE);
+    return share->left_due_ns;
+}
+
+uint64_t gs_share_unneeded_since(struct gs_share *share)
+{
+    return __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE);
+}
+
+void gs_broker_free(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+
+    if (share->broker_fd >= 0)
+        close(share->broker_fd);
+    share->broker_fd = -1;
+    if (!share->options.is_broker)
+        return;
+    HASH_ITER(hh, share->offers, offer, next)
+    offer_drop(share, offer);
+}

@@ -1,0 +1,108 @@
+/*
+ * Opener: blocks that the program has closed and that stay held and mapped for its next open, which
+ * then is a matter of counting: no message, no fence, no system call.
+ *
+ *   last close ─► idle ─► opened again
+ *                  └─ idle_ns over, too many of them, called back, exporter gone ─► closing.c
+ *
+ * An idle block is a full hold of the lease, so the exporter never reuses its bytes under it; the
+ * exporter calls it back when its program frees the block. No fence is recorded at the close: the
+ * one that is recorded when the block starts its way back is later and so covers more.
+ */
+#include "core/share/opener.h"
+
+#include <string.h>
+
+void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    if (opened->older)
+        opened->older->next = opened->next;
+    else
+        share->idle_oldest = opened->next;
+    if (opened->next)
+        opened->next->older = opened->older;
+    else
+        share->idle_newest = opened->older;
+    opened->next = opened->older = NULL;
+    opened->idle = false;
+    share->idle_count--;
+}
+
+static void end_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    gs_idle_stop_locked(share, opened);
+    gs_closing_start_locked(share, opened);
+}
+
+void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    uint64_t idle_ns = share->options.idle_ns;
+
+    if (!idle_ns || !share->options.idle_blocks || opened->recalled || opened->orphan) {
+        gs_closing_start_locked(share, opened);
+        return;
+    }
+    if (share->idle_count >= share->options.idle_blocks)
+        end_locked(share, share->idle_oldest);
+    opened->idle = true;
+    opened->idle_ns = gs_now();
+    opened->next = NULL;
+    opened->older = share->idle_newest;
+    if (opened->older)
+        opened->older->next = opened;
+    else
+        share->idle_oldest = opened;
+    share->idle_newest = opened;
+    share->idle_count++;
+    if (share->idle_armed)
+        return;
+    share->idle_armed = true;
+    gs_thread_wake(share);
+}
+
+bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_t block_id)
+{
+    struct gs_opened_key key = {.block_id = block_id};
+    struct gs_opened *opened;
+
+    memcpy(key.instance, peer->instance, sizeof key.instance);
+    HASH_FIND(hh, share->opened, &key, sizeof key, opened);
+    if (!opened)
+        return false;
+    opened->recalled = true;
+    if (opened->idle)
+        end_locked(share, opened);
+    return true;
+}
+
+void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
+{
+    struct gs_opened *opened, *next;
+
+    if (peer->known == peer->connection)
+        return;
+    peer->known = peer->connection;
+    HASH_ITER(hh, share->opened, opened, next)
+    {
+        if (opened->peer != peer || opened->connection == peer->connection)
+            continue;
+        opened->orphan = true;
+        if (opened->idle)
+            end_locked(share, opened);
+    }
+}
+
+uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
+{
+    while (share->idle_oldest && now >= share->idle_oldest->idle_ns &&
+           now - share->idle_oldest->idle_ns >= share->options.idle_ns)
+        end_locked(share, share->idle_oldest);
+    share->idle_armed = share->idle_oldest != NULL;
+    return share->idle_armed ? share->idle_oldest->idle_ns + share->options.idle_ns : GS_NEVER;
+}
+
+void gs_idle_finish_locked(struct gs_share *share)
+{
+    while (share->idle_oldest)
+        end_locked(share, share->idle_oldest);
+}

@@ -1,0 +1,112 @@
+/*
+ * For communication libraries that know of libgpushim and want its cache of registrations, or to
+ * hear what becomes of GPU memory. No program needs this: caches of their own (UCX, libfabric, Open
+ * MPI) stay right as they are.
+ *
+ * Nothing links with the library. It is in the process where somebody preloaded it:
+ *
+ *     int (*pin)(...) = dlsym(RTLD_DEFAULT, "gpushim_pin");    NULL: it is not there
+ *
+ * Every function may be called from any thread. Results are 0 or an errno value.
+ */
+#ifndef GPUSHIM_H
+#define GPUSHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Registering through the cache -------------------------------------------------------------- */
+
+/*
+ * How a library registers memory with its device. Both functions are called with no lock of
+ * libgpushim's held, on whatever thread needs it: one that calls gpushim_pin or gpushim_unpin, one
+ * that frees or allocates GPU memory, or one of libgpushim's own. They may not allocate, free or
+ * unmap GPU memory.
+ *
+ *   pin    registers the range, which lies within one allocation; 0 and *ret_handle, or an errno
+ *          value. ENOMEM says that the device is full: unused registrations are ended, and it is
+ *          called again.
+ *   unpin  ends a registration that nobody uses. 0, or an errno value: its memory is then kept for
+ *          as long as the process lives.
+ *
+ * What is pinned is at least what was asked for, and may be more of the same allocation, or of
+ * the 64 KiB around it.
+ */
+struct gpushim_pinner {
+    size_t size; /* of this struct */
+    const char *name;
+    int (*pin)(void *arg, uintptr_t domain, uint64_t access, uint64_t address, size_t size,
+               void **ret_handle);
+    int (*unpin)(void *arg, void *handle);
+    void *arg;
+};
+
+/* Makes a pinner known, which with what it points at has to stay for the life of the process.
+ * EINVAL; ENOSPC: there are 16 already. */
+int gpushim_pinner_add(const struct gpushim_pinner *pinner);
+
+/*
+ * A registration of the range for its domain and access: a kept one, found without a lock, or a new
+ * one. It stays valid, and its memory is neither reused nor unmapped even when the program frees
+ * it, until gpushim_unpin. *ret_handle is what pin gave, *ret_registration is for gpushim_unpin.
+ *
+ * ENODEV: no GPU memory, or libgpushim does nothing in this process: register it yourself. EFAULT:
+ * memory that was freed, or more than one allocation. ENOMEM. Anything else is of your own pin.
+ */
+int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, uint64_t access,
+                uint64_t address, size_t size, void **ret_handle, void **ret_registration);
+void gpushim_unpin(void *registration);
+
+/* Ends the registrations of a domain that nobody uses, before it is closed. */
+void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain);
+
+/* ---- Listening ---------------------------------------------------------------------------------- */
+
+/*
+ * What becomes of memory that libgpushim allocates. Each may be NULL. They must be quick, and may
+ * call neither CUDA nor anything that waits for another thread that allocates or frees GPU memory.
+ *
+ *   allocated  the program is about to get this block; on the thread that asked for it, before the
+ *              call returns.
+ *   freed      the program gave it back, all of it; on the thread that freed it, before the call
+ *              returns and before anybody else gets the memory. The GPU may still be working on it
+ *              (also in stream order), and it stays mapped.
+ *   unmapping  these addresses, whole blocks freed before, are about to mean nothing any more; on
+ *              any thread. It has not happened before this returns, and does right after.
+ *
+ * Of one address the calls come in this order. Memory that the driver allocates is not reported.
+ */
+struct gpushim_listener {
+    size_t size; /* of this struct */
+    void (*allocated)(void *arg, uint64_t address, size_t size);
+    void (*freed)(void *arg, uint64_t address, size_t size);
+    void (*unmapping)(void *arg, uint64_t address, size_t size);
+    void *arg;
+};
+
+/* From now on, until the process ends; the struct has to stay as long. EINVAL, ENODEV (libgpushim
+ * has not started: call CUDA first), ENOSPC: there are 16 already. */
+int gpushim_listen(const struct gpushim_listener *listener);
+
+/* ---- Asking: who pins what ---------------------------------------------------------------------- */
+
+struct gpushim_registration {
+    const char *by; /* libibverbs, libgdrapi, libcufile, or a pinner's name */
+    uintptr_t domain;
+    uint64_t access, address;
+    size_t size;   /* bytes */
+    unsigned uses; /* 0: only kept */
+};
+
+/* Fills in up to `room` registrations and returns how many there are. */
+size_t gpushim_registrations(struct gpushim_registration *registration, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

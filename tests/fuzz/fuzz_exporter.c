@@ -1,0 +1,192 @@
+/*
+ * An exporter and a client that says anything: whole and broken messages in any order, tokens that
+ * are right and nearly right, descriptors nobody asked for. The exporter is one as programs have
+ * it, with its thread and its socket. The client shuts its side down at the end, and must be hung
+ * up on soon: an exporter that is stuck fails here. After that an honest client is still served.
+ */
+#include "message.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "../unit/share/side.h"
+#include "core/share/wire.h"
+
+#define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
+#define BLOCKS 3
+#define SOON   10000 /* ms */
+
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offers[BLOCKS];
+static unsigned char tokens[BLOCKS][GS_TOKEN_SIZE];
+static struct sockaddr_un address;
+static char dir[64];
+
+static void stop(void)
+{
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
+static void clean_up(void)
+{
+    stop();
+    side_dir_remove(dir);
+}
+
+static void start(void)
+{
+    struct gs_share_options options;
+
+    if (!dir[0]) {
+        side_dir_new(dir, sizeof dir);
+        atexit(clean_up);
+    } else {
+        stop();
+    }
+    side_options(&options, dir);
+    options.settle_ns = 0;
+    options.max_clients = 1024;
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        MUST(side_offer(&side, &chunk, i * 4096, 4096, &offers[i]) == GS_OK);
+        gs_offer_token(offers[i], tokens[i]);
+    }
+    address = fuzz_address(dir, tokens[0] + offsetof(struct gs_token, instance));
+}
+
+static int dial(void)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    MUST(fd >= 0);
+    while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
+        MUST(errno == EINTR);
+    return fd;
+}
+
+static void write_hello(union gs_wire_message *message)
+{
+    gs_wire_start(message, GS_WIRE_HELLO, 0);
+    memcpy(message->hello.instance, tokens[0] + offsetof(struct gs_token, instance),
+           GS_INSTANCE_SIZE);
+    message->hello.pid = 1;
+    memcpy(message->hello.name, "fuzz", 5);
+}
+
+static void write_open(union gs_wire_message *message, unsigned block, uint32_t want_fd)
+{
+    gs_wire_start(message, GS_WIRE_OPEN, 1);
+    memcpy(message->open.token, tokens[block % BLOCKS], GS_TOKEN_SIZE);
+    message->open.want_fd = want_fd;
+}
+
+static void send_one(int fd, struct fuzz_input *input)
+{
+    uint8_t bytes[512] = {0}, kind = fuzz_byte(input);
+    union gs_wire_message message;
+    size_t size;
+    struct fuzz_fds fds;
+
+    memset(&message, 0, sizeof message);
+    switch (kind % 6) {
+    case 0:
+        write_hello(&message);
+        break;
+    case 1:
+        write_open(&message, fuzz_byte(input), fuzz_byte(input) % 3);
+        break;
+    case 2:
+        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        message.close.block_id = fuzz_byte(input) % (BLOCKS + 2);
+        break;
+    case 3:
+        gs_wire_start(&message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
+        break;
+    default:
+        break;
+    }
+    size = message.head.size;
+    memcpy(bytes, &message, sizeof message);
+    if (kind % 6 > 3)
+        size = fuzz_bytes(input, bytes, fuzz_byte(input) * (size_t)2);
+    if (kind & 0x40)
+        fuzz_damage(input, bytes, sizeof message);
+    if (kind & 0x80)
+        size = fuzz_byte(input);
+    memset(&fds, 0, sizeof fds);
+    if (kind & 0x20)
+        fds = fuzz_fds_make(input);
+    fuzz_send(fd, bytes, size, &fds);
+    fuzz_fds_close(&fds);
+}
+
+/* Waits for something to read; the fuzzer's own alarm may come in between. */
+static bool wait_readable(int fd, int limit_ms)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int got;
+
+    do
+        got = poll(&ready, 1, limit_ms);
+    while (got < 0 && errno == EINTR);
+    return got > 0;
+}
+
+/* Reads all there is; whether the other side has hung up within `limit_ms`. */
+static bool drain(int fd, int limit_ms)
+{
+    union gs_wire_message message;
+    int got_fd, error;
+
+    while (wait_readable(fd, limit_ms)) {
+        error = gs_wire_receive(fd, &message, &got_fd);
+        if (got_fd >= 0)
+            close(got_fd);
+        if (error == -ENOTCONN || error == -ECONNRESET || error == -EPIPE)
+            return true;
+        MUST(error == 0 || error == -EAGAIN); /* an exporter says nothing that is not valid */
+    }
+    return false;
+}
+
+static void honest_client(void)
+{
+    union gs_wire_message message;
+    struct fuzz_fds none = {.count = 0};
+    int fd = dial(), got_fd;
+
+    write_hello(&message);
+    MUST(fuzz_send(fd, &message, message.head.size, &none));
+    write_open(&message, 0, 1);
+    MUST(fuzz_send(fd, &message, message.head.size, &none));
+    MUST(wait_readable(fd, SOON) && gs_wire_receive(fd, &message, &got_fd) == 0);
+    MUST(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
+    close(got_fd);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    message.close.block_id = 1;
+    MUST(fuzz_send(fd, &message, message.head.size, &none));
+    close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static unsigned round;
+    struct fuzz_input input = {data, size};
+    int fd;
+
+    if (round++ % ROUNDS == 0)
+        start();
+    fd = dial();
+    for (unsigned i = 0; i < 64 && input.left; i++)
+        send_one(fd, &input);
+    shutdown(fd, SHUT_WR);
+    MUST(drain(fd, SOON));
+    close(fd);
+    if (round % 16 == 0)
+        honest_client();
+    return 0;
+}

@@ -1,0 +1,173 @@
+/*
+ * An opener and an exporter that answers anything: grants for other blocks, of other sizes, without
+ * a descriptor or with three, twice, cut off, or nothing. Opens must end in time with an error or
+ * with a block as its token says, and leave nothing behind.
+ */
+#include "message.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../unit/share/side.h"
+#include "core/share/wire.h"
+
+#define BLOCKS     3
+#define BLOCK_SIZE 4096
+#define TIMEOUT_NS (50 * UINT64_C(1000000))
+
+static const unsigned char instance[GS_INSTANCE_SIZE] = "a false exporter";
+static char dir[64];
+static int listener;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct fuzz_input answers; /* under the mutex */
+
+/* One answer to an open, as the input says. False: hang up. */
+static bool answer(int fd, const struct gs_wire_open *open)
+{
+    union gs_wire_message message;
+    struct fuzz_fds fds = {.count = 0};
+    uint8_t bytes[512] = {0}, kind = fuzz_byte(&answers);
+    struct gs_token token;
+    size_t size;
+
+    if (gs_token_read(open->token, &token) != GS_OK)
+        return false;
+    gs_wire_start(&message, kind & 1 ? GS_WIRE_REFUSE : GS_WIRE_GRANT, open->head.request);
+    if (kind & 1) {
+        message.refuse.reason = fuzz_byte(&answers);
+        message.refuse.driver_error = fuzz_byte(&answers);
+    } else {
+        message.grant.block_id = token.block_id;
+        message.grant.chunk_id = token.chunk_id;
+        message.grant.chunk_size = 2 * MIB;
+        message.grant.offset = token.block_id * BLOCK_SIZE;
+        message.grant.size = BLOCK_SIZE;
+        memcpy(message.grant.uuid, "softdevice00000", 16);
+    }
+    size = message.head.size;
+    memcpy(bytes, &message, sizeof message);
+    if (kind & 2)
+        fuzz_damage(&answers, bytes, sizeof message);
+    if (kind & 4)
+        fds = fuzz_fds_make(&answers);
+    else if (open->want_fd)
+        fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    if (kind & 8)
+        size = fuzz_byte(&answers);
+    if (kind & 16)
+        fuzz_send(fd, bytes, size, &fds);
+    fuzz_send(fd, bytes, size, &fds);
+    fuzz_fds_close(&fds);
+    return !(kind & 32);
+}
+
+static void serve(int fd)
+{
+    union gs_wire_message message;
+    bool stays = true;
+
+    while (stays) {
+        ssize_t got = recv(fd, &message, sizeof message, 0);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return;
+        MUST(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
+        if (message.head.type != GS_WIRE_OPEN)
+            continue;
+        pthread_mutex_lock(&mutex);
+        stays = answers.left && answer(fd, &message.open);
+        pthread_mutex_unlock(&mutex);
+    }
+}
+
+static void *serve_all(void *arg)
+{
+    int fd;
+
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == EINTR) {
+        if (fd < 0)
+            continue;
+        serve(fd);
+        close(fd);
+    }
+    return arg;
+}
+
+static void clean_up(void)
+{
+    side_dir_remove(dir);
+}
+
+static void start(void)
+{
+    struct sockaddr_un address;
+    pthread_t thread;
+
+    side_dir_new(dir, sizeof dir);
+    atexit(clean_up);
+    address = fuzz_address(dir, instance);
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    MUST(listener >= 0 && mkdir(dir, 0700) == 0);
+    MUST(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+    MUST(listen(listener, 16) == 0 && pthread_create(&thread, NULL, serve_all, NULL) == 0);
+}
+
+static void write_token(unsigned block, unsigned char ret_bytes[GS_TOKEN_SIZE])
+{
+    struct gs_token token = {.block_id = block, .chunk_id = 1 + block / 2, .size = BLOCK_SIZE};
+
+    memcpy(token.instance, instance, sizeof token.instance);
+    gs_token_write(&token, ret_bytes);
+}
+
+/* What was opened is a whole block inside a mapping that is there. */
+static void look_at(struct side *side, CUdeviceptr address)
+{
+    struct gs_import_info info;
+
+    MUST(gs_share_find(side->share, address, &info) == GS_OK);
+    MUST(info.base == address && info.size == BLOCK_SIZE);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    CUdeviceptr opened[8] = {0};
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_share_options options;
+    struct side side;
+    uint8_t tries;
+
+    if (!dir[0])
+        start();
+    side_options(&options, dir);
+    options.timeout_ns = TIMEOUT_NS;
+    pthread_mutex_lock(&mutex);
+    answers = (struct fuzz_input){data, size};
+    tries = fuzz_byte(&answers);
+    pthread_mutex_unlock(&mutex);
+    side_start(&side, &options);
+    for (unsigned i = 0; i <= tries % 8; i++) {
+        uint64_t began = side_now();
+
+        write_token((tries >> 3) * i % BLOCKS, token);
+        if (gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened[i]) == GS_OK)
+            look_at(&side, opened[i]);
+        else
+            opened[i] = 0;
+        MUST(side_now() - began < 100 * TIMEOUT_NS);
+    }
+    for (unsigned i = 0; i < 8; i++)
+        if (opened[i])
+            MUST(gs_share_close(side.share, opened[i]) == GS_OK);
+    side_stop(&side);
+    MUST(memdriver_alive() == 0);
+    pthread_mutex_lock(&mutex);
+    answers.left = 0;
+    pthread_mutex_unlock(&mutex);
+    return 0;
+}

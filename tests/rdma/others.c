@@ -1,0 +1,157 @@
+/*
+ * A program that pins GPU memory through libgdrapi and registers it with libcufile, both found by
+ * dlopen, as their users do. Under the library, with stand-ins for both.
+ *
+ *   others gdr|cufile LIBRARY
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pin_counts.h"
+
+#define MIB ((size_t)1 << 20)
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+struct gdr;
+typedef struct {
+    unsigned long h;
+} handle_t;
+typedef struct {
+    int err, cu_err;
+} error_t_;
+
+static void (*get_counts)(struct pin_counts *ret_counts);
+
+static struct pin_counts counts(void)
+{
+    struct pin_counts now;
+
+    get_counts(&now);
+    return now;
+}
+
+static CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address;
+
+    CHECK(cuMemAlloc(&address, size) == CUDA_SUCCESS);
+    return address;
+}
+
+static void trim(void)
+{
+    CUdeviceptr address;
+    size_t left, total;
+
+    CHECK(cuMemGetInfo(&left, &total) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void gdr(void *library)
+{
+    struct gdr *(*open)(void) = (struct gdr * (*)(void)) dlsym(library, "gdr_open");
+    int (*pin)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *) =
+        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *))dlsym(
+            library, "gdr_pin_buffer");
+    int (*unpin)(struct gdr *, handle_t) =
+        (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
+    int (*map)(struct gdr *, handle_t, void **, size_t) =
+        (int (*)(struct gdr *, handle_t, void **, size_t))dlsym(library, "gdr_map");
+    int (*unmap)(struct gdr *, handle_t, void *, size_t) =
+        (int (*)(struct gdr *, handle_t, void *, size_t))dlsym(library, "gdr_unmap");
+    int (*close_)(struct gdr *) = (int (*)(struct gdr *))dlsym(library, "gdr_close");
+    CUdeviceptr a = allocate(4 * MIB), b;
+    struct gdr *g = open(), *other = open();
+    handle_t handle, second;
+    void *va;
+
+    for (int i = 0; i < 5; i++) {
+        CHECK(pin(g, a, 64 << 10, 0, 0, &handle) == 0);
+        CHECK(map(g, handle, &va, 64 << 10) == 0 && unmap(g, handle, va, 64 << 10) == 0);
+        CHECK(unpin(g, handle) == 0);
+    }
+    CHECK(counts().pinned == 1 && counts().live == 1);
+    CHECK(unpin(g, handle) == EINVAL); /* twice */
+    CHECK(pin(other, a, 64 << 10, 0, 0, &second) == 0 && second.h != handle.h);
+    CHECK(pin(g, a, 128 << 10, 0, 0, &handle) == 0 && counts().pinned == 3);
+    CHECK(map(g, handle, &va, 128 << 10) == 0);
+    CHECK(unpin(g, handle) == 0); /* mapped: that has to unmap it */
+    CHECK(counts().live == 2);
+    CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    trim();
+    b = allocate(4 * MIB);
+    CHECK(b != a); /* `second` is in use: it waits */
+    CHECK(close_(other) == 0 && counts().left_to_close == 1);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0);
+    CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && unpin(g, handle) == 0);
+    CHECK(close_(g) == 0);
+    CHECK(counts().left_to_close == 1 && counts().wrong == 0 && counts().live == 0);
+}
+
+static void cufile(void *library)
+{
+    error_t_ (*reg)(const void *, size_t, int) =
+        (error_t_(*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
+    error_t_ (*dereg)(const void *) = (error_t_(*)(const void *))dlsym(library,
+                                                                      "cuFileBufDeregister");
+    error_t_ (*close_)(void) = (error_t_(*)(void))dlsym(library, "cuFileDriverClose");
+    CUdeviceptr a = allocate(4 * MIB);
+    void *p = (void *)a;
+
+    for (int i = 0; i < 5; i++) {
+        CHECK(reg(p, 1 * MIB, 0).err == 0);
+        CHECK(dereg(p).err == 0);
+    }
+    CHECK(counts().pinned == 1);
+    CHECK(dereg(p).err == 5024);             /* twice */
+    CHECK(reg(p, 2 * MIB, 0).err == 0);      /* the kept one goes for it */
+    CHECK(counts().live == 1 && counts().pinned == 2);
+    CHECK(reg(p, 2 * MIB, 0).err == 5023);   /* the library's own error */
+    CHECK(reg((char *)p + 64, 64, 0).err == 5023);
+    CHECK(reg(p, 64 * MIB, 0).err == 5014);  /* past the end */
+    CHECK(dereg(p).err == 0);
+    CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0);
+    a = allocate(4 * MIB);
+    CHECK(reg((void *)a, MIB, 0).err == 0 && dereg((void *)a).err == 0);
+    CHECK(close_().err == 0 && counts().left_to_close == 0);
+    CHECK(reg((void *)a, MIB, 0).err == 0 && counts().live == 1); /* not the one of before */
+    CHECK(close_().err == 0 && counts().left_to_close == 1);
+    CHECK(dereg((void *)a).err == 5024);
+}
+
+int main(int argc, char **argv)
+{
+    bool is_gdr = argc > 1 && strcmp(argv[1], "gdr") == 0;
+    void *library = argc > 2 ? dlopen(argv[2], RTLD_NOW | RTLD_LOCAL) : NULL;
+    CUcontext context;
+
+    if (!library)
+        return 2;
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+          cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    get_counts = (void (*)(struct pin_counts *))dlsym(
+        library, is_gdr ? "gdr_stand_in_counts" : "cufile_stand_in_counts");
+    CHECK(get_counts);
+    allocate(4 * MIB); /* so that the device is never free as a whole: trim() */
+    if (is_gdr)
+        gdr(library);
+    else
+        cufile(library);
+    return 0;
+}

@@ -1,0 +1,161 @@
+/* Who may do what with a shared block: reading only, blocks alone in their chunk, groups; and what
+ * is said about memory that others keep. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer;
+static unsigned char token[GS_TOKEN_SIZE];
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+}
+
+static void start(void)
+{
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        other_stop(&other);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(memdriver_alive(), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_access, .init = setup, .fini = teardown, .timeout = 60);
+
+/* Whether the other process ends by writing to what it opened. */
+static bool write_kills(unsigned long address)
+{
+    int status;
+
+    other_ask(&other, "write %lx 1", address);
+    if (waitpid(other.pid, &status, WNOHANG) == 0 && other.answer[0])
+        return false;
+    waitpid(other.pid, &status, 0);
+    other.pid = 0;
+    return true;
+}
+
+Test(share_access, blocks_of_a_read_only_exporter_are_mapped_for_reading)
+{
+    unsigned long address;
+
+    options.read_only = true;
+    start();
+    other_start(&other, dir, NULL);
+    *(char *)chunk.base = 5;
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 5");
+    cr_assert(write_kills(address));
+    cr_assert_eq(*(char *)chunk.base, 5);
+}
+
+Test(share_access, a_read_only_opener_maps_for_reading)
+{
+    unsigned long address;
+
+    start();
+    other_start(&other, dir, "readonly=1");
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert(write_kills(address));
+}
+
+Test(share_access, isolated_a_block_among_others_is_not_offered)
+{
+    struct gs_share_source source;
+    struct gs_offer *alone;
+
+    options.isolate = true;
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "share.isolate"));
+    source = (struct gs_share_source){.handle = chunk.handle,
+                                      .chunk_id = chunk.id,
+                                      .chunk_size = chunk.size,
+                                      .block_id = 1,
+                                      .size = 512,
+                                      .alone = true};
+    cr_assert_eq(gs_share_offer(side.share, &source, &alone), GS_OK);
+    cr_assert(gs_share_withdraw(side.share, alone, 0, side_now(), true));
+}
+
+/* A user of the group 65534, which both sides name; the directory is root's. */
+Test(share_access, a_listed_group_may_open)
+{
+    unsigned long address;
+    char words[32] = "uid=65534";
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    options.gids[options.gid_count++] = 65534;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    other_start(&other, dir, words);
+    /* It names nobody, so it does not believe us; the kernel's word about it is what counts here. */
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(other_ask(&other, "fds"), "ok"));
+    other_stop(&other);
+    other_start2(&other, dir, "trustgid=0", words);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+}
+
+Test(share_access, another_group_may_not)
+{
+    unsigned long address;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    options.gids[options.gid_count++] = 65533;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    other_start2(&other, dir, "trustgid=0", "uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
+}
+
+Test(share_access, large_limbo_is_said_once_with_its_holder)
+{
+    struct gs_share_stats stats;
+    unsigned long address;
+    char holder[64];
+
+    options.limbo_warning = 512;
+    start();
+    other_start(&other, dir, NULL);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    gs_share_freed(side.share, offer, side_now());
+    snprintf(holder, sizeof holder, "most by process %d (share_other)", (int)other.pid);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), holder) != NULL, 2000), "%s", side_logged());
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.limbo, 1);
+    cr_assert_eq(stats.limbo_bytes, 512);
+    cr_assert_eq(stats.holds, 1);
+    cr_assert_neq(stats.limbo_ns, 0);
+    other_ask(&other, "close %lx", address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.limbo, 0);
+    cr_assert_eq(side_log_lines(), 1);
+}

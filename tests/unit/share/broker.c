@@ -1,0 +1,474 @@
+/* Memory that is left with a broker: opened when its process has ended, and never a stale byte. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/wire.h"
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    other_start(&other, dir, "keep=60000");
+}
+
+/* The broker's pid, or 0 where none runs. */
+static pid_t broker_pid(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct ucred who = {0};
+    socklen_t size = sizeof who;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    close(fd);
+    return who.pid;
+}
+
+/* In order: its socket goes. To connect would be to need it. */
+static bool broker_ends(int limit_ms)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/broker", dir);
+    return SIDE_WAIT(access(path, F_OK) != 0, limit_ms);
+}
+
+static void teardown(void)
+{
+    pid_t broker = broker_pid();
+
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    cr_assert_eq(memdriver_alive(), 0);
+    if (broker) {
+        kill(broker, SIGTERM);
+        cr_assert(broker_ends(5000));
+    }
+    side_dir_remove(dir);
+}
+
+TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 60);
+
+static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
+{
+    return gs_share_open(side.share, token, SIDE_CONTEXT, 0, ret_address);
+}
+
+/* What the broker has been left, as it says itself. */
+static unsigned long long left_there(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    union gs_wire_message message;
+    unsigned long long left = 0;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        gs_wire_send(fd, &message, -1);
+        if (recv(fd, &message, sizeof message, 0) > 0)
+            left = message.report.offers;
+    }
+    close(fd);
+    return left;
+}
+
+static void offer_and_leave(unsigned long number, unsigned char *ret_token)
+{
+    other_offer(&other, number * 512, 512, (int)(70 + number), ret_token);
+    cr_assert(SIDE_WAIT(left_there() == number + 1, 5000), "the broker has %llu", left_there());
+}
+
+Test(share_broker, serves_what_a_killed_process_shared)
+{
+    unsigned char token[2][GS_TOKEN_SIZE];
+    CUdeviceptr address, second;
+
+    offer_and_leave(0, token[0]);
+    offer_and_leave(1, token[1]);
+    other_kill(&other);
+    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    cr_assert_eq(*(char *)address, 70);
+    cr_assert_eq(open_it(token[1], &second), GS_OK);
+    cr_assert_eq(*(char *)second, 71);
+    cr_assert_eq(second, address + 512, "one mapping");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
+}
+
+Test(share_broker, serves_what_a_process_that_exited_shared_and_others_pass_on)
+{
+    unsigned char token[GS_TOKEN_SIZE], passed_on[GS_TOKEN_SIZE];
+    struct other third;
+    unsigned long there;
+    CUdeviceptr address;
+    struct gs_import_info info;
+    int status;
+
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    other_ask(&other, "exit");
+    waitpid(other.pid, &status, 0);
+    other.pid = 0;
+    cr_assert_eq(gs_share_find(side.share, address, &info), GS_OK);
+    memcpy(passed_on, info.token, sizeof passed_on);
+    other_start(&third, dir, NULL);
+    cr_assert_eq(other_open(&third, passed_on, &there), GS_OK);
+    cr_assert_str_eq(other_ask(&third, "read %lx", there), "ok 70");
+    cr_assert_eq(other_stop(&third), 0);
+    cr_assert_eq(*(char *)address, 70);
+}
+
+Test(share_broker, does_not_serve_what_was_taken_back)
+{
+    unsigned char kept[GS_TOKEN_SIZE], back[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    offer_and_leave(0, kept);
+    offer_and_leave(1, back);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
+    other_kill(&other); /* at once: what it said before counts */
+    cr_assert_eq(open_it(back, &address), GS_BAD_TOKEN);
+    cr_assert_eq(open_it(kept, &address), GS_OK);
+}
+
+Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_serving)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    int child;
+
+    offer_and_leave(0, token);
+    child = atoi(other_ask(&other, "fork") + 3);
+    other_kill(&other);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(*(char *)address, 70);
+    kill(child, SIGKILL);
+}
+
+Test(share_broker, killed_itself_takes_nobody_down)
+{
+    unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
+    struct gs_share_options brokered = options;
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    unsigned long there;
+
+    side_stop(&side);
+    brokered.broker = true;
+    brokered.keep_ns = 1000000000;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&side, &brokered);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, before);
+    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
+    kill(broker_pid(), SIGKILL);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL, 5000));
+    cr_assert_eq(other_open(&other, before, &there), GS_OK);
+    other_ask(&other, "close %lx", there);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, after);
+    cr_assert_eq(other_open(&other, after, &there), GS_OK);
+    other_ask(&other, "close %lx", there);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    side_chunk_free(&side, &chunk);
+}
+
+static volatile sig_atomic_t children_ended;
+
+static void on_child(int number)
+{
+    children_ended++;
+}
+
+Test(share_broker, the_program_does_not_see_its_start)
+{
+    struct gs_share_options brokered = options;
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    struct side second;
+    int children;
+
+    signal(SIGCHLD, on_child);
+    children = children_ended;
+    brokered.broker = true;
+    brokered.keep_ns = 1000000000;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&second, &brokered);
+    chunk = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert_eq(children_ended, children);
+    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    side_stop(&second);
+    side_chunk_free(&second, &chunk);
+}
+
+Test(share_broker, that_cannot_be_started_is_said_and_done_without)
+{
+    struct gs_share_options brokered = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    unsigned long there;
+
+    side_stop(&side);
+    brokered.broker = true;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "/nonexistent/broker");
+    side_start(&side, &brokered);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &there), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 2000));
+    other_ask(&other, "close %lx", there);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    side_chunk_free(&side, &chunk);
+}
+
+Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    cr_assert_eq(other_stop(&other), 0);
+    other_start(&other, dir, "keep=300");
+    offer_and_leave(0, token);
+    other_kill(&other);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    usleep(1000000);
+    cr_assert_neq(broker_pid(), 0, "it ended under its opener");
+    cr_assert_eq(left_there(), 1, "what is open was dropped");
+    side_stop(&side);
+    cr_assert(broker_ends(5000), "it does not end");
+    side_start(&side, &options);
+    cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
+}
+
+/* ---- By hand -------------------------------------------------------------------------------- */
+
+static int dial_broker(const unsigned char *instance, int pidfd)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    union gs_wire_message message;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, pidfd), 0);
+    return fd;
+}
+
+/* The reason of the refusal, 0 for a grant, -1 for a hang-up. */
+static int ask_open(int fd, const unsigned char *token)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    gs_wire_send(fd, &message, -1);
+    if (recv(fd, &message, sizeof message, 0) <= 0)
+        return -1;
+    return message.head.type == GS_WIRE_GRANT ? 0 : (int)message.refuse.reason;
+}
+
+static void token_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_token)
+{
+    struct gs_token token = {.block_id = block, .chunk_id = 1, .size = 512};
+
+    memset(token.instance, instance, sizeof token.instance);
+    gs_token_write(&token, ret_token);
+}
+
+static void share_by_hand(int fd, const unsigned char *token, int memory)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.token, token, GS_TOKEN_SIZE);
+    message.share.chunk_size = 2 * MIB;
+    cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
+}
+
+Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    int fd;
+
+    offer_and_leave(0, token);
+    fd = dial_broker(token + 8, -1);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_BUSY);
+    close(fd);
+}
+
+Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
+{
+    unsigned char real[GS_TOKEN_SIZE], token[GS_TOKEN_SIZE];
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    offer_and_leave(0, real); /* so that a broker runs */
+    token_by_hand(9, 1, token);
+    fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    share_by_hand(fd, token, memory);
+    cr_assert(SIDE_WAIT(left_there() == 2, 2000));
+    close(fd);
+    fd = dial_broker(token + 8, -1);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_BUSY);
+    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
+    close(fd);
+    close(memory);
+}
+
+Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
+{
+    unsigned char real[GS_TOKEN_SIZE], token[GS_TOKEN_SIZE];
+    union gs_wire_message message;
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    offer_and_leave(0, real);
+    fd = dial_broker(real + 8, -1); /* says that it is the other one */
+    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+    memcpy(&message.unshare.block_id, real + 24, sizeof message.unshare.block_id);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    share_by_hand(fd, real, memory); /* again: refused, and so is its sender */
+    cr_assert_eq(ask_open(fd, real), -1);
+    cr_assert_eq(left_there(), 1);
+    close(fd);
+    token_by_hand(9, 1, token);
+    fd = dial_broker(real + 8, -1); /* another's token */
+    share_by_hand(fd, token, memory);
+    cr_assert_eq(ask_open(fd, real), -1);
+    close(fd);
+    fd = dial_broker(token + 8, -1); /* a block beyond its chunk */
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.token, token, GS_TOKEN_SIZE);
+    message.share.chunk_size = 2 * MIB;
+    message.share.offset = 2 * MIB - 511;
+    cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
+    cr_assert_eq(ask_open(fd, token), -1);
+    cr_assert_eq(left_there(), 1);
+    close(fd);
+    close(memory);
+}
+
+static int run_broker(const char *argument, char *ret_text, size_t size)
+{
+    char command[512];
+    FILE *out;
+    size_t got;
+
+    snprintf(command, sizeof command, "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s %s %s 2>&1", dir,
+             BROKER_PROGRAM, argument);
+    out = popen(command, "r");
+    got = fread(ret_text, 1, size - 1, out);
+    ret_text[got] = 0;
+    return pclose(out);
+}
+
+Test(share_broker, there_is_one_for_a_directory)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    char said[512];
+    pid_t first;
+
+    offer_and_leave(0, token);
+    first = broker_pid();
+    cr_assert_neq(run_broker("", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "a broker runs"), "%s", said);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0);
+    cr_assert_eq(broker_pid(), first);
+    kill(first, SIGKILL); /* its socket stays behind, and is no hindrance */
+    cr_assert(SIDE_WAIT(broker_pid() == 0, 2000));
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    cr_assert_neq(broker_pid(), 0);
+}
+
+Test(share_broker, ps_tells_who_holds_what)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char said[2048], expected[128];
+
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "process pid %d (share_other): 1 blocks shared, 1 KiB",
+             (int)other.pid);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(said, "broker pid "), "%s", said);
+    snprintf(expected, sizeof expected, "from pid %d (share_other) for 0 s: 1 blocks left here",
+             (int)other.pid);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+}
+
+Test(share_broker, takes_the_socket_it_is_started_with)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char path[128];
+    pid_t child;
+
+    mkdir(dir, 0700);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    child = fork();
+    if (child == 0) {
+        char pid[16];
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (fd != 3)
+            dup2(fd, 3);
+        else
+            fcntl(3, F_SETFD, 0);
+        snprintf(pid, sizeof pid, "%d", (int)getpid());
+        snprintf(path, sizeof path, "%s", dir);
+        setenv("LISTEN_PID", pid, 1);
+        setenv("LISTEN_FDS", "1", 1);
+        setenv("GPUSHIM_SHARE_DIR", path, 1);
+        setenv("GPUSHIM_CONFIG", "", 1);
+        execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+        _exit(127);
+    }
+    close(fd);
+    offer_and_leave(0, token);
+    other_kill(&other);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    kill(child, SIGTERM);
+    waitpid(child, NULL, 0);
+    snprintf(path, sizeof path, "%s/broker", dir);
+    cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
+}

@@ -1,0 +1,130 @@
+/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. */
+#include <criterion/criterion.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    other_start(&other, dir, NULL);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(memdriver_alive(), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_exports, .init = setup, .fini = teardown, .timeout = 60);
+
+Test(share_exports, a_chunk_is_exported_once_for_all_openers)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    struct other others[3];
+    unsigned long address;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    for (int i = 0; i < 3; i++) {
+        other_start(&others[i], dir, NULL);
+        cr_assert_eq(other_open(&others[i], token, &address), GS_OK);
+    }
+    cr_assert_eq(memdriver_exports(), 1);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(other_stop(&others[i]), 0);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+}
+
+Test(share_exports, the_kept_descriptor_goes_before_the_chunk)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    unsigned long address;
+    int before;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&other), 0);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    usleep(50000); /* the opener's socket and pidfd are closed */
+    before = side_open_fds();
+    gs_share_chunk_gone(side.share, chunk.id);
+    cr_assert_eq(side_open_fds(), before - 1);
+    gs_share_chunk_gone(side.share, chunk.id);
+    cr_assert_eq(side_open_fds(), before - 1);
+}
+
+Test(share_exports, ahead_of_the_first_open)
+{
+    struct gs_share_options ahead = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    unsigned long address;
+
+    side_stop(&side);
+    ahead.export_ahead = true;
+    side_start(&side, &ahead);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(SIDE_WAIT(memdriver_exports() == 1, 2000));
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(memdriver_exports(), 1);
+    other_ask(&other, "close %lx", address);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+}
+
+#define CHUNKS 64
+#define BLOCKS 64 /* of each */
+
+/* The small driver's handles are descriptors themselves, one for each chunk on either side. */
+Test(share_exports, four_thousand_blocks_work_with_256_descriptors)
+{
+    static struct gs_offer *offers[CHUNKS][BLOCKS];
+    struct side_chunk chunks[CHUNKS];
+    struct rlimit limit = {.rlim_cur = 256, .rlim_max = 256};
+    unsigned char token[GS_TOKEN_SIZE];
+    unsigned long address;
+    int most = 0;
+
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    other_ask(&other, "nofile 256");
+    for (int c = 0; c < CHUNKS; c++) {
+        chunks[c] = side_chunk_new(&side, 2 * MIB);
+        for (int b = 0; b < BLOCKS; b++) {
+            cr_assert_eq(side_offer(&side, &chunks[c], (size_t)b * 512, 512, &offers[c][b]),
+                         GS_OK);
+            gs_offer_token(offers[c][b], token);
+            *(char *)(chunks[c].base + (size_t)b * 512) = (char)(c + b);
+            cr_assert_eq(other_open(&other, token, &address), GS_OK, "block %d of %d", b, c);
+            cr_assert_eq(atoi(other_ask(&other, "read %lx", address) + 3), (c + b) & 0xff);
+        }
+        if (side_open_fds() > most)
+            most = side_open_fds();
+    }
+    cr_assert_lt(most, CHUNKS + 256 / 8 + 40, "%d descriptors", most);
+    cr_assert_eq(memdriver_exports(), CHUNKS);
+    cr_assert_eq(other_stop(&other), 0);
+    for (int c = 0; c < CHUNKS; c++) {
+        for (int b = 0; b < BLOCKS; b++)
+            cr_assert_geq(side_withdraw_ms(&side, offers[c][b], 5000), 0);
+        side_chunk_free(&side, &chunks[c]);
+    }
+}

@@ -1,0 +1,197 @@
+/* Blocks that were closed and stay held for the next open, until the exporter calls them back. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    other_start(&other, dir, NULL);
+}
+
+static void teardown(void)
+{
+    cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    cr_assert_eq(memdriver_alive(), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_idle, .init = setup, .fini = teardown, .timeout = 60);
+
+static CUdeviceptr open_it(const unsigned char *token)
+{
+    CUdeviceptr address = 0;
+
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    return address;
+}
+
+static bool other_withdraws(void)
+{
+    return !strcmp(other_ask(&other, "withdraw"), "ok");
+}
+
+Test(share_idle, reopening_asks_nobody)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t begin, took;
+
+    other_offer(&other, 0, 512, 7, token);
+    address = open_it(token);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    usleep(50000); /* time for a hold to go back, if it went */
+    kill(other.pid, SIGSTOP);
+    begin = side_now();
+    for (int i = 0; i < 100000; i++) {
+        cr_assert_eq(open_it(token), address);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    }
+    took = side_now() - begin;
+    kill(other.pid, SIGCONT);
+    fprintf(stderr, "open and close of an idle block: %.3f us\n", (double)took / 100000e3);
+    cr_assert_eq(memdriver_maps(), 1);
+    cr_assert(SIDE_WAIT(other_withdraws(), 2000), "it was not called back");
+    cr_assert_eq(gs_map_find(&side.map, address), NULL);
+}
+
+Test(share_idle, a_closed_block_is_closed_for_the_program)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_import_info info;
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 7, token);
+    address = open_it(token);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
+    cr_assert_eq(gs_share_find(side.share, address, &info), GS_NOT_OURS);
+}
+
+Test(share_idle, called_back_while_open_it_goes_at_the_close)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 7, token);
+    address = open_it(token);
+    cr_assert_not(other_withdraws());
+    usleep(50000);
+    cr_assert_eq(*(char *)address, 7, "the mapping went under its user");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000), "nobody asks again");
+    cr_assert(SIDE_WAIT(other_withdraws(), 2000));
+}
+
+Test(share_idle, called_back_it_waits_for_the_gpu)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_offer(&other, 0, 512, 7, token);
+    address = open_it(token);
+    memdriver_hold(true);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_not(other_withdraws());
+    usleep(100000);
+    cr_assert_not(other_withdraws(), "given back while work may run");
+    memdriver_hold(false);
+    cr_assert(SIDE_WAIT(other_withdraws(), 2000));
+}
+
+Test(share_idle, its_time_ends)
+{
+    struct gs_share_options briefly = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    side_stop(&side);
+    briefly.idle_ns = 100000000;
+    side_start(&side, &briefly);
+    other_offer(&other, 0, 512, 7, token);
+    address = open_it(token);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    usleep(30000);
+    cr_assert_not_null(gs_map_find(&side.map, address));
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000));
+    /* Once more: the thread has gone to sleep meanwhile. */
+    address = open_it(token);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000));
+}
+
+Test(share_idle, beyond_the_bound_the_oldest_goes)
+{
+    struct gs_share_options few = options;
+    unsigned char token[3][GS_TOKEN_SIZE];
+    CUdeviceptr address[3];
+
+    side_stop(&side);
+    few.idle_blocks = 2;
+    side_start(&side, &few);
+    for (int i = 0; i < 3; i++) {
+        other_offer(&other, (size_t)i * 512, 512, i, token[i]);
+        address[i] = open_it(token[i]);
+    }
+    /* The last offer is closed first, so it is the one that goes; only it can be withdrawn here. */
+    cr_assert_eq(gs_share_close(side.share, address[2]), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, address[1]), GS_OK);
+    usleep(50000);
+    cr_assert_str_eq(other_ask(&other, "holds"), "ok 3");
+    cr_assert_eq(gs_share_close(side.share, address[0]), GS_OK);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2"), 2000));
+    cr_assert(other_withdraws());
+}
+
+Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
+{
+    struct gs_share_options many = options;
+    static struct gs_offer *offers[1000];
+    static unsigned char token[1000][GS_TOKEN_SIZE];
+    struct side_chunk chunk;
+    struct side opener;
+    CUdeviceptr address;
+
+    many.idle_blocks = 1000;
+    side_start(&opener, &many);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    for (int i = 0; i < 1000; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        gs_offer_token(offers[i], token[i]);
+        cr_assert_eq(gs_share_open(opener.share, token[i], SIDE_CONTEXT, 0, &address), GS_OK);
+        if (i < 999)
+            cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
+    }
+    for (int i = 0; i < 999; i++)
+        gs_share_freed(side.share, offers[i], side_now());
+    for (int i = 0; i < 200; i++) { /* answers have room between the calls */
+        struct gs_offer *offer;
+        unsigned char fresh[GS_TOKEN_SIZE];
+
+        cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &offer), GS_OK);
+        gs_offer_token(offer, fresh);
+        cr_assert_eq(gs_share_open(opener.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
+        cr_assert_geq(side_withdraw_ms(&side, offer, 5000), 0);
+    }
+    for (int i = 0; i < 999; i++)
+        cr_assert_geq(side_withdraw_ms(&side, offers[i], 5000), 0, "block %d", i);
+    cr_assert_not(gs_share_withdraw(side.share, offers[999], 0, side_now(), true),
+                  "the opener lost its lease");
+    side_stop(&opener);
+    cr_assert_geq(side_withdraw_ms(&side, offers[999], 5000), 0);
+    side_chunk_free(&side, &chunk);
+}
