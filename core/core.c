@@ -447,6 +447,11 @@ bool gs_core_covers(const struct gs_core *core, CUdeviceptr address)
     return gs_map_find(&core->map, address) != NULL;
 }
 
+const struct gs_map *gs_core_map(const struct gs_core *core)
+{
+    return &core->map;
+}
+
 gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
     CUcontext context = NULL;

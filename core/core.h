@@ -17,6 +17,7 @@
 
 #include "core/driver.h"
 #include "core/log.h"
+#include "core/map.h"
 #include "core/regcache/regcache.h"
 #include "core/share/share.h"
 #include "core/status.h"
@@ -90,6 +91,9 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
 
 /* Whether any chunk or import covers `address`: one look at the map. */
 bool gs_core_covers(const struct gs_core *core, CUdeviceptr address);
+
+/* The map that it looks at, for who asks on every call. Lives as long as core. */
+const struct gs_map *gs_core_map(const struct gs_core *core);
 
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);

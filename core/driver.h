@@ -21,6 +21,7 @@
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: fence.c calls them under its lock.
  *   mem_get_info                  a context is current.
+ *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
  * Optional operations are NULL where the driver has none.
@@ -53,6 +54,7 @@
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
     OP(event_query, cuEventQuery, 1)                                                               \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
+    OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \

@@ -7,10 +7,6 @@
 #define LEAF_ENTRIES ((size_t)1 << GS_MAP_LEAF_BITS)
 #define LEAF_COUNT (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
 
-struct gs_map_leaf {
-    struct gs_span *entry[LEAF_ENTRIES];
-};
-
 void gs_map_init(struct gs_map *map)
 {
     memset(map, 0, sizeof *map);
@@ -22,19 +18,6 @@ void gs_map_destroy(struct gs_map *map)
     for (size_t i = 0; i < LEAF_COUNT; i++)
         free(map->leaf[i]);
     gs_lock_destroy(&map->lock);
-}
-
-struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address)
-{
-    const struct gs_map_leaf *leaf;
-    uint64_t page = address >> GS_PAGE_SHIFT;
-
-    if (page >> GS_MAP_LEAF_BITS >= LEAF_COUNT)
-        return NULL;
-    leaf = __atomic_load_n(&map->leaf[page >> GS_MAP_LEAF_BITS], __ATOMIC_ACQUIRE);
-    if (!leaf)
-        return NULL;
-    return __atomic_load_n(&leaf->entry[page & (LEAF_ENTRIES - 1)], __ATOMIC_ACQUIRE);
 }
 
 /* Every leaf under [first, last] exists afterwards. Called with the lock held. */

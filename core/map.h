@@ -33,6 +33,10 @@ struct gs_span {
     } kind;
 };
 
+struct gs_map_leaf {
+    struct gs_span *entry[(size_t)1 << GS_MAP_LEAF_BITS];
+};
+
 struct gs_map {
     struct gs_lock lock; /* rank MAP; protects writers against each other */
     struct gs_map_leaf *leaf[1 << (GS_MAP_ADDRESS_BITS - GS_PAGE_SHIFT - GS_MAP_LEAF_BITS)];
@@ -42,8 +46,20 @@ void gs_map_init(struct gs_map *map);
 /* Frees the leaves; no span may be in the map and no reader under way. */
 void gs_map_destroy(struct gs_map *map);
 
-/* The span that covers `address`, or NULL. Lock-free. */
-struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address);
+/* The span that covers `address`, or NULL. Lock-free; inline, as every hooked call begins here. */
+static inline struct gs_span *gs_map_find(const struct gs_map *map, uint64_t address)
+{
+    const struct gs_map_leaf *leaf;
+    uint64_t page = address >> GS_PAGE_SHIFT;
+
+    if (page >> GS_MAP_LEAF_BITS >= sizeof map->leaf / sizeof map->leaf[0])
+        return NULL;
+    leaf = __atomic_load_n(&map->leaf[page >> GS_MAP_LEAF_BITS], __ATOMIC_ACQUIRE);
+    if (!leaf)
+        return NULL;
+    return __atomic_load_n(&leaf->entry[page & (((uint64_t)1 << GS_MAP_LEAF_BITS) - 1)],
+                           __ATOMIC_ACQUIRE);
+}
 
 /*
  * Enters a span, which must not overlap one in the map; it stays the caller's.

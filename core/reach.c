@@ -141,9 +141,16 @@ static gs_status check_import(struct gs_core *core, struct gs_reach_range range)
     return GS_OK;
 }
 
-/* `device` below 0: which one does not matter. `enabled_only`: only with peer access. */
+/* What has to be so for memory of another device. */
+enum far_rule {
+    FAR_ENABLED, /* peer access is enabled, or it is refused */
+    FAR_GIVEN,   /* access is given */
+    FAR_APART,   /* it is GS_UNREACHABLE */
+};
+
+/* `device` below 0: which one does not matter. */
 static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevice device,
-                       bool enabled_only)
+                       enum far_rule rule)
 {
     struct gs_chunk *chunk;
     const struct gs_block *block;
@@ -162,7 +169,9 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)
         status = GS_OK;
-    else if (enabled_only)
+    else if (rule == FAR_APART)
+        status = GS_UNREACHABLE;
+    else if (rule == FAR_ENABLED)
         status = wanted(core, chunk) >> device & 1 ? GS_OK : GS_NOT_LIVE;
     else
         status = set_access(core, chunk, device, true) == GS_OK ? GS_OK : GS_UNREACHABLE;
@@ -179,15 +188,16 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
 
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
 {
-    return check(core, range, far_device(core, stream), true);
+    return check(core, range, far_device(core, stream), FAR_ENABLED);
 }
 
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
-                           struct gs_reach_range src, CUstream stream)
+                           struct gs_reach_range src, CUstream stream, bool async)
 {
+    const enum far_rule rule = async ? FAR_GIVEN : FAR_APART;
     CUdevice device = far_device(core, stream);
-    gs_status to = check(core, dst, device, false);
-    gs_status from = check(core, src, device, false);
+    gs_status to = check(core, dst, device, rule);
+    gs_status from = check(core, src, device, rule);
 
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
         return GS_NOT_LIVE;
@@ -207,14 +217,14 @@ CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
 
 bool gs_core_within(struct gs_core *core, struct gs_reach_range range)
 {
-    return check(core, range, -1, false) == GS_OK;
+    return check(core, range, -1, FAR_GIVEN) == GS_OK;
 }
 
-bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address)
+bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream)
 {
     CUcontext owner = gs_core_copy_context(core, address);
 
-    return owner && !gs_core_capturing(core) && core->driver.ctx_synchronize() == CUDA_SUCCESS &&
+    return owner && core->driver.stream_synchronize(stream) == CUDA_SUCCESS &&
            core->driver.ctx_push_current(owner) == CUDA_SUCCESS;
 }
 

@@ -26,20 +26,23 @@ struct gs_reach_range {
  * gs_core_alloc_async. */
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream);
 
-/* The same for a copy, from and to the host (that side has size 0) or between two ranges.
- * GS_UNREACHABLE: the driver cannot give the stream's device access to one of them; a copy between
- * the contexts that gs_core_copy_context names works. */
+/*
+ * The same for a copy, from and to the host (that side has size 0) or between two ranges.
+ * GS_UNREACHABLE: the copy is to be made between the contexts that gs_core_copy_context names, or
+ * in the owner's. It is for the memory of another device where the call is not asynchronous, since
+ * then the driver orders it with the work of both devices, and where that device cannot be reached.
+ */
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
-                           struct gs_reach_range src, CUstream stream);
+                           struct gs_reach_range src, CUstream stream, bool async);
 /* The context that owns the block at an address of ours; else the current one. */
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
 
 /* Whether the range is inside one live block, or not ours at all. */
 bool gs_core_within(struct gs_core *core, struct gs_reach_range range);
 
-/* Waits for the current context's work and makes the owner of the memory at an address current, for
- * a copy that cannot be made from here. False: that cannot be done now. */
-bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address);
+/* Waits for the stream's work and makes the owner of the memory at an address current, for a copy
+ * that is not made from here. False: that cannot be done now. */
+bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
 void gs_core_owner_leave(struct gs_core *core);
 
 /* Whether any byte of the range belongs to a chunk or an import. */

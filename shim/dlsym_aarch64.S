@@ -64,6 +64,34 @@ dlvsym:
     .cfi_endproc
     .size   dlvsym, . - dlvsym
 
+    .globl  dlopen
+    .type   dlopen, %function
+    .p2align 4
+dlopen:
+    .cfi_startproc
+    hint    #34
+    stp     x29, x30, [sp, #-32]!
+    .cfi_def_cfa_offset 32
+    .cfi_offset 29, -32
+    .cfi_offset 30, -24
+    mov     x29, sp
+    str     x0, [sp, #16]
+    mov     w0, w1
+    bl      gs_resolve_dlopen
+    mov     x16, x0
+    ldr     x0, [sp, #16]
+    ldp     x29, x30, [sp], #32
+    .cfi_restore 30
+    .cfi_restore 29
+    .cfi_def_cfa_offset 0
+    cbz     x16, 1f
+    br      x16
+1:  mov     x0, #0
+    ret
+    .cfi_endproc
+    .size   dlopen, . - dlopen
+
+    .hidden gs_resolve_dlopen
     .hidden gs_resolve_dlsym
     .hidden gs_resolve_dlvsym
     .section .note.GNU-stack, "", %progbits

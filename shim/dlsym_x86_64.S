@@ -1,7 +1,8 @@
 /*
- * dlsym and dlvsym for x86-64. Each asks gs_resolve_* (resolve.c) about the name. What is ours is
+ * dlsym, dlvsym and dlopen for x86-64. Each asks gs_resolve_* (resolve.c) about the name. What is ours is
  * answered; everything else leaves by a jump with the caller's own arguments and return address, so
- * that the real function sees its real caller: RTLD_NEXT depends on it.
+ * that the real function sees its real caller: RTLD_NEXT depends on it, and the RUNPATH by which a
+ * library is found.
  *
  * gs_resolve_* return { rax: address, rdx: non-zero if the address is the answer }.
  */
@@ -60,6 +61,26 @@ dlvsym:
     .cfi_endproc
     .size   dlvsym, . - dlvsym
 
+    .globl  dlopen
+    .type   dlopen, @function
+    .p2align 4
+dlopen:                             /* the real one, with the flags that gs_resolve_dlopen says */
+    .cfi_startproc
+    pushq   %rdi
+    .cfi_adjust_cfa_offset 8
+    movl    %esi, %edi
+    call    gs_resolve_dlopen
+    popq    %rdi
+    .cfi_adjust_cfa_offset -8
+    movl    %edx, %esi
+    testq   %rax, %rax
+    jz      1f                      /* no dlopen in this process: NULL */
+    jmp     *%rax
+1:  ret
+    .cfi_endproc
+    .size   dlopen, . - dlopen
+
+    .hidden gs_resolve_dlopen
     .hidden gs_resolve_dlsym
     .hidden gs_resolve_dlvsym
     .section .note.GNU-stack, "", @progbits

@@ -78,7 +78,7 @@ static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
 {
     gs_status status;
 
-    if (!gs_state_enter() || !dptr)
+    if (!gs_state_enter() || !gs_ours(dptr))
         return false;
     GS_KEEP_ERRNO;
     if (captures(stream))

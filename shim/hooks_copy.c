@@ -1,8 +1,9 @@
 /*
  * Copies of device memory in one piece. A range that leaves its block is refused, as the driver
- * refuses one that leaves its allocation, and memory of another device is made reachable before the
- * driver looks (core/reach.h). Where devices cannot reach each other the copy goes between the
- * owning contexts, or, from and to the host, through the owner's.
+ * refuses one that leaves its allocation. Memory of another device is made reachable before the
+ * driver looks at an asynchronous copy (core/reach.h). Other copies, and all where devices cannot
+ * reach each other, go between the owning contexts, or, from and to the host, through the owner's:
+ * the driver orders those with the work of both devices.
  */
 #include "hook.h"
 #include "reach.h"
@@ -13,58 +14,60 @@ static CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-static bool is_ours(CUdeviceptr address)
-{
-    return gs_core_covers(gs_core, address);
-}
-
 /* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
 
-static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                       CUstream stream)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
 
     if (way == GS_WAY_REFUSED)
         return result;
     GS_KEEP_ERRNO;
-    if (is_ours(dst) && is_ours(src))
+    if (gs_ours(dst) && gs_ours(src))
         return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
                                     gs_core_copy_context(gs_core, src), bytes);
-    if (gs_core_owner_enter(gs_core, is_ours(dst) ? dst : src)) {
+    if (gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream)) {
         result = gs_real.cuMemcpy(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
+    /* The other side may be device memory that the owner does not reach. */
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        result = gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
+                                      gs_core_copy_context(gs_core, src), bytes);
     return result;
 }
 
 static CUresult around_async(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                              CUstream stream)
 {
-    if (way != GS_WAY_APART || !is_ours(dst) || !is_ours(src))
-        return around(way, dst, src, bytes);
+    if (way != GS_WAY_APART || !gs_ours(dst) || !gs_ours(src))
+        return around(way, dst, src, bytes, stream);
     GS_KEEP_ERRNO;
     return gs_real.cuMemcpyPeerAsync(dst, gs_core_copy_context(gs_core, dst), src,
                                      gs_core_copy_context(gs_core, src), bytes, stream);
 }
 
-static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *src, size_t bytes)
+static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *src, size_t bytes,
+                                 CUstream stream)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
 
     GS_KEEP_ERRNO;
-    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, dst)) {
+    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, dst, stream)) {
         result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
     return result;
 }
 
-static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size_t bytes)
+static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size_t bytes,
+                               CUstream stream)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
 
     GS_KEEP_ERRNO;
-    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, src)) {
+    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, src, stream)) {
         result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
@@ -73,85 +76,112 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
 
 GS_HOOK CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, NULL);
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpy(dst, src, ByteCount);
+
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy(dst, src, ByteCount);
-    return around(way, dst, src, ByteCount);
+    return around(way, dst, src, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, CU_STREAM_PER_THREAD);
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
+
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
-    return around(way, dst, src, ByteCount);
+    return around(way, dst, src, ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                          size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, NULL);
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
+
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
-    return around(way, dstDevice, srcDevice, ByteCount);
+    return around(way, dstDevice, srcDevice, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
+
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
-    return around(way, dstDevice, srcDevice, ByteCount);
+    return around(way, dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
                                          size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, NULL);
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
+
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
-    return around_to_device(way, dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, CU_STREAM_PER_THREAD);
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
+
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
-    return around_to_device(way, dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, NULL);
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
+
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
-    return around_to_host(way, dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
+
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
-    return around_to_host(way, dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                        CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, hStream);
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
@@ -161,7 +191,10 @@ GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t 
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                             CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, per_thread(hStream));
+    if (gs_foreign(dst) && gs_foreign(src))
+        return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dst, src, ByteCount, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
@@ -171,7 +204,10 @@ GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, si
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, hStream);
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
@@ -181,7 +217,10 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, per_thread(hStream));
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
@@ -191,41 +230,53 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdevi
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, hStream);
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
-    return around_to_device(way, dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost,
                                                    size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, per_thread(hStream));
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
-    return around_to_device(way, dstDevice, srcHost, ByteCount);
+    return around_to_device(way, dstDevice, srcHost, ByteCount, per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, hStream);
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
-    return around_to_host(way, dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, per_thread(hStream));
+    if (gs_foreign(srcDevice))
+        return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
+
+    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
-    return around_to_host(way, dstHost, srcDevice, ByteCount);
+    return around_to_host(way, dstHost, srcDevice, ByteCount, per_thread(hStream));
 }
 
 /* The contexts are given, so any device's memory is reached; ranges are checked alone. */
@@ -233,6 +284,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                       CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -242,6 +295,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
@@ -251,6 +306,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                                         hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
@@ -261,6 +319,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
                                                 CUdeviceptr srcDevice, CUcontext srcContext,
                                                 size_t ByteCount, CUstream hStream)
 {
+    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+        return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext,
+                                              ByteCount, hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,

@@ -50,7 +50,7 @@ static struct gs_reach_range range_of(const struct side *side, const struct exte
             (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
     }
 
-static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
+static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
     if (!copy || !gs_state_enter())
         return GS_WAY_CLEAR;
@@ -58,10 +58,10 @@ static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
     const struct side dst = SIDE(copy, dst, 0, 0), src = SIDE(copy, src, 0, 0);
     const struct extent extent = {copy->WidthInBytes, copy->Height, 1};
 
-    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream);
+    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
-static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
+static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
     if (!copy || !gs_state_enter())
         return GS_WAY_CLEAR;
@@ -70,7 +70,7 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
     const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
     const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
 
-    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream);
+    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
@@ -109,8 +109,8 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         .Depth = copy->Depth,
     };
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    bool from = gs_core_covers(gs_core, copy->srcDevice);
-    bool to = gs_core_covers(gs_core, copy->dstDevice);
+    bool from = gs_ours(copy->srcDevice);
+    bool to = gs_ours(copy->dstDevice);
 
     if (way == GS_WAY_REFUSED)
         return result;
@@ -120,7 +120,7 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
         return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
-    if (gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice)) {
+    if (gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream)) {
         result = gs_real.cuMemcpy3D_v2(copy);
         gs_core_owner_leave(gs_core);
     }
@@ -156,7 +156,7 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, NULL);
+    enum gs_way way = way_2d(pCopy, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2D_v2(pCopy);
@@ -165,16 +165,16 @@ GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD);
+    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2D_v2_ptds(pCopy);
-    return around_2d(way, pCopy, NULL, false);
+    return around_2d(way, pCopy, CU_STREAM_PER_THREAD, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, NULL);
+    enum gs_way way = way_2d(pCopy, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2DUnaligned_v2(pCopy);
@@ -183,16 +183,16 @@ GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD);
+    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2DUnaligned_v2_ptds(pCopy);
-    return around_2d(way, pCopy, NULL, false);
+    return around_2d(way, pCopy, CU_STREAM_PER_THREAD, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_2d(pCopy, hStream);
+    enum gs_way way = way_2d(pCopy, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2DAsync_v2(pCopy, hStream);
@@ -201,7 +201,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_2d(pCopy, per_thread(hStream));
+    enum gs_way way = way_2d(pCopy, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
@@ -210,7 +210,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUs
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-    enum gs_way way = way_3d(pCopy, NULL);
+    enum gs_way way = way_3d(pCopy, NULL, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy3D_v2(pCopy);
@@ -219,16 +219,16 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
-    enum gs_way way = way_3d(pCopy, CU_STREAM_PER_THREAD);
+    enum gs_way way = way_3d(pCopy, CU_STREAM_PER_THREAD, false);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy3D_v2_ptds(pCopy);
-    return around_3d(way, pCopy, NULL, false);
+    return around_3d(way, pCopy, CU_STREAM_PER_THREAD, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_3d(pCopy, hStream);
+    enum gs_way way = way_3d(pCopy, hStream, true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy3DAsync_v2(pCopy, hStream);
@@ -237,7 +237,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_3d(pCopy, per_thread(hStream));
+    enum gs_way way = way_3d(pCopy, per_thread(hStream), true);
 
     if (way == GS_WAY_CLEAR)
         return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);

@@ -13,6 +13,8 @@ static CUstream per_thread(CUstream stream)
 
 GS_HOOK CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD8_v2(dstDevice, uc, N);
     if (!gs_way_fill(dstDevice, N, 1, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD8_v2(dstDevice, uc, N);
@@ -20,6 +22,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, 
 
 GS_HOOK CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD8_v2_ptds(dstDevice, uc, N);
     if (!gs_way_fill(dstDevice, N, 1, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD8_v2_ptds(dstDevice, uc, N);
@@ -28,6 +32,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char
 GS_HOOK CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                          CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD8Async(dstDevice, uc, N, hStream);
     if (!gs_way_fill(dstDevice, N, 1, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD8Async(dstDevice, uc, N, hStream);
@@ -36,6 +42,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc
 GS_HOOK CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                               CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
     if (!gs_way_fill(dstDevice, N, 1, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
@@ -44,6 +52,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned ch
 GS_HOOK CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                          size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D8_v2(dstDevice, dstPitch, uc, Width, Height);
@@ -52,6 +62,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch,
 GS_HOOK CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                               unsigned char uc, size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D8_v2_ptds(dstDevice, dstPitch, uc, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D8_v2_ptds(dstDevice, dstPitch, uc, Width, Height);
@@ -60,6 +72,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstP
 GS_HOOK CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                            size_t Width, size_t Height, CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
@@ -69,6 +83,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t ds
                                                 unsigned char uc, size_t Width, size_t Height,
                                                 CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
@@ -76,6 +92,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t ds
 
 GS_HOOK CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD16_v2(dstDevice, us, N);
     if (!gs_way_fill(dstDevice, N, 2, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD16_v2(dstDevice, us, N);
@@ -83,6 +101,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us
 
 GS_HOOK CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD16_v2_ptds(dstDevice, us, N);
     if (!gs_way_fill(dstDevice, N, 2, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD16_v2_ptds(dstDevice, us, N);
@@ -91,6 +111,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned sho
 GS_HOOK CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                           CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD16Async(dstDevice, us, N, hStream);
     if (!gs_way_fill(dstDevice, N, 2, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD16Async(dstDevice, us, N, hStream);
@@ -99,6 +121,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short 
 GS_HOOK CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                                CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
     if (!gs_way_fill(dstDevice, N, 2, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
@@ -107,6 +131,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned s
 GS_HOOK CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
                                           size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D16_v2(dstDevice, dstPitch, us, Width, Height);
@@ -115,6 +141,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch
 GS_HOOK CUresult CUDAAPI cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                                unsigned short us, size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D16_v2_ptds(dstDevice, dstPitch, us, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D16_v2_ptds(dstDevice, dstPitch, us, Width, Height);
@@ -124,6 +152,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPit
                                             unsigned short us, size_t Width, size_t Height,
                                             CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
@@ -133,6 +163,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t d
                                                  unsigned short us, size_t Width, size_t Height,
                                                  CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
@@ -140,6 +172,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t d
 
 GS_HOOK CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD32_v2(dstDevice, ui, N);
     if (!gs_way_fill(dstDevice, N, 4, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD32_v2(dstDevice, ui, N);
@@ -147,6 +181,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, 
 
 GS_HOOK CUresult CUDAAPI cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD32_v2_ptds(dstDevice, ui, N);
     if (!gs_way_fill(dstDevice, N, 4, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD32_v2_ptds(dstDevice, ui, N);
@@ -155,6 +191,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int
 GS_HOOK CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                           CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD32Async(dstDevice, ui, N, hStream);
     if (!gs_way_fill(dstDevice, N, 4, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD32Async(dstDevice, ui, N, hStream);
@@ -163,6 +201,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui
 GS_HOOK CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                                CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
     if (!gs_way_fill(dstDevice, N, 4, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
@@ -171,6 +211,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned i
 GS_HOOK CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                           size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
@@ -179,6 +221,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch
 GS_HOOK CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch,
                                                unsigned int ui, size_t Width, size_t Height)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D32_v2_ptds(dstDevice, dstPitch, ui, Width, Height);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D32_v2_ptds(dstDevice, dstPitch, ui, Width, Height);
@@ -187,6 +231,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dst
 GS_HOOK CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                             size_t Width, size_t Height, CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream);
@@ -196,6 +242,8 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t d
                                                  unsigned int ui, size_t Width, size_t Height,
                                                  CUstream hStream)
 {
+    if (gs_foreign(dstDevice))
+        return gs_real.cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);
     if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);

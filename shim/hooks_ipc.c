@@ -15,7 +15,7 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     unsigned char token[GS_TOKEN_SIZE];
     gs_status status;
 
-    if (!gs_state_enter() || !pHandle)
+    if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     GS_KEEP_ERRNO;
     status = gs_core_token(gs_core, dptr, token);
@@ -73,11 +73,11 @@ GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter())
+    if (!gs_state_enter() || !gs_ours(dptr))
         return gs_real.cuIpcCloseMemHandle(dptr);
     GS_KEEP_ERRNO;
     status = gs_core_close(gs_core, dptr);
-    if (status == GS_NOT_OURS && !gs_core_covers(gs_core, dptr))
+    if (status == GS_NOT_OURS && !gs_ours(dptr))
         return gs_real.cuIpcCloseMemHandle(dptr);
     return gs_result(status);
 }

@@ -53,7 +53,7 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter() || !dptr)
+    if (!gs_state_enter() || !gs_ours(dptr))
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
     gs_tell_freeing(dptr);

@@ -94,7 +94,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
 GS_HOOK CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out,
                                                 CUdeviceptr ptr)
 {
-    if (gs_state_enter() && gs_core_covers(gs_core, ptr))
+    if (gs_state_enter() && gs_ours(ptr))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemPoolExportPointer(shareData_out, ptr);
 }

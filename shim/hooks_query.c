@@ -24,7 +24,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psi
     struct gs_block_info info;
     gs_status status;
 
-    if (!gs_state_enter())
+    if (!gs_state_enter() || !gs_ours(dptr))
         return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr);
     GS_KEEP_ERRNO;
     status = gs_core_find(gs_core, dptr, &info);
@@ -99,7 +99,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute a
     struct gs_block_info info;
     gs_status status;
 
-    if (!gs_state_enter() || !data)
+    if (!gs_state_enter() || !data || !gs_ours(ptr))
         return gs_real.cuPointerGetAttribute(data, attribute, ptr);
     GS_KEEP_ERRNO;
     status = gs_core_find(gs_core, ptr, &info);
@@ -117,7 +117,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
     CUresult result;
     gs_status status;
 
-    if (!gs_state_enter())
+    if (!gs_state_enter() || !gs_ours(ptr))
         return gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     GS_KEEP_ERRNO;
     status = gs_core_find(gs_core, ptr, &info);
@@ -136,9 +136,10 @@ GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attr
     unsigned int on;
     gs_status status;
 
-    if (!gs_state_enter() || !value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        !gs_core_covers(gs_core, ptr))
+    if (!gs_state_enter() || !value || !gs_ours(ptr))
         return gs_real.cuPointerSetAttribute(value, attribute, ptr);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) /* VMM memory would say NOT_SUPPORTED */
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
     memcpy(&on, value, sizeof on);
     status = gs_core_sync_memops(gs_core, ptr, on != 0);
@@ -150,7 +151,7 @@ GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandl
                                                      void *addr)
 {
     /* Success would make UCX and NCCL export the chunk with the offset of a block. */
-    if (gs_state_enter() && gs_core_covers(gs_core, (CUdeviceptr)addr))
+    if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemRetainAllocationHandle(handle, addr);
 }

@@ -56,7 +56,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
     struct gs_block_info info;
     CUresult result;
 
-    if (!gs_state_enter() || !gs_core_covers(gs_core, ptr))
+    if (!gs_state_enter() || !gs_ours(ptr))
         return gs_real.cuMemGetAccess(flags, location, ptr);
     GS_KEEP_ERRNO;
     if (gs_core_find(gs_core, ptr, &info) != GS_OK)

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 static void *const hooks[GS_ENTRY_COUNT] = {
@@ -194,4 +195,17 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer)
     if (!found || !lead_row(lookup->row, found, hooked, ret_answer))
         *ret_answer = found;
     return true;
+}
+
+bool gs_lookup_is_ours(const char *symbol)
+{
+    static const char *const forms[] = {"%s", "%s_v2"};
+    char name[80];
+
+    for (int i = 0; i < 2; i++) {
+        int length = snprintf(name, sizeof name, forms[i], symbol);
+        if (length > 0 && (size_t)length < sizeof name && gs_resolve_row(name) >= 0)
+            return true;
+    }
+    return false;
 }

@@ -36,6 +36,9 @@ void *gs_lookup_driver_symbol(const char *name);
  * handed out; calling it again, with the same addresses, changes nothing. */
 void gs_lookup_adopt_driver(void *const *row);
 
+/* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row. */
+bool gs_lookup_is_ours(const char *symbol);
+
 /* What to give for an address that the driver gave: the hook of the row that it is the real
  * function of, or the address itself where it is none or no hooks are handed out. */
 void *gs_lookup_lead(void *address);

@@ -13,19 +13,29 @@
 enum gs_way {
     GS_WAY_CLEAR,   /* to the driver, with the program's own arguments */
     GS_WAY_REFUSED, /* CUDA_ERROR_INVALID_VALUE */
-    GS_WAY_APART,   /* the stream's device cannot reach the memory: through the owning contexts */
+    GS_WAY_APART,   /* memory of another device: through the owning contexts */
 };
+
+/* The first line of a hook on a hot path: nothing to do for memory at this address, which may also
+ * be 0. Such a hook leaves by a jump. */
+static inline bool gs_foreign(CUdeviceptr address)
+{
+    return __builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) ==
+                                    GS_STATE_READY &&
+                                !gs_map_find(gs_map, address),
+                            1);
+}
 
 static inline bool gs_way_is_ours(struct gs_reach_range range)
 {
-    return range.size != 0 && gs_core_covers(gs_core, range.address);
+    return range.size != 0 && gs_ours(range.address);
 }
 
 __attribute__((noinline, unused)) static enum gs_way
-gs_way_found(struct gs_reach_range dst, struct gs_reach_range src, CUstream stream)
+gs_way_found(struct gs_reach_range dst, struct gs_reach_range src, CUstream stream, bool async)
 {
     GS_KEEP_ERRNO;
-    switch (gs_core_may_copy(gs_core, dst, src, stream)) {
+    switch (gs_core_may_copy(gs_core, dst, src, stream, async)) {
     case GS_OK:
         return GS_WAY_CLEAR;
     case GS_UNREACHABLE:
@@ -37,20 +47,20 @@ gs_way_found(struct gs_reach_range dst, struct gs_reach_range src, CUstream stre
 
 /* The state was entered. */
 static inline enum gs_way gs_way_ranges(struct gs_reach_range dst, struct gs_reach_range src,
-                                        CUstream stream)
+                                        CUstream stream, bool async)
 {
     if (__builtin_expect(!gs_way_is_ours(dst) && !gs_way_is_ours(src), 1))
         return GS_WAY_CLEAR;
-    return gs_way_found(dst, src, stream);
+    return gs_way_found(dst, src, stream, async);
 }
 
 /* A copy of `bytes`; 0 for a side in host memory. */
 static inline enum gs_way gs_way_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
-                                      CUstream stream)
+                                      CUstream stream, bool async)
 {
     struct gs_reach_range to = {dst, dst ? bytes : 0}, from = {src, src ? bytes : 0};
 
-    return gs_state_enter() ? gs_way_ranges(to, from, stream) : GS_WAY_CLEAR;
+    return gs_state_enter() ? gs_way_ranges(to, from, stream, async) : GS_WAY_CLEAR;
 }
 
 /* Whether both ranges are all right, whatever device they are of. */

@@ -9,6 +9,9 @@
 #include "entry_points.h"
 #include "lookup.h"
 
+#include "state.h"
+
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -151,4 +154,44 @@ struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const cha
     if (__builtin_expect(real && !may_be_ours(name) && !may_be_pinning(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlvsym(), handle, name, version, caller);
+}
+
+/* The variable as its option would be read (config/options.h), without libc. A configuration file
+ * is not read for it. */
+extern char **environ __attribute__((weak));
+
+static bool is_word(const char *text, const char *word)
+{
+    while (*text && (*text | 0x20) == *word) {
+        text++;
+        word++;
+    }
+    return !*text && !*word;
+}
+
+static bool switched_off(void)
+{
+    static const char name[] = "GPUSHIM_ENABLE=";
+    static const char *const words[] = {"off", "no", "false", "0"};
+
+    if (atomic_load_explicit(&gs_state, memory_order_relaxed) == GS_STATE_DISABLED)
+        return true;
+    for (char **at = &environ ? environ : NULL; at && *at; at++) {
+        size_t i = 0;
+        while (i < sizeof name - 1 && (*at)[i] == name[i])
+            i++;
+        for (int k = 0; i == sizeof name - 1 && k < 4; k++)
+            if (is_word(*at + i, words[k]))
+                return true;
+    }
+    return false;
+}
+
+struct gs_dlopen_way gs_resolve_dlopen(int flags)
+{
+    static _Atomic(void *) next_dlopen;
+
+    if ((flags & RTLD_DEEPBIND) && !switched_off())
+        flags &= ~RTLD_DEEPBIND;
+    return (struct gs_dlopen_way){next(&next_dlopen, "dlopen"), (unsigned)flags};
 }

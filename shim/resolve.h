@@ -14,6 +14,15 @@ struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void
 struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const char *version,
                                        const void *caller);
 
+/* For dlopen: the real one, to jump to (NULL: there is none), and the flags to hand it. A library
+ * that is loaded with RTLD_DEEPBIND would find its libc's dlsym and its libcuda before us, so the
+ * flag is taken away, unless this library is switched off. */
+struct gs_dlopen_way {
+    void *address;
+    unsigned long flags;
+};
+struct gs_dlopen_way gs_resolve_dlopen(int flags);
+
 /* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes
  * after us. NULL only where the process has none. */
 typedef void *gs_dlsym_fn(void *handle, const char *name);

@@ -19,6 +19,7 @@
 #include "state.h"
 
 struct gs_core *gs_core;
+const struct gs_map *gs_map;
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
 {
@@ -169,6 +170,7 @@ static bool start_core(const struct gs_config *config)
         gs_log(GS_LOG_ERROR, "no host memory to start with: every call goes to the driver");
         return false;
     }
+    gs_map = gs_core_map(gs_core);
     atexit(at_exit);
     return true;
 }

@@ -99,6 +99,37 @@ missing_for_tests()
     have musl-gcc || say musl-tools
 }
 
+# useful_for_tests: packages without which single tests are skipped: the containers, and libFuzzer
+# for the clang that is here.
+useful_for_tests()
+{
+    have bwrap || say bubblewrap
+    { have runc || [ -x /usr/sbin/runc ]; } || say runc
+    have busybox || say busybox-static
+    if have clang; then
+        resources=$(clang --print-resource-dir)
+        version=$(clang -dumpversion | cut -d . -f 1)
+        ls "$resources"/lib/*/libclang_rt.fuzzer* >/dev/null 2>&1 || say "libclang-rt-$version-dev"
+    fi
+}
+
+# install_what_can_be_had NAME…: each by itself, as root or with a sudo that asks nothing; what
+# cannot be installed is named and left out.
+install_what_can_be_had()
+{
+    as_root=
+    [ "$(id -u)" = 0 ] || as_root='sudo -n'
+    [ $# = 0 ] || $as_root apt-get update >/dev/null 2>&1 </dev/null || true
+    for package in "$@"; do
+        if have apt-get && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y \
+            --no-install-recommends "$package" >/dev/null 2>&1 </dev/null; then
+            say "installed: $package"
+        else
+            say "cannot be installed here, its tests are skipped: $package"
+        fi
+    done
+}
+
 # install_packages NAME…: with apt-get, as root or through sudo. Dies when that is not possible.
 install_packages()
 {

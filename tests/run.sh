@@ -136,6 +136,8 @@ prepare()
     missing=$(missing_for_build "$build" "$@"; missing_for_tests)
     # shellcheck disable=SC2086 # a list of names
     install_packages $missing
+    # shellcheck disable=SC2046 # again
+    install_what_can_be_had $(useful_for_tests)
     check_meson
     fetch_cuda_headers "$build" "$@"
 }

@@ -69,15 +69,19 @@ static void check_memory(struct actor *actor)
  */
 static void check_descriptors(struct actor *actor)
 {
-    unsigned most = actor->fds_at_start + 16 + 4 * actor->world->slots;
-    unsigned now = actor_descriptors();
+    unsigned most = actor->fds_at_start + 64 + 6 * actor->world->slots;
+    uint64_t end = chaos_now() + COME_BACK_NS;
+    unsigned now;
 
-    if (now > most)
-        actor_wrong(actor,
-                    "%u descriptors are open at the end, %u sockets and %u pidfds among them; %u "
-                    "were at the start",
-                    now, count_descriptors("socket:"), count_descriptors("pidfd"),
-                    actor->fds_at_start);
+    while ((now = actor_descriptors()) > most) {
+        if (chaos_now() > end)
+            actor_wrong(actor,
+                        "%u descriptors are open at the end, %u sockets and %u pidfds among them; "
+                        "%u were at the start",
+                        now, count_descriptors("socket:"), count_descriptors("pidfd"),
+                        actor->fds_at_start);
+        chaos_sleep_us(50000);
+    }
 }
 
 void actor_account(struct actor *actor)

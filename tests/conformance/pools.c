@@ -56,7 +56,7 @@ Test(pools, figures_of_the_default_pool_count_what_was_asked_for)
     OK(cuMemFreeAsync(large, stream));
     cr_assert_eq(used() - start, 1100);
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_USED_MEM_HIGH) - start, 48 * MIB + 1105);
-    OK(cuMemFree(tiny));
+    OK(cuMemFreeAsync(tiny, stream));
     OK(cuMemFreeAsync(small, stream));
     OK(cuStreamSynchronize(stream));
     cr_assert_eq(used(), start);

@@ -125,8 +125,8 @@ both()
 # ---- conformance ----
 
 # The suites that look at the device's free memory have it to themselves.
-alone='info|lifetime|contexts'
-together='alloc|async|reuse|ipc|capture|vmm|process'
+alone='info|lifetime|contexts|pools'
+together='alloc|async|reuse|ipc|capture|vmm|process|reach'
 
 # conformance_once MODE: one log with a line "RESULT suite::test outcome" per test and the probes.
 conformance_once()

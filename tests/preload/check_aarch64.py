@@ -20,7 +20,8 @@ for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'resolve.c']:
     subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC',
                     '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden', *arguments, '-c',
                     f'{source}/{name}', '-o', objects[-1]], check=True)
-# gs_lookup_answer and gs_pin_answer are all that these three take from the rest of the library, and getauxval, which
+# gs_lookup_answer, gs_pin_answer and gs_state are all that these three take from the rest of the
+# library, and environ and getauxval, which
 # no sanitizer intercepts, all that they take from libc.
 library = f'{output}.so'
 subprocess.run([compiler, '-shared', '-nostdlib', '-o', library, *objects, '-Wl,-z,text',
@@ -28,12 +29,12 @@ subprocess.run([compiler, '-shared', '-nostdlib', '-o', library, *objects, '-Wl,
 undefined = subprocess.run(['aarch64-linux-gnu-nm', '-u', library], check=True,
                            capture_output=True, text=True).stdout.split()
 foreign = [n for n in undefined if n not in ('w', 'U', '_r_debug', 'gs_lookup_answer', 'gs_pin_answer',
-                                            'getauxval')]
+                                            'getauxval', 'environ', 'gs_state')]
 if foreign:
     sys.exit(f'dlsym\'s way calls out of the library: {foreign}')
 code = subprocess.run(['aarch64-linux-gnu-objdump', '-d', '--no-show-raw-insn', objects[0]],
                       check=True, capture_output=True, text=True).stdout
-for name in ['dlsym', 'dlvsym']:
+for name in ['dlsym', 'dlvsym', 'dlopen']:
     body = re.search(rf'<{name}>:\n(.*?)(\n\n|\Z)', code, re.S)
     if not body or not re.search(r'ldp\s+x29, x30.*br\s+x16', body[1], re.S):
         sys.exit(f'{name} does not leave by br x16 with the caller\'s link register')

@@ -136,6 +136,30 @@ static void by_proc_address(void)
     CHECK(open_handle(&pointer, token, 42) == CUDA_SUCCESS && pointer == 42, "a token by value");
 }
 
+/* A form that is newer than the library goes to the driver, and one line says so. */
+static void newer_form(void)
+{
+    typedef CUresult CUDAAPI newer_fn(CUdeviceptr *, size_t, unsigned int);
+    void *handle = open_driver(RTLD_NOW | RTLD_GLOBAL);
+    find_fn find = (find_fn)dlsym(handle, "cuGetProcAddress_v2");
+    char line[1024] = "";
+    CUdeviceptr pointer = 0;
+    int ends[2], kept = dup(2);
+    CHECK(pipe(ends) == 0 && kept >= 0 && dup2(ends[1], 2) == 2, "stderr into a pipe");
+    close(ends[1]);
+    newer_fn *newer = (newer_fn *)proc(find, "cuMemAlloc", 99000, 0);
+    proc(find, "cuMemGetInfo", 2000, 0);
+    proc(find, "cuInit", 99000, 0);
+    CHECK(dup2(kept, 2) == 2, "stderr back");
+    ssize_t length = read(ends[0], line, sizeof(line) - 1);
+    CHECK(is_driver((void *)newer), "the newer form is in %s", object_of((void *)newer));
+    CHECK(newer(&pointer, 100, 7) == CUDA_SUCCESS, "its third argument was lost");
+    CHECK(length > 0 && strstr(line, "cuMemAlloc for CUDA 99.0 is newer than this library"),
+          "the log says %s", line);
+    CHECK(strchr(line, '\n') == line + length - 1, "more than one line: %s", line);
+    CHECK(is_hook(proc(find, "cuMemAlloc", 13000, 0)), "the form that is known");
+}
+
 /* dlvsym, which finds only what has a version. */
 static void versioned(void)
 {
@@ -321,6 +345,7 @@ int main(int argc, char **argv)
         {"soname", by_soname},
         {"default", by_default},
         {"proc-address", by_proc_address},
+        {"newer-form", newer_form},
         {"versioned", versioned},
         {"native", native},
         {"absent", absent},

@@ -61,6 +61,7 @@ REFUSED(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice dev))
 REFUSED(cuEventCreate, (CUevent * phEvent, unsigned int Flags))
 REFUSED(cuEventDestroy_v2, (CUevent hEvent))
 REFUSED(cuEventQuery, (CUevent hEvent))
+REFUSED(cuStreamSynchronize, (CUstream hStream))
 REFUSED(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx))
 
 EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
@@ -85,6 +86,13 @@ EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     count(STUB_ALLOC);
     return allocate(dptr, bytesize);
+}
+
+/* A form of the future. */
+EXPORT CUresult CUDAAPI cuMemAlloc_v3(CUdeviceptr *dptr, size_t bytesize, unsigned int Flags);
+EXPORT CUresult CUDAAPI cuMemAlloc_v3(CUdeviceptr *dptr, size_t bytesize, unsigned int Flags)
+{
+    return Flags == 7 ? allocate(dptr, bytesize) : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
@@ -140,6 +148,7 @@ static CUresult find(const char *symbol, void **pfn, int version, cuuint64_t fla
         void *function;
     } functions[] = {
         {"cuInit", 2000, (void *)cuInit},
+        {"cuMemAlloc", 99000, (void *)cuMemAlloc_v3},
         {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
         {"cuMemFree", 3020, (void *)cuMemFree_v2},
         {"cuMemGetInfo", 3020, (void *)cuMemGetInfo_v2},

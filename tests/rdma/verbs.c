@@ -454,6 +454,7 @@ int main(int argc, char **argv)
           cuCtxSetCurrent(context) == CUDA_SUCCESS);
     allocate(4 * MIB); /* so that the device is never free as a whole: trim() */
     card = ibv_open_device(list[0]);
+    ibv_free_device_list(list);
     pd = ibv_alloc_pd(card);
     CHECK(card && pd);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
