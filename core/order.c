@@ -100,7 +100,7 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
 
     if (!stream)
         stream = list_make(pool, stream_key);
-    /* A block that others hold or may hold goes the long way: its next owner is not only a stream. */
+    /* What others hold or may hold goes the long way: its next owner is not only a stream. */
     if (!stream || block->offer ||
         gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size)) {
         gs_pool_retire(pool, block);

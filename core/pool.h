@@ -172,8 +172,9 @@ struct gs_pool {
     uint64_t seen_hits;           /* allocations up to the last look */
     uint64_t made_ns;             /* when the pool began */
     uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
-    unsigned polls;               /* looks of gs_pool_take at the oldest epoch that could have been */
-    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when the pool grows */
+    unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
+                                     when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
     size_t epoch_limit;                    /* bytes at which it closes, */

@@ -264,7 +264,8 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
         epoch_passed(pool, epoch);
         return true;
     }
-    if (!pool->leaving && gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
+    if (!pool->leaving &&
+        gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
         epoch_passed(pool, epoch);
         return true;
     }

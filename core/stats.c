@@ -68,8 +68,8 @@ static void log_device(struct gs_core *core, CUdevice device)
                 "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
                 " that had to look further; %" PRIu64 " chunks made and %" PRIu64
                 " given back in %" PRIu64 " ms; %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64
-                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu reserved, "
-                "%zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu "
+                "reserved, %zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
                 (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
                 counts->map_ns / 1000000, counts->events, counts->waits,
                 counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),

@@ -63,7 +63,7 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     fixture_end(&f);
 }
 
-/* Every address of a chunk with many blocks leads to its block: two levels of index are looked at. */
+/* Far into a large block both levels of the index are looked at. */
 Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
 {
     struct fixture f;
