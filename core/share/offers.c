@@ -195,6 +195,10 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     gs_lock_release(&share->lock);
     if (held || in_grace)
         return false;
+    if (no_grace && freed_ns && !offer->opened)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "the GPU is out of memory: a freed block whose handle nobody has opened yet is "
+                    "used again before its share.grace is over");
     free(offer);
     return true;
 }
