@@ -442,11 +442,6 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     return status;
 }
 
-bool gs_core_covers(const struct gs_core *core, CUdeviceptr address)
-{
-    return gs_map_find(&core->map, address) != NULL;
-}
-
 const struct gs_map *gs_core_map(const struct gs_core *core)
 {
     return &core->map;

@@ -89,9 +89,6 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
-/* Whether any chunk or import covers `address`: one look at the map. */
-bool gs_core_covers(const struct gs_core *core, CUdeviceptr address);
-
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
 

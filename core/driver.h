@@ -9,7 +9,9 @@
  *
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
- *   mem_export, mem_import        no current context needed; fine during a capture.
+ *   mem_export, mem_import        no current context needed; fine during a capture. None waits
+ *                                 for the GPU: a device's first use makes one of each under the
+ *                                 lock of the contexts, everything after it does so without.
  *   mem_set_access                to give a device access: may be called with a pool's lock held,
  *                                 it does not wait for the GPU. To take it away: that device's
  *                                 work is done, it faults otherwise.

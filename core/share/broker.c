@@ -2,7 +2,7 @@
  * Offers left with a broker: a daemon of the same user that has a descriptor of each chunk on offer
  * and serves its openers once the exporter has ended.
  *
- *   exporter                                      broker (core/broker/main.c)
+ *   exporter                                      broker (shim/broker/main.c)
  *   first offer: connects, starts one if need be
  *   SHARE token (+ descriptor)     ------->       keeps it; openers go to the exporter meanwhile
  *   UNSHARE, before any reuse      ------->       drops it

@@ -34,7 +34,7 @@ fail()
 
 export GPUSHIM_BUILD="$build" GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR="$place/run" \
     GPUSHIM_SHARE_STRATEGY="$strategy" GPUSHIM_SHARE_KEEP="${GPUSHIM_SHARE_KEEP:-5 s}" \
-    GPUSHIM_SHARE_BROKER="${GPUSHIM_SHARE_BROKER:-$build/core/broker/gpushim-broker}"
+    GPUSHIM_SHARE_BROKER="${GPUSHIM_SHARE_BROKER:-$build/shim/broker/gpushim-broker}"
 
 # start NAME load|read: runs it with its input held open by a fifo, and waits for its first line.
 start()

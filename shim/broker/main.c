@@ -1,7 +1,7 @@
 /*
  * gpushim-broker: keeps what processes share beyond their end (core/share/broker.c), and shows who
- * holds what. It lies in core because it is core/share without a GPU; unlike the rest of core it
- * is a program, and reads the configuration of the user who runs it.
+ * holds what. It is core/share without a GPU, and like the shim it joins core with the
+ * configuration of the user who runs it.
  *
  *   gpushim-broker           in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim-broker --detach  in the background once it listens; ends when nobody needs it
@@ -169,7 +169,7 @@ static int serve_detached(const struct gs_share_options *options)
     close(ready[1]);
     if (read(ready[0], &byte, 1) == 1)
         return 0;
-    fd = open(options->dir, O_RDONLY | O_DIRECTORY);
+    fd = open(options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     fd = fd < 0 ? -1 : gs_directory_connect(fd, options, GS_BROKER_NAME);
     return fd < 0;
 }
