@@ -76,6 +76,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .fences = &core->fences,
         .share = core->share,
         .async = core->async,
+        .debt = core->debt,
         .regcache = core->regcache,
         .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,

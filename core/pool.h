@@ -8,8 +8,8 @@
  *
  * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
  * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
- * others, as far as the memory stranded that way stays a small share of what is live. No block
- * crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
+ * others, as far as the memory stranded that way stays a small share of what is live, and what
+ * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
  * small block that becomes ready goes to a quick list of its exact size first and merges when an
  * allocation finds nothing else.
  *
@@ -80,6 +80,7 @@ struct gs_chunk {
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
     uint64_t reach;               /* devices besides its own that have access, one bit each */
+    size_t debt;                  /* gs_block_may_lie */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -132,6 +133,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
+    size_t *debt;                 /* the same, of all chunks of a device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
     bool whole_chunks; /* a large block has its chunk alone, for good */
@@ -163,8 +165,6 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
-    size_t left;                  /* bytes free on the device, by the last look and what was made
-                                     and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */
@@ -233,6 +233,22 @@ void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_bloc
 
 /* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
 size_t gs_pool_strandable(const struct gs_pool *pool);
+
+/*
+ * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks would
+ * have whole pages to each and the rest free. A chunk whose last block is small keeps all but that
+ * block's pages. The debt of all chunks of a device stays a small share of its memory, so that no
+ * more than that share is ever missing where the driver alone would still have had memory.
+ *
+ * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding it;
+ * that it does, or that so much of a small chunk may be all that is used.
+ */
+bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need);
+void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
+/* The chunk owes nothing any more: nothing lies in it. */
+void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
+/* Whether so much more debt is within the bounds. */
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
