@@ -39,7 +39,28 @@ struct granted {
     struct gs_wire_grant grant;
     struct gs_import *import;
     bool fresh; /* the mapping was made for this and is not entered anywhere yet */
+    struct gs_open_steps steps;
 };
+
+static unsigned us(uint64_t from, uint64_t to)
+{
+    return to > from ? (unsigned)((to - from) / 1000) : 0;
+}
+
+static void tell(struct gs_share *share, const struct granted *granted, const struct gs_peer *peer)
+{
+    const struct gs_open_steps *steps = &granted->steps;
+    uint64_t asked = peer->connected_ns > steps->ready ? peer->connected_ns : steps->ready;
+
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "block %llu opened in %u us: thread %u, connection %u, answer %u, import %u, map "
+                "and access %u; begun at %llu us",
+                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now()),
+                us(steps->begun, steps->ready), us(steps->ready, asked),
+                us(asked, steps->answered), us(steps->answered, steps->imported),
+                us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
+                (unsigned long long)steps->begun / 1000);
+}
 
 static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
 {
@@ -61,13 +82,15 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     }
     if (status != GS_OK)
         return status;
+    ret->steps.answered = gs_now();
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, &ret->grant, fd, device, &ret->import);
+        status = gs_import_map(share, &ret->grant, fd, device, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
+    ret->steps.mapped = gs_now();
     if (fd >= 0)
         close(fd);
     if (status != GS_OK)
@@ -120,7 +143,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted;
+    struct granted granted = {.steps.begun = gs_now()};
     gs_status status;
 
     if (!opened)
@@ -131,8 +154,11 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
     gs_lock_release(&share->opener_lock);
     if (status == GS_OK)
         status = gs_thread_start(share);
+    granted.steps.ready = gs_now();
     if (status == GS_OK) {
         status = ask(share, peer, token, bytes, device, &granted);
+        if (status == GS_OK)
+            tell(share, &granted, peer);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
             opened_free(opened);

@@ -16,6 +16,7 @@ struct gs_peer {
     int fd;              /* -1: not connected */
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
+    uint64_t connected_ns;
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
@@ -44,6 +45,11 @@ struct gs_import {
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;
+};
+
+/* When each step of opening a block for the first time was done, for those who look at the log. */
+struct gs_open_steps {
+    uint64_t begun, ready, connected, answered, imported, mapped;
 };
 
 /* One context that has opened a block, and its fence behind the last close. */
@@ -128,7 +134,8 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 /* Maps a granted chunk; `fd` stays the caller's. Nothing is left behind on failure. The import is
  * not in the map nor with its peer yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_import **ret_import);
+                        CUdevice device, struct gs_open_steps *steps,
+                        struct gs_import **ret_import);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);

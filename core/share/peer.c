@@ -180,6 +180,7 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
     peer->deaf = false;
     peer->crossing = 0;
     watch(share, peer, EPOLL_CTL_ADD);
+    peer->connected_ns = gs_now();
     return GS_OK;
 }
 

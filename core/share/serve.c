@@ -147,9 +147,11 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     struct gs_hold *hold = NULL;
     CUresult driver_error;
     bool own;
+    uint64_t begun = gs_now(), exported;
     int fd, error = 0;
 
     reason = export_chunk(share, offer, open->want_fd != 0, &fd, &own, &driver_error);
+    exported = gs_now();
     if (!reason) {
         hold = hold_add(client, offer);
         if (!hold)
@@ -164,6 +166,13 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         hold = NULL;
         reason = reason_of(error);
     }
+    if (hold)
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
+                    (unsigned long long)offer->key.id, (int)client->pid, client->name,
+                    (unsigned long long)(exported - begun) / 1000,
+                    (unsigned long long)(gs_now() - exported) / 1000,
+                    (unsigned long long)begun / 1000);
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
