@@ -50,14 +50,16 @@ static unsigned us(uint64_t from, uint64_t to)
 static void tell(struct gs_share *share, const struct granted *granted, const struct gs_peer *peer)
 {
     const struct gs_open_steps *steps = &granted->steps;
-    uint64_t asked = peer->connected_ns > steps->ready ? peer->connected_ns : steps->ready;
 
     gs_log_line(&share->log, GS_LOG_DEBUG,
-                "block %llu opened in %u us: thread %u, connection %u, answer %u, import %u, map "
+                "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
                 "and access %u; begun at %llu us",
                 (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now()),
-                us(steps->begun, steps->ready), us(steps->ready, asked),
-                us(asked, steps->answered), us(steps->answered, steps->imported),
+                us(steps->begun, peer->connected_ns),
+                us(peer->connected_ns > steps->begun ? peer->connected_ns : steps->begun,
+                   peer->sent_ns),
+                us(peer->sent_ns, steps->answered),
+                granted->fresh ? us(steps->answered, steps->imported) : 0,
                 us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
                 (unsigned long long)steps->begun / 1000);
 }
@@ -152,9 +154,6 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
     memcpy(opened->token, bytes, GS_TOKEN_SIZE);
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->opener_lock);
-    if (status == GS_OK)
-        status = gs_thread_start(share);
-    granted.steps.ready = gs_now();
     if (status == GS_OK) {
         status = ask(share, peer, token, bytes, device, &granted);
         if (status == GS_OK)
