@@ -4,10 +4,11 @@
 #
 #   sh tests/gpu/run.sh [PART…]
 #
-# Parts: conformance cudart examples torch_share cupy torch_steps; all of them by default. Every
-# program has its time limit and a failure stops nothing. Ends with a table: name, native result,
-# result under the shim, equal or what differs. Logs are in $OUT, /tmp/gpu-out by default; $BUDGET
-# is how many seconds everything may take, 520 by default.
+# Parts: conformance cudart examples stress torch_share cupy torch_steps; all of them by default.
+# Every program has its time limit and a failure stops nothing. Ends with a table: name, native
+# result, result under the shim, equal or what differs. Logs are in $OUT, /tmp/gpu-out by default;
+# $BUDGET is how many seconds everything may take, 520 by default, and $STRESS_SECONDS how many the
+# stress program does, 30 by default.
 #
 # Exit status: 0 when every program under the shim ended well and said what it says natively, but
 # for what the shim is meant to change (a program's ASYNC lines); 1 otherwise.
@@ -252,6 +253,24 @@ part_examples()
     done
 }
 
+# Allocating under a busy GPU, and once with a library whose epochs are switched off: that has to
+# be found out.
+part_stress()
+{
+    seconds=${STRESS_SECONDS:-30}
+    run native "$out/stress.native" 60 "$bundle/stress" --seconds 10
+    run shim "$out/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
+    run native "$out/stress.find" 60 env LD_PRELOAD="$bundle/libgpushim-no-epochs.so" \
+        "$bundle/stress" --seconds 30 --find
+    for kind in native shim find; do
+        tail -n 2 "$out/stress.$kind"
+        [ "$(cat "$out/stress.$kind.status")" = 0 ] || verdict=1
+    done
+    row stress "$(sed -n '$s/^stress: //p' "$out/stress.native")" \
+        "$(sed -n '$s/^stress: //p' "$out/stress.shim")" \
+        "without epochs: $(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$out/stress.find")"
+}
+
 part_torch_share()
 {
     both torch_share 60 python3 "$root/tests/gpu/workloads/torch_share.py"
@@ -277,18 +296,19 @@ part_torch_steps()
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-[ $# -gt 0 ] || set -- conformance cudart examples torch_share cupy torch_steps
+[ $# -gt 0 ] || set -- conformance cudart examples stress torch_share cupy torch_steps
 for part; do
     echo "== $part"
     case $part in
         conformance) part_conformance ;;
         cudart) part_cudart ;;
         examples) part_examples ;;
+        stress) part_stress ;;
         torch_share) part_torch_share ;;
         cupy) part_cupy ;;
         torch_steps) part_torch_steps ;;
         *)
-            echo 'no such part: conformance cudart examples torch_share cupy torch_steps'
+            echo 'no such part: conformance cudart examples stress torch_share cupy torch_steps'
             verdict=1
             ;;
     esac
