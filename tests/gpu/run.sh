@@ -7,7 +7,7 @@
 # Parts, all of them by default; those in the first line need the machine for themselves, the
 # others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu torch_stats torch_memory chaos numba
+#   conformance two_gpu torch_stats torch_memory chaos stress numba
 #   cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
 #   torch_compile torch_fork register
 #
@@ -21,7 +21,7 @@
 # for what the shim is meant to make possible; 1 otherwise.
 set -u
 
-alone='conformance two_gpu torch_stats torch_memory chaos numba'
+alone='conformance two_gpu torch_stats torch_memory chaos stress numba'
 beside='cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
     torch_compile torch_fork register'
 
@@ -451,6 +451,26 @@ part_register()
     grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
 }
 
+
+# STRESS_SECONDS is how long the stress program works under the shim, 30 by default.
+part_stress()
+{
+    seconds=${STRESS_SECONDS:-30}
+    run native "$logs/stress.native" 60 "$bundle/stress" --seconds 10
+    run shim "$logs/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
+    run native "$logs/stress.find" 60 env LD_PRELOAD="$bundle/libgpushim-no-epochs.so" \
+        "$bundle/stress" --seconds 30 --find
+    for kind in native shim find; do
+        tail -n 2 "$logs/stress.$kind"
+        [ "$(cat "$logs/stress.$kind.status")" = 0 ] || {
+            wrong
+            tail -n 4 "$logs/stress.$kind.err"
+        }
+    done
+    row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
+        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" \
+        "without epochs: $(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")"
+}
 
 part_torch_graph()
 {
