@@ -386,21 +386,72 @@ static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t siz
     return block;
 }
 
-struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t size)
 {
-    bool small;
-    size_t need = gs_pool_round(pool, size, &small), unit = need >> GS_UNIT_SHIFT;
+    size_t unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
 
-    if (small && unit < GS_QUICK_CLASSES) {
+    if (unit < GS_QUICK_CLASSES) {
         if (__builtin_expect(!pool->quick[unit] && pool->oldest, 0) &&
             pool->polls++ % POLLED_ONCE_IN == 0)
             gs_pool_poll(pool);
         if (pool->quick[unit])
             return take_quick(pool, unit, size);
     }
-    entry = small ? find_small(pool, need) : find_large(pool, need);
+    entry = find_small(pool, need);
     return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Among the ready ones proper; false: there was none. */
+static bool settle_whole(struct gs_pool *pool)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    if (block)
+        make_ready(pool, block);
+    return block != NULL;
+}
+
+static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    pool->ready -= block->entry.size;
+    note_ready(pool);
+    gs_block_live(pool, block, size);
+    return block;
+}
+
+static struct gs_block *take_large_ready(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_bin_entry *entry;
+
+    if (pool->quick_whole && pool->quick_whole->entry.size == need)
+        return take_whole(pool, size);
+    settle_whole(pool);
+    entry = find_large(pool, need);
+    return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Looks at what has come back rather than find nothing: one large block is often all of it. */
+static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_block *block = take_large_ready(pool, need, size);
+
+    if (block || (!pool->oldest && !pool->retiring.first))
+        return block;
+    gs_pool_collect(pool);
+    return take_large_ready(pool, need, size);
+}
+
+struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+{
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    return small ? take_small(pool, need, size) : take_large(pool, need, size);
 }
 
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
@@ -443,6 +494,14 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
 {
     size_t unit = block->entry.size >> GS_UNIT_SHIFT;
 
+    if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
+        settle_whole(pool);
+        gs_chunk_settle_debt(pool, block->chunk);
+        block->state = GS_BLOCK_QUICK;
+        pool->quick_whole = block;
+        pool->ready += block->entry.size;
+        return;
+    }
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
         (pool->quick_bytes > QUICK_BYTES_MIN && pool->quick_bytes > pool->live / QUICK_SHARE)) {
         gs_pool_give(pool, block);
@@ -458,8 +517,10 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
 
 bool gs_pool_settle(struct gs_pool *pool)
 {
+    bool any = settle_whole(pool);
+
     if (!pool->quick_bytes)
-        return false;
+        return any;
     for (size_t word = 0; word < GS_QUICK_CLASSES / 64; word++)
         while (pool->quick_used[word]) {
             size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->quick_used[word]);

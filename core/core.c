@@ -338,7 +338,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (pool->ready > core->options.cache_limit)
         surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
     gs_latch_release(&pool->lock);
-    gs_chunks_release(&core->shared, surplus);
+    if (surplus)
+        gs_chunks_release(&core->shared, surplus);
     return status;
 }
 

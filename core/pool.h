@@ -11,7 +11,8 @@
  * others, as far as the memory stranded that way stays a small share of what is live, and what
  * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
  * small block that becomes ready goes to a quick list of its exact size first and merges when an
- * allocation finds nothing else.
+ * allocation finds nothing else; of the large ones that are their chunk's only block the last one is
+ * kept apart.
  *
  * A context has one pool, and more for small blocks of threads that got into each other's way.
  *
@@ -41,7 +42,7 @@
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* ready as well, in a quick list, not merged */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's quick_whole, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRING,
     GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
@@ -193,6 +194,7 @@ struct gs_pool {
     size_t quick_bytes;
     uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
     struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_block *quick_whole; /* a large chunk, the last that came back; may be NULL */
     struct gs_bins bins[GS_BIN_KINDS];
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
@@ -223,7 +225,7 @@ struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
 void gs_pool_give(struct gs_pool *pool, struct gs_block *block);
 /* The same without merging where its size allows. */
 void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block);
-/* Merges what is in the quick lists; false: nothing was. */
+/* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
 bool gs_pool_settle(struct gs_pool *pool);
 
 /* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
