@@ -43,7 +43,7 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     pool->shared = shared;
     pool->device = device;
     pool->context = context;
-    gs_fence_pool_init(&pool->events, context);
+    gs_fence_pool_init(shared->fences, &pool->events, context);
     gs_bins_init(&pool->bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
@@ -390,6 +390,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
+    gs_async_keep_peak(core, context->pools[0]->device->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;

@@ -236,8 +236,11 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    if (stream_key)
+    if (stream_key) {
+        gs_latch_take(&pool->lock);
         gs_pool_count_async(pool, block);
+        gs_latch_release(&pool->lock);
+    }
     *ret_address = block->base;
     return GS_OK;
 }

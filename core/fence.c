@@ -57,7 +57,16 @@ uint64_t gs_stream_key(CUstream stream)
 
 static void set_count(struct gs_fences *fences, unsigned count)
 {
-    __atomic_store_n(&fences->captures, count, __ATOMIC_RELAXED);
+    __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
+}
+
+/* Called with the lock held, after the count was raised: what any pool records from here on has
+ * seen it. No driver call that is waited for blocks. */
+static void wait_for_busy_pools(struct gs_fences *fences)
+{
+    for (struct gs_fence_pool *pool = fences->pools; pool; pool = pool->next)
+        while (__atomic_load_n(&pool->busy, __ATOMIC_SEQ_CST))
+            sched_yield();
 }
 
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
@@ -79,6 +88,7 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
     if (status == GS_OK) {
         fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
         set_count(fences, fences->captures + 1);
+        wait_for_busy_pools(fences);
     }
     gs_lock_release(&fences->lock);
     return status;
@@ -116,10 +126,15 @@ bool gs_fences_capturing(struct gs_fences *fences)
     return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
 }
 
-void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context)
+void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context)
 {
-    memset(pool, 0, sizeof *pool);
-    pool->context = context;
+    *pool = (struct gs_fence_pool){.fences = fences, .context = context};
+    gs_lock_take(&fences->lock);
+    pool->next = fences->pools;
+    if (pool->next)
+        pool->next->prev = pool;
+    fences->pools = pool;
+    gs_lock_release(&fences->lock);
 }
 
 void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool)
@@ -131,9 +146,35 @@ void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool)
 
 void gs_fence_pool_forget(struct gs_fence_pool *pool)
 {
+    struct gs_fences *fences = pool->fences;
+
+    if (!fences)
+        return;
+    gs_lock_take(&fences->lock);
+    if (pool->next)
+        pool->next->prev = pool->prev;
+    if (pool->prev)
+        pool->prev->next = pool->next;
+    else
+        fences->pools = pool->next;
+    gs_lock_release(&fences->lock);
     free(pool->spare);
-    pool->spare = NULL;
-    pool->count = pool->room = 0;
+    *pool = (struct gs_fence_pool){.context = pool->context};
+}
+
+/* False: a capture is open. True: none begins until the pool is let go. */
+static bool keep_captures_out(struct gs_fences *fences, struct gs_fence_pool *pool)
+{
+    __atomic_store_n(&pool->busy, true, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&fences->captures, __ATOMIC_SEQ_CST) == 0)
+        return true;
+    __atomic_store_n(&pool->busy, false, __ATOMIC_RELEASE);
+    return false;
+}
+
+static void let_captures_in(struct gs_fence_pool *pool)
+{
+    __atomic_store_n(&pool->busy, false, __ATOMIC_RELEASE);
 }
 
 /* Room for one more spare event is made before an event is made, so giving it back cannot fail. */
@@ -174,30 +215,22 @@ gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
 
     if (!fences->driver->ctx_record_event)
         return GS_NOT_OFFERED;
+    if (!pool->fences)
+        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (gs_fences_capturing(fences))
         return GS_CAPTURING;
     status = event_take(fences, pool, &event);
     if (status != GS_OK)
         return status;
-    gs_lock_take(&fences->lock);
-    status = fences->captures > 0 ? GS_CAPTURING
-                                  : (gs_status)fences->driver->ctx_record_event(pool->context,
-                                                                                event);
-    gs_lock_release(&fences->lock);
+    status = GS_CAPTURING;
+    if (keep_captures_out(fences, pool)) {
+        status = (gs_status)fences->driver->ctx_record_event(pool->context, event);
+        let_captures_in(pool);
+    }
     if (status != GS_OK)
         event_give(pool, event);
     else
         ret->event = event;
-    return status;
-}
-
-static gs_status query(struct gs_fences *fences, CUevent event)
-{
-    gs_status status;
-
-    gs_lock_take(&fences->lock);
-    status = fences->captures > 0 ? GS_CAPTURING : (gs_status)fences->driver->event_query(event);
-    gs_lock_release(&fences->lock);
     return status;
 }
 
@@ -206,13 +239,29 @@ gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
 {
     gs_status status;
 
+    if (!pool->fences) /* the event went with the context */
+        fence->event = NULL;
     if (!fence->event)
         return GS_OK;
-    status = query(fences, fence->event);
+    if (!keep_captures_out(fences, pool))
+        return GS_CAPTURING;
+    status = (gs_status)fences->driver->event_query(fence->event);
+    let_captures_in(pool);
     if (status == GS_OK) {
         event_give(pool, fence->event);
         fence->event = NULL;
     }
+    return status;
+}
+
+/* No pool's: captures are kept out by the lock that they begin under. */
+static gs_status query(struct gs_fences *fences, CUevent event)
+{
+    gs_status status;
+
+    gs_lock_take(&fences->lock);
+    status = fences->captures > 0 ? GS_CAPTURING : (gs_status)fences->driver->event_query(event);
+    gs_lock_release(&fences->lock);
     return status;
 }
 

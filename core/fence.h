@@ -4,8 +4,9 @@
  * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs
  * 0.16 us, and does not wait for later work. While any stream of the context captures a graph it
  * fails and breaks the capture, so captures are counted (process-wide: simple, and captures are
- * short), and the count and the recording share a lock: no event is recorded between a check and
- * a capture's begin.
+ * short), and no event is recorded between a look at the count and a capture's begin: who records
+ * or queries says so first and then looks, a capture counts itself first and then waits for all who
+ * said so. Each says so in its own fence pool, so pools of several threads write nothing in common.
  */
 #ifndef GS_CORE_FENCE_H
 #define GS_CORE_FENCE_H
@@ -24,7 +25,8 @@ struct gs_capture {
 
 struct gs_fences {
     const struct gs_driver *driver;
-    struct gs_lock lock; /* rank CAPTURE; protects what is below, held while an event is recorded */
+    struct gs_lock lock; /* rank CAPTURE; protects what is below, held while one is waited for */
+    struct gs_fence_pool *pools; /* all there are */
     struct gs_capture *capture; /* captures that have begun, or are about to, and have not ended */
     unsigned captures;          /* how many; atomic for readers without the lock */
     unsigned room;
@@ -35,6 +37,9 @@ struct gs_fences {
  * after the context is destroyed the events are gone and only gs_fence_pool_forget is called.
  */
 struct gs_fence_pool {
+    struct gs_fences *fences;           /* NULL: forgotten */
+    struct gs_fence_pool *prev, *next;  /* in fences->pools */
+    bool busy; /* atomic: its owner may be recording or querying an event */
     CUcontext context;
     CUevent *spare;
     unsigned count, room;
@@ -68,10 +73,11 @@ void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key);
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
 
-void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context);
+/* Stays where it is until it is destroyed or forgotten. */
+void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context);
 /* Destroys the spare events; the context is alive. */
 void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool);
-/* The context is gone and its events with it. */
+/* The context is gone and its events with it; nothing is recorded any more. Twice is once. */
 void gs_fence_pool_forget(struct gs_fence_pool *pool);
 
 /*

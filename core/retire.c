@@ -160,22 +160,19 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
-    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
-    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
 
     block->async = true;
+    GS_ADD(pool->async_live, block->size);
+    if (pool->async_live > pool->async_peak)
+        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
     if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
         __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
-                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        continue;
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     if (block->async)
-        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
-                           __ATOMIC_RELAXED);
+        GS_ADD(pool->async_live, -block->size);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
     pool->live -= block->entry.size;

@@ -34,10 +34,11 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
     if (!added)
         return GS_NO_HOST_MEMORY;
     added->context = context;
-    gs_fence_pool_init(&added->pool, context);
+    gs_fence_pool_init(share->fences, &added->pool, context);
     HASH_ADD(hh, share->contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
+    gs_fence_pool_forget(&added->pool);
     free(added);
     return GS_NO_HOST_MEMORY;
 }

@@ -121,6 +121,8 @@ static void step_stream(struct life *life)
     for (unsigned s = 0; s < SLOTS; s++)
         if (life->slot[s].words && life->slot[s].home == i)
             move(life, &life->slot[s], heir);
+    if (life->capturing && life->recorded.home == i)
+        move(life, &life->recorded, heir);
     world_new_stream(world, i);
 }
 

@@ -15,7 +15,7 @@ Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&pool, f.context);
+    gs_fence_pool_init(&f.core->fences, &pool, f.context);
     MUST(cuMemAlloc(&word, 4));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
@@ -42,7 +42,7 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&pool, f.context);
+    gs_fence_pool_init(&f.core->fences, &pool, f.context);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &earlier), GS_OK);
     MUST(gs_core_capture_begin(f.core, stream));

@@ -137,6 +137,34 @@ Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
     fixture_end(&f);
 }
 
+/* Whatever sizes a device is filled with in turn, natively it is enough. */
+Test(memory, a_device_is_filled_with_blocks_of_any_size_in_turn)
+{
+    static const unsigned percent[] = {45, 30, 90, 45, 30, 90, 15, 8, 30, 11, 45, 90, 3, 22, 90};
+    struct fixture f;
+    CUdeviceptr block[40];
+    size_t free_bytes, total;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    for (size_t i = 0; i < sizeof percent / sizeof *percent; i++) {
+        size_t size = free_bytes / 100 * percent[i] / (2 * MIB) * (2 * MIB);
+        unsigned count = 90 / percent[i];
+
+        for (unsigned j = 0; j < count; j++)
+            block[j] = must_alloc(&f, size);
+        /* Every second one goes: one of the size of all of them fits, as no address is its own. */
+        for (unsigned j = 0; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+        if (count >= 2)
+            MUST(gs_core_free(f.core, must_alloc(&f, (count + 1) / 2 * size)));
+        for (unsigned j = 1; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+    }
+    fixture_end(&f);
+}
+
 #define MEETINGS 40
 
 struct meeting {
