@@ -27,11 +27,13 @@ done
 rm -rf "$bundle"
 mkdir -p "$bundle/lib" "$bundle/runtime"
 cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$bundle/"
-for example in share_driver share_runtime; do
-    if [ -x "$build/examples/share/$example" ]; then
-        cp "$build/examples/share/$example" "$bundle/"
+for program in shim/broker/gpushim-broker examples/share/share_driver examples/share/share_runtime \
+    tests/chaos/chaos tests/rdma/registration tests/bench/register tests/stress/stress \
+    tests/stress/libgpushim-no-epochs.so; do
+    if [ -x "$build/$program" ]; then
+        cp "$build/$program" "$bundle/"
     else
-        printf 'bundle: left out %s: not built\n' "$example"
+        printf 'bundle: left out %s: not built\n' "$program"
     fi
 done
 
@@ -52,6 +54,9 @@ if [ -x "$nvcc" ]; then
             -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
             -o "$bundle/runtime_$kind" "$root/tests/gpu/runtime_smoke.cu"
     done
+    "$nvcc" -O2 -cudart static -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc \
+        -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
+        -o "$bundle/peer_smoke" "$root/tests/gpu/peer_smoke.cu"
     cudart=$(find -L "$(dirname "$nvcc")/../lib64/" "$(dirname "$nvcc")/../lib/" -maxdepth 1 \
         -name 'libcudart.so.*' 2>/dev/null | sort | head -n 1)
     [ -n "$cudart" ] || die "no libcudart.so beside $nvcc"

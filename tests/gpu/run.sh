@@ -7,7 +7,7 @@
 # Parts, all of them by default; those in the first line need the machine for themselves, the
 # others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu torch_stats torch_memory chaos numba
+#   conformance two_gpu torch_stats torch_memory register stress chaos numba
 #   cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
 #   torch_compile torch_fork
 #
@@ -21,7 +21,7 @@
 # for what the shim is meant to make possible; 1 otherwise.
 set -u
 
-alone='conformance two_gpu torch_stats torch_memory chaos numba'
+alone='conformance two_gpu torch_stats torch_memory register stress chaos numba'
 beside='cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
     torch_compile torch_fork'
 
@@ -83,9 +83,12 @@ cannot()
 # compare NAME: a row from the two logs; what differs goes to stdout.
 compare()
 {
-    python3 "$root/tests/gpu/compare.py" "$1" "$logs/$1.native" "$logs/$1.shim" \
-        "$logs/$part.rows" || wrong
+    python3 "$root/tests/gpu/compare.py" ${ends_quietly:+--ends-quietly} "$1" "$logs/$1.native" \
+        "$logs/$1.shim" "$logs/$part.rows" || wrong
 }
+
+# A program that leaves by _exit: the shim then logs nothing that shows that it was there.
+ends_quietly=
 
 # both NAME SECONDS COMMAND…: natively and under the shim; at the same time where times do not
 # matter.
@@ -275,6 +278,50 @@ part_examples()
                 "${shimmed:-ended with nothing said}" "$difference"
         done
     done
+}
+
+# What a machine has to register GPU memory with, and the price of the cache of registrations.
+# Libraries that the loader does not know are looked for where packages put them.
+part_register()
+{
+    if [ ! -x "$bundle/registration" ]; then
+        cannot registration 'not in the bundle'
+        return
+    fi
+    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
+    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
+    ends_quietly=yes
+    both registration 100 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
+        "$bundle/registration"
+    grep -E '^(RESULT|PROBE|SKIP) ' "$logs/registration.shim" | cut -c 1-160
+    echo '-- probes and skips, native'
+    grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
+    run native "$logs/register" 60 "$bundle/register" --ranges 100000 --threads 16
+    cat "$logs/register" "$logs/register.err"
+}
+
+# Memory that two have, looked for under a busy GPU. The same program finds it in a library that
+# hands memory out while the GPU still works on it.
+part_stress()
+{
+    if [ ! -x "$bundle/stress" ]; then
+        cannot stress 'not in the bundle'
+        return
+    fi
+    seconds=${STRESS_SECONDS:-60}
+    run native "$logs/stress.native" 60 "$bundle/stress" --seconds 10
+    run shim "$logs/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
+    run native "$logs/stress.caught" 60 "LD_PRELOAD=$bundle/libgpushim-no-epochs.so" \
+        "$bundle/stress" --seconds 30 --find
+    for log in stress.native stress.shim stress.caught; do
+        if [ "$(cat "$logs/$log.status")" != 0 ]; then
+            wrong
+            echo "-- $log: exit $(cat "$logs/$log.status")"
+            tail -n 5 "$logs/$log" "$logs/$log.err" | cut -c 1-300
+        fi
+    done
+    row stress "$(tail -n 1 "$logs/stress.native")" "$(tail -n 1 "$logs/stress.shim")" \
+        "without epochs: $(tail -n 1 "$logs/stress.caught")"
 }
 
 # sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.

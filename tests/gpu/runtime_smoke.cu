@@ -371,7 +371,8 @@ void sharing()
     MUST(cudaFree(memory));
     MUST(cudaMallocAsync(&memory, 1 << 20, 0));
     MUST(cudaStreamSynchronize(0));
-    result("ipc_malloc_async", "%s", share(&p, memory, 1 << 20, 300));
+    // Only a library that keeps such memory shareable makes it "ok".
+    printf("GAIN ipc_malloc_async %s\n", share(&p, memory, 1 << 20, 300));
     MUST(cudaFreeAsync(memory, 0));
     MUST(cudaDeviceSynchronize());
     close(p.to);
