@@ -147,6 +147,7 @@ def leaving_producer(how):
     except Exception:  # PyTorch's message depends on where it failed
         pass
     # Natively the memory is gone with its process, or what PyTorch passes beside the handle is.
+    print(f"PROBE {how}_opened_afterwards {late}", flush=True)
     if BROKER and late == "ok":
         print(f"GAIN {how}_opened_afterwards ok", flush=True)
     result(f"{how}_foreign_bytes_afterwards", late == "WRONG")
