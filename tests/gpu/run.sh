@@ -21,8 +21,10 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples peer register torch_stats torch_memory stress chaos numba'
-beside='sanitizer cupy jax nccl torch_share torch_kill torch_steps torch_graph torch_compile torch_fork'
+alone='conformance two_gpu cudart examples peer register torch_stats torch_memory stress chaos'
+alone="$alone numba"
+beside='sanitizer cupy jax nccl torch_share torch_kill torch_steps torch_graph torch_compile'
+beside="$beside torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$root/.bundle
@@ -112,8 +114,9 @@ needs()
     needs_name=$1
     shift
     for module; do
-        if ! python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec('$module') is None)" \
-            2>/dev/null; then
+        if ! python3 -c "
+import importlib.util, sys
+sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null; then
             cannot "$needs_name" "no Python module $module here"
             return 1
         fi
@@ -167,7 +170,8 @@ conformance_once()
             -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
         awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
              /^(ok |#)/ { told = 0 }
-             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" >>"$log.failures"
+             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" \
+            >>"$log.failures"
     done
     echo "$worst" >"$log.status"
 }

@@ -1,8 +1,8 @@
 """Processes that share CUDA tensors through torch.multiprocessing and end badly.
 
-Consumers are killed while they hold tensors, in the middle of their GPU work; producers leave early,
-in order or killed, before and after their tensors were opened. Who stays must see its own bytes
-and go on. What only a library that keeps shared memory alive makes possible is a "GAIN".
+Consumers are killed while they hold tensors, in the middle of their GPU work; producers leave
+early, in order or killed, before and after their tensors were opened. Who stays must see its own
+bytes and go on. What only a library that keeps shared memory alive makes possible is a "GAIN".
 """
 
 import os

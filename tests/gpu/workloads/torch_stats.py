@@ -66,7 +66,7 @@ def told_by_the_device():
         del block
         torch.cuda.empty_cache()
         missing = before - free_mib()
-        result(f"comes_back_{mib}", "ok" if abs(missing) <= 34 else f"WRONG {missing:.0f} MiB missing")
+        result(f"comes_back_{mib}", "ok" if abs(missing) <= 34 else f"WRONG {missing:.0f} missing")
     print(f"NEAR free_at_the_start {before:.0f} 128", flush=True)
     # As a program would choose the size of its cache: nine tenths of what is free.
     print(f"NEAR cache_to_choose {free_mib() * 0.9:.0f} 128", flush=True)
