@@ -108,10 +108,14 @@ def compare(native, shim, ends_quietly):
     differing = results(native, shim) + nears(native, shim)
     wrong, gained = gains(native, shim)
     differing += wrong
+    if native.status != shim.status:
+        differing.append(f'the end: native {native.ended()}, shim {shim.ended()}')
     if differing:
         return differing, f'{len(differing)} differ'
     if not shim.lines['RESULT'] and not shim.lines['GAIN'] and not shim.lines['NEAR']:
         return ['it said nothing that could be compared'], 'nothing to compare'
+    if shim.status != '0':
+        return [], 'equal, both fail'
     return [], f'equal, and {gained} more work' if gained else 'equal'
 
 

@@ -391,14 +391,14 @@ chaos_once()
 part_chaos()
 {
     chaos_once chaos_scribble 260 --scribble "${SCRIBBLE:-100}"
-    chaos_seconds=${CHAOS_SECONDS:-40} apart=
+    chaos_seconds=${CHAOS_SECONDS:-40} apart=''
     for strategy in embedded broker; do
         chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
-            --seconds "$chaos_seconds" --processes 16 $apart
+            --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
         if [ -z "$apart" ] && grep -q 'CUDA does not start' "$logs/chaos_$strategy"; then
-            apart=--no-namespaces
+            apart=yes
             chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
-                --seconds "$chaos_seconds" --processes 16 $apart
+                --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
         fi
     done
 }
