@@ -173,15 +173,6 @@ void attributes()
     MUST(cudaPointerGetAttributes(&a, there));
     printf("RESULT attributes type %d device %d\n", (int)a.type, a.device);
     MUST(cudaFree(there)); // from the other device
-    size_t here_before, here, total;
-    MUST(cudaMemGetInfo(&here_before, &total));
-    MUST(cudaSetDevice(1));
-    MUST(cudaMalloc(&there, (size_t)512 << 20));
-    MUST(cudaSetDevice(0));
-    MUST(cudaMemGetInfo(&here, &total));
-    long long taken = (long long)(here_before - here) >> 20;
-    printf("NEAR taken_here_by_an_allocation_there %lld 64\n", taken);
-    MUST(cudaFree(there));
 }
 
 } // namespace

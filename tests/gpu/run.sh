@@ -7,8 +7,9 @@
 # Parts, all of them by default; those in the first line need the machine for themselves, the
 # others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples peer register torch_stats torch_memory stress chaos numba
-#   sanitizer cupy jax nccl torch_share torch_kill torch_steps torch_graph torch_compile torch_fork
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba
+#   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
+#   torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -21,10 +22,9 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples peer register torch_stats torch_memory stress chaos'
-alone="$alone numba"
-beside='sanitizer cupy jax nccl torch_share torch_kill torch_steps torch_graph torch_compile'
-beside="$beside torch_fork"
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba'
+beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
+beside="$beside torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$root/.bundle
@@ -41,7 +41,7 @@ seconds_left()
 }
 
 # run MODE LOG SECONDS COMMAND…: stdout in LOG, stderr in LOG.err, the exit status in LOG.status,
-# what the shim logged in LOG.gpushim.
+# what the shim logged in LOG.gpushim, where it hung in LOG.stacks.
 run()
 {
     run_mode=$1 run_log=$2 limit=$3
@@ -59,8 +59,13 @@ run()
             "GPUSHIM_LOG_TARGET=$run_log.gpushim" "$@"
     fi
     run_status=0
-    timeout -k 5 "$limit" env "$@" >"$run_log" 2>"$run_log.err" </dev/null || run_status=$?
+    python3 "$root/tests/gpu/limited.py" "$limit" "$run_log.stacks" env "$@" \
+        >"$run_log" 2>"$run_log.err" </dev/null || run_status=$?
     echo "$run_status" >"$run_log.status"
+    if [ -e "$run_log.stacks" ]; then
+        echo "-- ${run_log##*/} hung; the stacks are in its log, the first lines:"
+        grep -E '^(==|Thread|#[0-6] )' "$run_log.stacks" | head -n 60 | cut -c 1-160
+    fi
 }
 
 # wrong: what this part found is not as it should be.
@@ -530,57 +535,22 @@ part_torch_fork()
     both torch_fork 120 python3 "$workloads/torch_fork.py"
 }
 
-# figure LOG WHAT: the number after WHAT; nothing where there is none.
-figure()
-{
-    sed -n "s/.*$2 \([0-9.]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1
-}
-
-# Speed and memory as issue and README compare them: PyTorch's caching allocator natively against
-# no cache of its own under the shim; natively without a cache for the price of that. In turns, the
-# better of two runs.
+# Speed and memory as the README compares them: PyTorch's caching allocator natively against no
+# cache of its own under the shim. One after the other: half a minute each.
 part_torch_memory()
 {
     needs memory torch || return 0
     for workload in gpt resnet gnn decode; do
-        steps=40
-        [ "$workload" != decode ] || steps=6
         [ "$workload" != gnn ] || needs memory_gnn torch_geometric || continue
         [ "$workload" != decode ] || needs memory_decode transformers || continue
-        set -- python3 "$workloads/peak.py" python3 "$workloads/torch_steps.py" "$workload" \
-            "$steps" --fast
-        for turn in 1 2; do
-            run native "$logs/memory_$workload.cached.$turn" 60 "$@"
-            run shim "$logs/memory_$workload.shim.$turn" 60 PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$@"
-        done
-        run native "$logs/memory_$workload.uncached.1" 60 PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$@"
-        for mode in cached shim uncached; do
-            for log in "$logs/memory_$workload.$mode".[12]; do
-                echo "$(figure "$log" 'median step') $(figure "$log" 'peak device memory')"
-            done | awk -v mode="$mode" 'NF == 2 {
-                    if (!n || $1 < time) time = $1
-                    if (!n || $2 < peak) peak = $2
-                    n++
-                } END { if (n) print mode, time, peak }'
-        done >"$logs/memory_$workload.figures"
-        awk -v name="memory_$workload" '
-            { time[$1] = $2; peak[$1] = $3 }
-            END {
-                if (!("cached" in time) || !("shim" in time)) {
-                    print name "\tno figures\tno figures\tit failed"
-                    exit
-                }
-                printf "%s\tcached %.2f ms, %d MiB", name, time["cached"], peak["cached"]
-                if ("uncached" in time) printf "; uncached %.2f ms", time["uncached"]
-                printf "\tuncached %.2f ms, %d MiB\t", time["shim"], peak["shim"]
-                printf "%.3f times the time, %.3f times the memory of native cached\n",
-                    time["shim"] / time["cached"], peak["shim"] / peak["cached"]
-            }' "$logs/memory_$workload.figures" >>"$logs/$part.rows"
-        tail -n 1 "$logs/$part.rows"
-        [ "$(cat "$logs/memory_$workload.shim.1.status")" = 0 ] || {
+        run native "$logs/memory_$workload" 90 python3 "$workloads/torch_turns.py" "$workload" \
+            --shim "$shim" --rows "$logs/$part.rows"
+        cat "$logs/memory_$workload"
+        if [ "$(cat "$logs/memory_$workload.status")" != 0 ]; then
             wrong
-            tail -n 4 "$logs/memory_$workload.shim.1.err"
-        }
+            row "memory_$workload" '-' '-' "failed ($(cat "$logs/memory_$workload.status"))"
+            tail -n 8 "$logs/memory_$workload.err"
+        fi
     done
 }
 

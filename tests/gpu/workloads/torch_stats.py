@@ -19,12 +19,19 @@ def result(what, outcome):
 
 
 def refused(what, size):
-    """Asks for more than there is. Without PyTorch's cache the error is a plain RuntimeError."""
+    """Asks for more than there is. Without PyTorch's cache the error is a plain RuntimeError; and
+    a driver's pool was seen to give somewhat more than the device has, which is told alone."""
     try:
         torch.empty(size, dtype=torch.uint8, device="cuda")
-        result(what, "WRONG it was given")
+        if BACKEND == "cudaMallocAsync":
+            print(f"PROBE {what} was given", flush=True)
+        else:
+            result(what, "WRONG it was given")
     except RuntimeError as error:
         said = "out of memory" in str(error)
+        if BACKEND == "cudaMallocAsync" and said:
+            print(f"PROBE {what} was refused", flush=True)
+            return
         result(what, "out of memory" if said else f"WRONG {str(error).splitlines()[0]}")
 
 
