@@ -567,8 +567,11 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
 
     if (status != GS_OK)
         return status;
-    return gs_share_open(core->share, token, context->handle, context->pools[0]->device->ordinal,
-                         ret_address);
+    status = gs_share_open(core->share, token, context->handle, context->pools[0]->device->ordinal,
+                           ret_address);
+    if (status == GS_OK)
+        gs_reach_admit(core, *ret_address);
+    return status;
 }
 
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)
