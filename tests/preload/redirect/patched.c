@@ -2,7 +2,7 @@
  * A program in whose process a library redirects the driver's allocation calls (patcher.c): that
  * library sees what it would see natively, once each, and the calls do what they did.
  *
- * usage: patched near|far|restore|reloc
+ * usage: patched near|far|restore|reloc [led]; led: what it redirects are the library's hooks
  */
 #include "../../../shim/cuda_exact.h"
 #include "../check.h"
@@ -105,9 +105,9 @@ int main(int argc, char **argv)
     int how = 0;
     const char *fault;
 
-    while (argc == 2 && how < 4 && strcmp(argv[1], words[how]) != 0)
+    while (argc > 1 && how < 4 && strcmp(argv[1], words[how]) != 0)
         how++;
-    CHECK(argc == 2 && how < 4, "usage: patched near|far|restore|reloc");
+    CHECK(argc > 1 && how < 4, "usage: patched near|far|restore|reloc [led]");
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
               cuCtxSetCurrent(context) == CUDA_SUCCESS, "no context");
     /* Found before the functions are redirected. */
@@ -117,6 +117,9 @@ int main(int argc, char **argv)
                            dlsym(RTLD_DEFAULT, "cuMemFreeAsync")};
     ways[2] = (struct way){"cuGetProcAddress", ask("cuMemAlloc", 12000), ask("cuMemFree", 12000),
                            ask("cuMemAllocAsync", 12000), ask("cuMemFreeAsync", 12000)};
+    for (int w = 1; argc > 2 && w < 3; w++)
+        CHECK(is_hook((void *)ways[w].free), "%s: the one in %s", ways[w].name,
+              object_of((void *)ways[w].free));
     fault = patcher_install((enum patcher_way)how);
     CHECK(!fault, "%s", fault);
     for (int w = 0; w < 3; w++)
