@@ -563,12 +563,13 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
                        CUdeviceptr *ret_address)
 {
     struct gs_context *context;
-    gs_status status = gs_context_current(core, &context);
+    gs_status status = gs_context_current_unprobed(core, &context);
 
     if (status != GS_OK)
         return status;
-    status = gs_share_open(core->share, token, context->handle, context->pools[0]->device->ordinal,
-                           ret_address);
+    if (!gs_device_has_vmm(&core->driver))
+        return GS_NOT_OFFERED;
+    status = gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
     if (status == GS_OK)
         gs_reach_admit(core, *ret_address);
     return status;
