@@ -66,7 +66,7 @@ struct gs_core {
 /* The peers' lock, made and unmade with core (core/reach.c). */
 void gs_reach_init(struct gs_core *core);
 void gs_reach_destroy(struct gs_core *core);
-/* A new chunk at the address is in the map: it gets access for the peers that there are. */
+/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
 void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,

@@ -569,7 +569,10 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
         return status;
     if (!gs_device_has_vmm(&core->driver))
         return GS_NOT_OFFERED;
-    return gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
+    status = gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
+    if (status == GS_OK)
+        gs_reach_admit(core, *ret_address);
+    return status;
 }
 
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)

@@ -42,7 +42,8 @@ struct gs_import {
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
     bool read_only;
-    uint64_t devices;          /* atomic; bit d: device d has access */
+    uint64_t devices;          /* atomic; bit d: device d has access, */
+    uint64_t homes;            /* and has opened a block; atomic as well */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;
@@ -141,6 +142,8 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_open_steps *steps,
                         struct gs_import **ret_import);
+/* Access for a device; and that for one which opens a block. */
+gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);

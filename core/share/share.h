@@ -189,6 +189,14 @@ struct gs_import_info {
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info);
 
+/* Of the mapping that covers `address`. Whether the device has opened something of it. */
+bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device);
+/* Gives a device access to it. GS_NOT_OURS: there is none. Or the driver's error. */
+gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
+/* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is held meanwhile, of rank OPENER. */
+void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
+                       void (*visit)(CUcontext context, void *arg), void *arg);
+
 /*
  * Around the driver's destruction of a context: `leaving` before it, since the share thread asks
  * the driver about the context's events; then `gone` (its work is over: what it had opened is
