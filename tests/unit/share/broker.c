@@ -272,6 +272,25 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
     cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
 }
 
+Test(share_broker, keeps_what_is_opened_now_and_then)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t end;
+
+    side_stop(&side);
+    options.idle_ns = 0;
+    side_start(&side, &options);
+    cr_assert_eq(other_stop(&other), 0);
+    other_start(&other, dir, "keep=400");
+    offer_and_leave(0, token);
+    other_kill(&other);
+    for (end = side_now() + 1500000000; side_now() < end; usleep(20000)) {
+        cr_assert_eq(open_it(token, &address), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    }
+}
+
 /* ---- By hand -------------------------------------------------------------------------------- */
 
 static int dial_broker(const unsigned char *instance, int pidfd)
