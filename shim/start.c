@@ -153,7 +153,8 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .decay_ns = config->pool.decay,
-        .log = {.line = core_line},
+        .log = {.line = core_line,
+                .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);

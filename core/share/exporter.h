@@ -34,16 +34,21 @@ struct gs_offer {
 
 enum gs_work { GS_WORK_EXPORT = 1, GS_WORK_RECALL = 2 };
 
-/* The share thread: does the work that offers ask for. */
-void gs_offers_work(struct gs_share *share);
+/* The share thread: does a part of the work that offers ask for. True: there may be more. */
+bool gs_offers_work(struct gs_share *share);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 /*
  * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
- * It is the cache's and good until the next call, unless *ret_own: then it is the caller's.
+ * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who
+ * hands it to gs_export_keep when it has been used.
  */
 CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
-                   bool *ret_own);
+                   bool *ret_fresh);
+/* Takes `fd`: it is kept for the next opener, or closed. */
+void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd);
+/* Whether a descriptor made ahead of the first open would be kept, and there is none. */
+bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer);
 void gs_exports_free(struct gs_share *share);
 
 /* The offer that these bytes are the token of, pinned, or NULL. */

@@ -39,7 +39,30 @@ struct granted {
     struct gs_wire_grant grant;
     struct gs_import *import;
     bool fresh; /* the mapping was made for this and is not entered anywhere yet */
+    struct gs_open_steps steps;
 };
+
+static unsigned us(uint64_t from, uint64_t to)
+{
+    return to > from ? (unsigned)((to - from) / 1000) : 0;
+}
+
+static void tell(struct gs_share *share, const struct granted *granted, const struct gs_peer *peer)
+{
+    const struct gs_open_steps *steps = &granted->steps;
+
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
+                "and access %u; begun at %llu us",
+                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now()),
+                us(steps->begun, peer->connected_ns),
+                us(peer->connected_ns > steps->begun ? peer->connected_ns : steps->begun,
+                   peer->sent_ns),
+                us(peer->sent_ns, steps->answered),
+                granted->fresh ? us(steps->answered, steps->imported) : 0,
+                us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
+                (unsigned long long)steps->begun / 1000);
+}
 
 static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
 {
@@ -61,13 +84,15 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     }
     if (status != GS_OK)
         return status;
+    ret->steps.answered = gs_now();
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, &ret->grant, fd, device, &ret->import);
+        status = gs_import_map(share, &ret->grant, fd, device, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
+    ret->steps.mapped = gs_now();
     if (fd >= 0)
         close(fd);
     if (status != GS_OK)
@@ -120,7 +145,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted;
+    struct granted granted = {.steps.begun = gs_now()};
     gs_status status;
 
     if (!opened)
@@ -129,10 +154,10 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
     memcpy(opened->token, bytes, GS_TOKEN_SIZE);
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->opener_lock);
-    if (status == GS_OK)
-        status = gs_thread_start(share);
     if (status == GS_OK) {
         status = ask(share, peer, token, bytes, device, &granted);
+        if (status == GS_OK)
+            tell(share, &granted, peer);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
             opened_free(opened);

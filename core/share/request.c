@@ -86,12 +86,14 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    bool reset = false, exited;
+    bool reset = false, exited, wait = true; /* it is never there at once */
 
     for (;;) {
-        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
+        int error = wait ? -EAGAIN : gs_wire_receive(peer->fd, ret_message, ret_fd);
 
-        if (gs_now() >= deadline && !error && ret_message->head.request != peer->request) {
+        wait = false;
+
+        if (!error && gs_now() >= deadline && ret_message->head.request != peer->request) {
             gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
             return -ETIMEDOUT;
         }
@@ -186,6 +188,13 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     int error = send_open(peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
+    peer->sent_ns = gs_now();
+    /* While the exporter is at it. Without the thread nobody would see what it calls back. */
+    *ret_status = gs_peer_watch(share, peer);
+    if (*ret_status != GS_OK) {
+        gs_peer_disconnect(share, peer);
+        return 0;
+    }
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {

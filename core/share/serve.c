@@ -116,17 +116,17 @@ static enum gs_wire_reason reason_of(int error)
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
 static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, bool *ret_own,
+                                        bool wanted, int *ret_fd, bool *ret_fresh,
                                         CUresult *ret_error)
 {
     *ret_fd = -1;
-    *ret_own = false;
+    *ret_fresh = false;
     *ret_error = CUDA_SUCCESS;
     if (!wanted)
         return 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    *ret_error = gs_export(share, offer, ret_fd, ret_own);
+    *ret_error = gs_export(share, offer, ret_fd, ret_fresh);
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
@@ -157,10 +157,12 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     enum gs_wire_reason reason;
     struct gs_hold *hold = NULL;
     CUresult driver_error;
-    bool own;
+    bool fresh;
+    uint64_t begun = gs_now(), exported;
     int fd, error = 0;
 
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &own, &driver_error);
+    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &fresh, &driver_error);
+    exported = gs_now();
     if (!reason) {
         hold = hold_add(client, offer);
         if (!hold)
@@ -168,13 +170,20 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         else
             error = send_grant(client, offer, open->head.request, fd);
     }
-    if (own)
-        close(fd);
+    if (fresh)
+        gs_export_keep(share, offer, fd);
     if (error) {
         hold_remove(client, hold);
         hold = NULL;
         reason = reason_of(error);
     }
+    if (hold)
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
+                    (unsigned long long)offer->key.id, (int)client->pid, client->name,
+                    (unsigned long long)(exported - begun) / 1000,
+                    (unsigned long long)(gs_now() - exported) / 1000,
+                    (unsigned long long)begun / 1000);
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;

@@ -20,13 +20,16 @@ die()
 }
 
 conformance=$build/tests/conformance/conformance
-for file in "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer"; do
+stress=$build/tests/stress
+for file in "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
+    "$stress/libgpushim-no-epochs.so"; do
     [ -e "$file" ] || die "no $file: run 'meson compile -C $build' first"
 done
 
 rm -rf "$bundle"
 mkdir -p "$bundle/lib" "$bundle/runtime"
-cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$bundle/"
+cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
+    "$stress/libgpushim-no-epochs.so" "$bundle/"
 for example in share_driver share_runtime; do
     if [ -x "$build/examples/share/$example" ]; then
         cp "$build/examples/share/$example" "$bundle/"
@@ -34,6 +37,12 @@ for example in share_driver share_runtime; do
         printf 'bundle: left out %s: not built\n' "$example"
     fi
 done
+
+if [ -x "$build/tests/rdma/registration" ]; then
+    cp "$build/tests/rdma/registration" "$bundle/"
+else
+    printf 'bundle: left out registration: not built\n'
+fi
 
 # Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
 LD_LIBRARY_PATH=$build/tests/driver ldd "$conformance" | awk '$3 ~ /^\// { print $3 }' |
