@@ -42,7 +42,8 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         gs_closing_start_locked(share, opened);
         return;
     }
-    if (share->idle_count >= share->options.idle_blocks)
+    if (share->idle_count + share->kept_count >= share->options.idle_blocks &&
+        !gs_kept_evict_locked(share) && share->idle_oldest)
         end_locked(share, share->idle_oldest);
     opened->idle = true;
     opened->idle_ns = gs_now();
@@ -82,6 +83,7 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
     if (peer->known == peer->connection)
         return;
     peer->known = peer->connection;
+    gs_kept_lost_locked(share);
     HASH_ITER(hh, share->opened, opened, next)
     {
         if (opened->peer != peer || opened->connection == peer->connection)

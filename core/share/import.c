@@ -96,6 +96,8 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->read_only = grant->read_only || share->options.read_only;
+    import->strict = grant->strict;
+    import->kept = import->unwanted = false;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,

@@ -8,10 +8,12 @@
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     clients.c  connections and leases             peer.c     connections to exporters
  *     broker.c   offers left with a broker
+ *     keepers.c  chunks mapped without a hold
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
  *                                                   idle.c     closed, kept for the next open
+ *                                                   keep.c     chunks kept without a hold
  *                                                   closing.c  holds on their way back
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
@@ -73,6 +75,11 @@ struct gs_share {
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_offer *work;       /* offers with something to do, newest first */
+    struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
+    struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
+    unsigned unmaps_due;               /* how many there are */
+    bool unmaps_new;                   /* clients are not asked for all of them yet */
+    pthread_cond_t unmapped;           /* there are fewer */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
@@ -98,6 +105,9 @@ struct gs_share {
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
     struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
     unsigned idle_count;
+    struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
+    unsigned kept_count;
+    bool kept_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */

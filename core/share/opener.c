@@ -96,6 +96,8 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_OK) {
         HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
+            if (granted->import->kept)
+                gs_kept_stop_locked(share, granted->import);
             peer->opened_count++;
             return GS_OK;
         }
@@ -120,7 +122,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted;
+    struct granted granted = {0};
     gs_status status;
 
     if (!opened)
@@ -135,6 +137,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
         status = ask(share, peer, token, bytes, device, &granted);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
+            if (granted.import && !granted.fresh)
+                gs_kept_doubt_locked(share, granted.import);
             opened_free(opened);
             return status;
         }
@@ -150,6 +154,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
         gs_lock_take(&share->opener_lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
+        else
+            gs_kept_doubt_locked(share, granted.import);
     } else {
         gs_lock_take(&share->opener_lock);
     }

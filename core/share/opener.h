@@ -27,7 +27,8 @@ struct gs_peer {
     bool lost;          /* hung up while busy */
     unsigned opened_count;
     struct gs_import *imports;
-    struct gs_opened *unsent; /* blocks whose CLOSE did not fit into the socket yet */
+    struct gs_opened *unsent;   /* blocks whose CLOSE did not fit into the socket yet */
+    struct gs_import *unmapped; /* chunks whose UNMAPPED did not */
     UT_hash_handle hh;
 };
 
@@ -40,6 +41,11 @@ struct gs_import {
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
     bool read_only;
+    bool strict;   /* is not kept without a hold */
+    bool kept;     /* no block of it is held; in the list of kept ones, since: */
+    bool unwanted; /* and is to go */
+    uint64_t kept_ns;
+    struct gs_import *kept_older, *kept_newer;
     uint64_t devices;          /* atomic; bit d: device d has access */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
@@ -79,6 +85,7 @@ struct gs_opened {
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
     bool replaced;  /* not in the table any more: its connection was lost */
+    bool keeps;     /* given back, its chunk stays mapped */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_opened *next; /* in `closing`, in `unsent`, or of the idle ones the next newer */
@@ -141,6 +148,27 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
+
+/* keep.c */
+/* The import's last block is given back: whether the mapping stays for the next open. */
+bool gs_kept_start_locked(struct gs_share *share, struct gs_import *import,
+                          const struct gs_opened *last);
+/* Makes room: the oldest one is to go. False: there is none. */
+bool gs_kept_evict_locked(struct gs_share *share);
+/* A block of it is open again. */
+void gs_kept_stop_locked(struct gs_share *share, struct gs_import *import);
+/* Opening a block of the import failed: the exporter may not know any more that it is kept. */
+void gs_kept_doubt_locked(struct gs_share *share, struct gs_import *import);
+/* The exporter wants the chunk unmapped. False: it is not mapped. */
+bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint64_t chunk_id);
+/* The peer's connection was lost. */
+void gs_kept_lost_locked(struct gs_share *share);
+/* Unmaps the ones that are to go; lets go of the lock meanwhile. When to come again. */
+uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now);
+/* Says what was unmapped; false while some is left to say. */
+bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
+/* At the very end: all. */
+void gs_kept_finish_locked(struct gs_share *share);
 
 /* idle.c */
 /* The last count is gone: kept for the next open, or on its way back. */

@@ -58,7 +58,8 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
 
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
 {
-    if (peer->busy || peer->fd >= 0 || peer->opened_count > 0 || peer->imports || peer->unsent)
+    if (peer->busy || peer->fd >= 0 || peer->opened_count > 0 || peer->imports || peer->unsent ||
+        peer->unmapped)
         return;
     HASH_DEL(share->peers, peer);
     free(peer);
@@ -206,16 +207,18 @@ static void take_late(struct gs_peer *peer, const union gs_wire_message *message
         gs_peer_return(peer, message->grant.block_id);
 }
 
-/* A RECALL of what is not here is fine where a CLOSE may have crossed it; an exporter that goes on
+/* A RECALL or UNMAP of what is not here is fine where its answer may have crossed it; an exporter that goes on
  * talking beyond that is not listened to any more, or it could keep this process busy. */
 void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
         close(fd);
-    if (message->head.type != GS_WIRE_RECALL)
+    if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
-    else if (gs_idle_recall_locked(share, peer, message->recall.block_id))
+    else if (message->head.type == GS_WIRE_UNMAP
+                 ? gs_kept_call_back_locked(share, peer, message->unmap.chunk_id)
+                 : gs_idle_recall_locked(share, peer, message->recall.block_id))
         return;
     else if (peer->crossing > 0)
         peer->crossing--;
@@ -299,11 +302,13 @@ void gs_peer_event(struct gs_share *share, uint64_t id)
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    if (!gs_kept_flush_locked(share, peer))
+        return false;
     while (peer->unsent) {
         struct gs_opened *opened = peer->unsent;
         union gs_wire_message message;
 
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, opened->keeps ? GS_WIRE_KEEP : GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
         if (peer->fd >= 0 && opened->connection == peer->connection &&
             gs_wire_send(peer->fd, &message, -1) == -EAGAIN)

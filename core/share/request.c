@@ -137,7 +137,8 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_token
     return grant->block_id == token->block_id && grant->chunk_id == token->chunk_id &&
            grant->size == token->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
-           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1;
+           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1 &&
+           grant->strict <= 1;
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,

@@ -119,8 +119,8 @@ static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
-static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
-                      int fd)
+static int send_grant(struct gs_client *client, const struct gs_offer *offer, bool strict,
+                      uint32_t request, int fd)
 {
     const struct gs_share_source *source = &offer->source;
     union gs_wire_message message;
@@ -132,6 +132,7 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, ui
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = offer->read_only;
+    message.grant.strict = strict;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_wire_send(client->fd, &message, fd);
 }
@@ -155,7 +156,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         if (!hold)
             reason = GS_REFUSED_MEMORY;
         else
-            error = send_grant(client, offer, open->head.request, fd);
+            error = send_grant(client, offer, share->options.isolate, open->head.request, fd);
     }
     if (own)
         close(fd);
@@ -164,6 +165,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         hold = NULL;
         reason = reason_of(error);
     }
+    if (hold)
+        gs_keep_remove(share, client, offer->source.chunk_id);
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
@@ -191,14 +194,14 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
 }
 
-static bool on_close(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_close *message)
+/* With `keeps` the chunk stays mapped there, which is noted before the block may go. */
+static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id,
+                     bool keeps)
 {
     struct gs_hold *hold;
-    uint64_t block_id = message->block_id;
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
-    if (!hold)
+    if (!hold || (keeps && !gs_keep_add(share, client, hold->offer->source.chunk_id)))
         return false;
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
@@ -215,7 +218,12 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_OPEN:
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
-        return on_close(share, client, &message->close);
+        return on_close(share, client, message->close.block_id, false);
+    case GS_WIRE_KEEP:
+        return on_close(share, client, message->keep.block_id, true);
+    case GS_WIRE_UNMAPPED:
+        gs_keep_remove(share, client, message->unmapped.chunk_id);
+        return client->greeted;
     case GS_WIRE_SHARE:
         return gs_broker_on_share(share, client, &message->share, fd);
     case GS_WIRE_UNSHARE:

@@ -26,6 +26,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           const struct gs_share_events *events, struct gs_share **ret_share)
 {
     struct gs_share *share = calloc(1, sizeof *share);
+    pthread_condattr_t monotonic;
 
     if (!share)
         return GS_NO_HOST_MEMORY;
@@ -51,6 +52,10 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
     pthread_cond_init(&share->started, NULL);
     pthread_cond_init(&share->opener_changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&share->unmapped, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     *ret_share = share;
     return GS_OK;
 }
@@ -90,9 +95,11 @@ void gs_share_destroy(struct gs_share *share)
     gs_broker_free(share);
     gs_offers_free(share);
     gs_exports_free(share);
+    gs_keeps_free(share);
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);
+    pthread_cond_destroy(&share->unmapped);
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener_lock);
     free(share);

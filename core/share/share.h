@@ -150,8 +150,12 @@ struct gs_share_stats {
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 
 /* The chunk's memory is about to go back to the driver and nothing of it is on offer: closes the
- * descriptor that was kept of it, which would keep the memory. No lock held. */
+ * descriptor that was kept of it, which would keep the memory, and calls mappings back that other
+ * processes keep of it for their next open. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
+
+/* Memory is out: waits until the mappings that were called back are gone, `limit_ns` at most. */
+void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns);
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 

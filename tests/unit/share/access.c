@@ -86,11 +86,12 @@ Test(share_access, isolated_a_block_among_others_is_not_offered)
 {
     struct gs_share_source source;
     struct gs_offer *alone;
+    struct gs_share_source among = {.size = 512};
 
     options.isolate = true;
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(gs_share_offer(side.share, &among, &offer), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), "share.isolate"));
     source = (struct gs_share_source){.handle = chunk.handle,
                                       .chunk_id = chunk.id,
