@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -102,10 +103,12 @@ Test(share_keep, when_the_chunk_goes_it_is_unmapped_and_that_is_waited_for)
 Test(share_keep, its_opener_does_not_answer_and_the_wait_ends)
 {
     uint64_t begin;
+    int status;
 
     other_start(&other, dir, NULL);
     round_trip(0, 1);
     kill(other.pid, SIGSTOP);
+    cr_assert_eq(waitpid(other.pid, &status, WUNTRACED), other.pid);
     gs_share_chunk_gone(side.share, chunk.id);
     begin = side_now();
     gs_share_await_unmapped(side.share, 200000000);
@@ -287,6 +290,7 @@ Test(share_keep, a_false_keep_ends_the_connection)
             gs_share_await_unmapped(side.share, 5000000000);
             say(fd, GS_WIRE_KEEP, 12345);
         }
+        cr_assert_eq(next_message(fd, &message), GS_WIRE_REFUSE);
         cr_assert_eq(next_message(fd, &message), 0);
         close(fd);
     }
