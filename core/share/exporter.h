@@ -125,6 +125,11 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 void gs_broker_free(struct gs_share *share);
+/* relay.c: what this process has open of others and passes on, once they have ended. */
+bool gs_relay_knows(struct gs_share *share, const unsigned char *instance);
+bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_open *open);
+
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
 /* The client keeps the chunk; false: it may not, or there is no host memory to note it. */
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);

@@ -99,6 +99,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->read_only = grant->read_only || share->options.read_only;
     import->strict = grant->strict;
     import->kept = import->unwanted = false;
+    import->fd = -1;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
@@ -123,6 +124,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     const struct gs_driver *driver = share->driver;
     CUresult result;
 
+    gs_import_close_fd(share, import);
     if (share->events.unmapping)
         share->events.unmapping(share->events.arg, import->span.base, import->span.size);
     result = driver->mem_unmap(import->span.base, import->span.size);

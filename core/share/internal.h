@@ -9,6 +9,7 @@
  *     clients.c  connections and leases             peer.c     connections to exporters
  *     broker.c   offers left with a broker
  *     keepers.c  chunks mapped without a hold
+ *     relay.c    what is passed on, of both sides
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -109,6 +110,9 @@ struct gs_share {
     unsigned idle_count;
     struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
     unsigned kept_count;
+    unsigned kept_fds;                 /* atomic; descriptors of imports */
+    struct gs_relay_name *relay_names; /* atomic; names put up, added under `lock`, freed at the end */
+    unsigned passed_idle;              /* idle blocks that were passed on */
     bool kept_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;

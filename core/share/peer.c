@@ -25,7 +25,7 @@
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS GS_NS_PER_MS
 
-static void name_of(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
+void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
     static const char digits[] = "0123456789abcdef";
 
@@ -84,6 +84,8 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
         gs_peer_disconnect(share, peer);
     if (peer->fd >= 0)
         return;
+    if (peer->passes_on)
+        gs_relay_leave(share, peer);
     HASH_DEL(share->peers, peer);
     free(peer);
 }
@@ -171,16 +173,38 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
     return fd;
 }
 
+static void set_connected(struct gs_peer *peer, int fd, int pidfd)
+{
+    peer->fd = fd;
+    peer->pidfd = pidfd;
+    peer->greeted = false;
+    peer->deaf = false;
+    peer->crossing = 0;
+    peer->connected_ns = gs_now();
+}
+
+bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
+                        struct gs_peer *peer)
+{
+    int pidfd, fd = connect_checked(share, directory, name, &pidfd);
+
+    if (fd < 0)
+        return false;
+    set_connected(peer, fd, pidfd);
+    return true;
+}
+
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
 {
-    char reason[GS_REASON_SIZE], name[GS_SOCKET_NAME_SIZE];
+    char reason[GS_REASON_SIZE], name[GS_SOCKET_NAME_SIZE], relay[1][GS_RELAY_NAME_SIZE];
+    bool passed_on;
     int fd, pidfd, directory = gs_directory_open(&share->options, false, reason);
 
     if (directory < 0) {
         gs_say_unreachable(share, reason);
         return GS_UNREACHABLE;
     }
-    name_of(peer->instance, name);
+    gs_instance_name(peer->instance, name);
     peer->by_broker = false;
     fd = connect_checked(share, directory, name, &pidfd);
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
@@ -189,18 +213,17 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         peer->by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
+    passed_on = (fd == -ENOENT || fd == -ECONNREFUSED) &&
+                gs_directory_relays(directory, name, relay, 1) > 0;
     close(directory);
+    if (passed_on) /* nothing to say yet */
+        return GS_UNREACHABLE;
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    peer->fd = fd;
-    peer->pidfd = pidfd;
-    peer->greeted = false;
-    peer->deaf = false;
-    peer->crossing = 0;
+    set_connected(peer, fd, pidfd);
     peer->watched = false;
-    peer->connected_ns = gs_now();
     return GS_OK;
 }
 
@@ -212,7 +235,7 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
-    if (peer->fd >= 0)
+    if (peer->fd >= 0 && !peer->relayed)
         gs_wire_send(peer->fd, &message, -1);
 }
 
@@ -254,7 +277,7 @@ void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
     gs_lock_release(&share->opener_lock);
 }
 
-static bool hung_up(const struct gs_peer *peer)
+bool gs_peer_hung_up(const struct gs_peer *peer)
 {
     struct pollfd end = {.fd = peer->fd};
 
@@ -290,7 +313,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
     peer->noticed = false;
     if (peer->fd < 0)
         return;
-    if (hung_up(peer)) {
+    if (gs_peer_hung_up(peer)) {
         gs_peer_disconnect(share, peer);
         gs_idle_lost_locked(share, peer);
         gs_peer_flush_locked(share, peer);

@@ -232,9 +232,9 @@ static bool is_early(const struct gs_peer *peer, const union gs_wire_message *me
            message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_EARLY;
 }
 
-gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
-                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_wire_grant *ret_grant, int *ret_fd)
+gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
+                      const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                      struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
     uint64_t begin = gs_now();
@@ -243,8 +243,8 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
-        if (peer->fd < 0)
-            status = gs_peer_connect(share, peer);
+        if (peer->fd < 0) /* one who passes it on is not connected to again */
+            status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
@@ -274,4 +274,25 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_OK)
         *ret_grant = message.grant;
     return status;
+}
+
+gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
+                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                          struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    gs_status relayed, status;
+
+    peer->relayed = false;
+    status = gs_peer_ask(share, peer, token, bytes, want_fd, ret_grant, ret_fd);
+    if (!want_fd || (status != GS_UNREACHABLE && status != GS_BAD_TOKEN) ||
+        (peer->fd >= 0 && !peer->by_broker))
+        return status;
+    relayed = gs_relay_request(share, token, bytes, ret_grant, ret_fd);
+    if (relayed != GS_OK) {
+        if (status == GS_UNREACHABLE)
+            gs_say_unreachable(share, "the process that shared it has ended");
+        return status;
+    }
+    peer->relayed = true;
+    return GS_OK;
 }

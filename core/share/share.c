@@ -96,6 +96,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_broker_free(share);
     gs_offers_free(share);
     gs_exports_free(share);
+    gs_relay_free(share);
     gs_keeps_free(share);
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
@@ -115,8 +116,10 @@ void gs_share_at_exit(struct gs_share *share)
         return;
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
-    if (directory >= 0)
+    if (directory >= 0) {
         unlinkat(directory, share->name, 0);
+        gs_relay_at_exit(share, directory);
+    }
     errno = saved;
 }
 
@@ -208,8 +211,10 @@ static gs_status socket_start(struct gs_share *share)
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
-            if (!share->options.is_broker)
+            if (!share->options.is_broker) {
                 __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+                gs_thread_wake(share); /* or it sleeps until somebody connects */
+            }
             return GS_OK;
         }
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));

@@ -181,12 +181,18 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
  */
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
+/*
+ * The token of the imported block that covers `address`, the one it was opened by: this process
+ * has passed it on, and serves it once the process that shared it has ended. GS_NOT_OURS.
+ */
+gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
+                           unsigned char ret_token[GS_TOKEN_SIZE]);
+
 struct gs_import_info {
     CUdeviceptr base;  /* of the block */
     size_t size;       /* bytes the exporter's program asked for */
     uint64_t id;       /* of this import, never reused within this process */
     CUcontext context; /* that opened it */
-    unsigned char token[GS_TOKEN_SIZE];
 };
 
 /* The imported block that covers `address` (open, not only mapped); GS_NOT_OURS if none does. */

@@ -1,6 +1,6 @@
 /* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS,
  * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
- * blocks=N. */
+ * blocks=N, grace=MS. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,11 +57,11 @@ static void do_open(const char *hex)
 
 static void do_token(unsigned long address)
 {
-    struct gs_import_info info;
-    gs_status status = gs_share_find(side.share, address, &info);
+    unsigned char token[GS_TOKEN_SIZE];
+    gs_status status = gs_share_pass_on(side.share, address, token);
 
     if (status == GS_OK)
-        say_token(info.token);
+        say_token(token);
     else
         printf("status %d\n", status);
 }
@@ -125,6 +125,9 @@ static void serve(const char *line)
         printf("ok\n");
     } else if (!strcmp(word, "withdraw")) {
         puts(gs_share_withdraw(side.share, last_offer, 0, side_now(), true) ? "ok" : "held");
+    } else if (!strcmp(word, "freed")) {
+        gs_share_freed(side.share, last_offer, side_now());
+        printf("ok\n");
     } else if (!strcmp(word, "gone")) {
         gs_share_chunk_gone(side.share, chunk.id);
         gs_share_await_unmapped(side.share, 2000000000);
@@ -193,6 +196,8 @@ int main(int argc, char **argv)
         }
         if (!strncmp(argv[i], "blocks=", 7))
             options.idle_blocks = (uint32_t)value;
+        if (!strncmp(argv[i], "grace=", 6))
+            options.grace_ns = value * 1000000;
         if (!strncmp(argv[i], "idle=", 5))
             options.idle_ns = value * 1000000;
     }
