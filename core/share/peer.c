@@ -126,6 +126,10 @@ static gs_status connect_failed(struct gs_share *share, int error)
         snprintf(reason, sizeof reason,
                  "the process that shared it has ended, or uses another directory than %s",
                  share->options.dir);
+    else if (error == -EACCES || error == -EPERM)
+        snprintf(reason, sizeof reason,
+                 "its socket is another user's; name this user in the other's share.uids or "
+                 "share.gids, and the other here");
     else
         snprintf(reason, sizeof reason, "no connection: %s", strerror(-error));
     gs_say_unreachable(share, reason);
@@ -143,7 +147,8 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
     *ret_pidfd = -1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_say_unreachable(share, "it is another user's; name him or his group as one to share with");
+        gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
+                                  "share.gids");
         return -EPERM;
     }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {

@@ -127,6 +127,7 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
         gs_say_unreachable(share, text); /* something that its user or ours can change */
     switch (refuse->reason) {
     case GS_REFUSED_TOKEN:
+        return GS_STALE;
     case GS_REFUSED_USER:
         return GS_BAD_TOKEN;
     case GS_REFUSED_DRIVER:
@@ -284,7 +285,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
 
     peer->relayed = false;
     status = gs_peer_ask(share, peer, token, bytes, want_fd, ret_grant, ret_fd);
-    if (!want_fd || (status != GS_UNREACHABLE && status != GS_BAD_TOKEN) ||
+    if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
         (peer->fd >= 0 && !peer->by_broker))
         return status;
     relayed = gs_relay_request(share, token, bytes, ret_grant, ret_fd);

@@ -167,7 +167,7 @@ bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
 /*
  * Opens a block of another process for `context` (current in the calling thread) on `device`, and
  * returns its address. Opened again: the same address, one count more.
- * GS_BAD_TOKEN, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
+ * GS_BAD_TOKEN, GS_STALE, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
  */
 gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);

@@ -123,6 +123,20 @@ Test(share_access, a_listed_group_may_open)
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
 }
 
+/* The exporter names nobody: its socket is its own. */
+Test(share_access, whose_socket_is_another_users_is_told_what_to_name)
+{
+    unsigned long address;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    other_start2(&other, dir, "trust=0", "uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
+}
+
 Test(share_access, another_group_may_not)
 {
     unsigned long address;

@@ -150,7 +150,7 @@ Test(share_broker, does_not_serve_what_was_taken_back)
     offer_and_leave(1, back);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
     other_kill(&other); /* at once: what it said before counts */
-    cr_assert_eq(open_it(back, &address), GS_BAD_TOKEN);
+    cr_assert_eq(open_it(back, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
 }
 

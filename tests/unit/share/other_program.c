@@ -139,6 +139,8 @@ static void serve(const char *line)
 
         gs_share_stats(side.share, &stats);
         printf("ok %lu\n", (unsigned long)stats.holds);
+    } else if (!strcmp(word, "said")) {
+        puts(strstr(side_logged(), argument) ? "ok" : "no");
     } else if (!strcmp(word, "maps")) {
         printf("ok %u\n", memdriver_maps());
     } else if (!strcmp(word, "mapped")) {
