@@ -515,17 +515,12 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
                         unsigned char ret_token[GS_TOKEN_SIZE])
 {
     struct gs_share_source source;
-    struct gs_import_info import;
     struct gs_offer *offer;
     struct gs_block *block;
     gs_status status = lock_around(core, address, &block);
 
-    if (status == GS_NOT_LIVE) {
-        status = gs_share_find(core->share, address, &import);
-        if (status == GS_OK)
-            memcpy(ret_token, import.token, GS_TOKEN_SIZE);
-        return status == GS_OK ? GS_OK : GS_INVALID;
-    }
+    if (status == GS_NOT_LIVE)
+        return gs_share_pass_on(core->share, address, ret_token) == GS_OK ? GS_OK : GS_INVALID;
     if (status != GS_OK)
         return status;
     source = source_of(block);

@@ -18,6 +18,7 @@
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time */
 #define UNFELT_PART 1000
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
@@ -282,6 +283,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (*ret_block)
         return GS_OK;
     if (gs_device_release(core, pool->device, false) > 0) {
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
         if (status != (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
             return status;
@@ -290,6 +292,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (*ret_block)
         return GS_OK;
     gs_device_release(core, pool->device, true);
+    gs_share_await_unmapped(core->share, UNMAPPED_NS);
     status = gs_pool_grow(core, pool, size, ret_block);
     return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
 }

@@ -2,6 +2,7 @@
  * Opener: holds on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
+ *        │                                          └─ or kept mapped (keep.c) ───────────► KEEP sent
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -173,7 +174,8 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 
     peer->busy = true;
     gs_import_remove_locked(import, opened);
-    if (import->count == 0) {
+    opened->keeps = import->count == 0 && gs_kept_start_locked(share, import, opened);
+    if (import->count == 0 && !opened->keeps) {
         gs_import_leave_locked(share, import);
         gs_lock_release(&share->opener_lock);
         gs_import_unmap(share, import);
@@ -219,7 +221,7 @@ static bool flush_all_locked(struct gs_share *share)
 
     HASH_ITER(hh, share->peers, peer, next)
     {
-        if (!peer->unsent)
+        if (!peer->unsent && !peer->unmapped)
             continue;
         if (peer->busy || !gs_peer_flush_locked(share, peer))
             left = true;
@@ -232,7 +234,7 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, look, due = GS_NEVER;
+    uint64_t idle, kept, look, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
@@ -252,6 +254,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
+    kept = gs_kept_tick_locked(share, now);
     share->polling = flush_all_locked(share);
     if (share->polling) {
         due = now + share->poll_ns;
@@ -260,7 +263,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     }
     gs_lock_release(&share->opener_lock);
     due = look < due ? look : due;
-    return due < idle ? due : idle;
+    due = due < idle ? due : idle;
+    return due < kept ? due : kept;
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -343,6 +347,7 @@ void gs_closing_finish(struct gs_share *share)
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
+    gs_kept_finish_locked(share);
     HASH_ITER(hh, share->peers, peer, next_peer)
     {
         gs_peer_disconnect(share, peer);
