@@ -381,7 +381,10 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     pool = block->chunk->pool;
     owned = pool->context == context->handle;
     if (owned && core->driver.ctx_record_event) {
-        gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        if (block->async)
+            gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        else
+            gs_pool_retire_lingering(pool, block);
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
@@ -425,7 +428,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
         return status;
     pool = chunk->pool;
     block = gs_chunk_find(chunk, address);
-    if (block->state != GS_BLOCK_LIVE || address - block->base >= block->size) {
+    if (!gs_pool_usable(pool, block) || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
         *ret_info = (struct gs_block_info){

@@ -35,6 +35,12 @@ for example in share_driver share_runtime; do
     fi
 done
 
+if [ -x "$build/tests/rdma/registration" ]; then
+    cp "$build/tests/rdma/registration" "$bundle/"
+else
+    printf 'bundle: left out registration: not built\n'
+fi
+
 # Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
 LD_LIBRARY_PATH=$build/tests/driver ldd "$conformance" | awk '$3 ~ /^\// { print $3 }' |
     while read -r library; do

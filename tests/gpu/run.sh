@@ -4,7 +4,7 @@
 #
 #   sh tests/gpu/run.sh [PART…]
 #
-# Parts: conformance cudart examples torch_share cupy torch_steps; all of them by default. Every
+# Parts: conformance cudart examples register torch_share cupy torch_steps; all of them by default. Every
 # program has its time limit and a failure stops nothing. Ends with a table: name, native result,
 # result under the shim, equal or what differs. Logs are in $OUT, /tmp/gpu-out by default; $BUDGET
 # is how many seconds everything may take, 520 by default.
@@ -276,8 +276,25 @@ part_torch_steps()
     done
 }
 
+# What a machine has to register GPU memory with. Libraries that the loader does not know are looked
+# for where packages put them.
+part_register()
+{
+    [ -x "$bundle/registration" ] || {
+        row registration 'not in the bundle' 'not in the bundle' '-'
+        return
+    }
+    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
+    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
+    both registration 200 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
+        "$bundle/registration"
+    grep -E '^(RESULT|PROBE|SKIP) ' "$out/registration.shim" | cut -c 1-160
+    echo '-- probes and skips, native'
+    grep -E '^(PROBE|SKIP) ' "$out/registration.native" | cut -c 1-160
+}
+
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-[ $# -gt 0 ] || set -- conformance cudart examples torch_share cupy torch_steps
+[ $# -gt 0 ] || set -- conformance cudart examples register torch_share cupy torch_steps
 for part; do
     echo "== $part"
     case $part in
@@ -287,8 +304,9 @@ for part; do
         torch_share) part_torch_share ;;
         cupy) part_cupy ;;
         torch_steps) part_torch_steps ;;
+        register) part_register ;;
         *)
-            echo 'no such part: conformance cudart examples torch_share cupy torch_steps'
+            echo 'no such part: conformance cudart examples register torch_share cupy torch_steps'
             verdict=1
             ;;
     esac
