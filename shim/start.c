@@ -84,6 +84,7 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->keep_ns = config->share.keep;
+    options->left_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
     if (strcmp(program, "installed") == 0)
         program = GS_BROKER_PROGRAM;

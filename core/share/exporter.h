@@ -86,6 +86,8 @@ struct gs_client {
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
     uint64_t left; /* offers that it has left with this broker */
+    unsigned left_chunks; /* in so many chunks, each with a descriptor */
+    bool shares;   /* it has left some: nobody else may in the name of its instance */
     bool exited; /* the exit was seen */
     uid_t uid;
     pid_t pid; /* for people: who holds what */
@@ -94,6 +96,7 @@ struct gs_client {
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
     unsigned recalls_due; /* holds whose RECALL is not sent yet */
+    const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };
 
@@ -129,6 +132,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
+/* Notes what a client did wrong. Always false: it is to go. */
+bool gs_client_fault(struct gs_client *client, const char *fault);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 
 #endif

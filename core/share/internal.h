@@ -66,6 +66,7 @@ struct gs_share {
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;
+    bool left_said; /* a limit was met */
     bool limbo_grown;      /* a block was freed since it was last looked at */
     bool limbo_said;       /* the share thread's own */
     bool isolation_said; /* atomic */

@@ -268,6 +268,20 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     return status;
 }
 
+/* Why 64 bytes that claim to be ours are no token. */
+static void say_bad(struct gs_share *share, const unsigned char *bytes)
+{
+    struct gs_token ours = {0};
+    unsigned char written[GS_TOKEN_SIZE];
+
+    gs_token_write(&ours, written);
+    if (memcmp(bytes, written, offsetof(struct gs_token, check)) != 0)
+        gs_say_unreachable(share, "its IPC handle is of another version of this library; use the "
+                                  "same for both");
+    else
+        gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle was changed on its way");
+}
+
 gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
@@ -275,6 +289,8 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     struct gs_token read;
     gs_status status = gs_token_read(token, &read);
 
+    if (status == GS_BAD_TOKEN)
+        say_bad(share, token);
     if (status != GS_OK)
         return status;
     if (!share->options.enable)

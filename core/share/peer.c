@@ -60,14 +60,6 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
-void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
-{
-    if (peer->busy || peer->fd >= 0 || peer->opened_count > 0 || peer->imports || peer->unsent)
-        return;
-    HASH_DEL(share->peers, peer);
-    free(peer);
-}
-
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
     if (peer->fd < 0)
@@ -80,6 +72,20 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
     peer->pidfd = -1;
     peer->connection++;
     peer->abandoned = 0;
+}
+
+/* A connection is kept for the next open; but not to a broker, which has one for each process that
+ * has ended, and of those there may be any number. */
+void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
+{
+    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent)
+        return;
+    if (peer->by_broker)
+        gs_peer_disconnect(share, peer);
+    if (peer->fd >= 0)
+        return;
+    HASH_DEL(share->peers, peer);
+    free(peer);
 }
 
 /* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
@@ -268,7 +274,7 @@ static void drain_locked(struct gs_share *share, struct gs_peer *peer)
 
     for (int i = 0; i < MESSAGES_MAX && !peer->deaf; i++) {
         error = gs_wire_receive(peer->fd, &message, &fd);
-        if (error == -EPROTO)
+        if (error == -EPROTO || error == -EPROTONOSUPPORT)
             peer->deaf = true;
         if (error && error != -EMFILE)
             return;

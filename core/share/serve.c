@@ -19,8 +19,11 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
 {
     union gs_wire_message message;
 
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%s) was refused: reason %d, driver %u",
-                (int)client->pid, client->name, (int)reason, (unsigned)driver_error);
+    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
+                (int)client->pid, client->name, (unsigned)client->uid,
+                gs_wire_reason_text(reason));
+    if (driver_error)
+        gs_log_line(&share->log, GS_LOG_DEBUG, "the driver's error was %u", (unsigned)driver_error);
     gs_wire_start(&message, GS_WIRE_REFUSE, request);
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
@@ -37,12 +40,20 @@ static bool is_pidfd(int fd)
            errno == ECHILD;
 }
 
+bool gs_client_fault(struct gs_client *client, const char *fault)
+{
+    client->fault = fault;
+    return false;
+}
+
 static bool on_hello(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_hello *hello, int *fd)
 {
-    if (client->greeted || (!share->options.is_broker &&
-                            memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0))
-        return false;
+    if (client->greeted)
+        return gs_client_fault(client, "it greeted twice");
+    if (!share->options.is_broker &&
+        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+        return gs_client_fault(client, "it wants another process");
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
     client->due_ns = gs_now() + GS_IDLE_NS;
@@ -186,7 +197,8 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     struct gs_offer *offer;
 
     if (!client->greeted || open->want_fd > 1 || open->zero)
-        return false;
+        return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
+                                                       : "it did not greet first");
     client->due_ns = gs_now() + GS_IDLE_NS;
     if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
@@ -194,7 +206,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     offer = gs_offer_pin(share, open->token);
     if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
         gs_offer_unpin(share, offer, 0);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_BUSY, 0);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
     }
     return offer ? grant(share, client, offer, open)
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
@@ -208,7 +220,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client,
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
-        return false;
+        return gs_client_fault(client, "it closed a block that it does not hold");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
     client->due_ns = gs_now() + GS_IDLE_NS;
@@ -232,6 +244,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
     default:
-        return false;
+        return gs_client_fault(client, "it sent a message that is an exporter's to send");
     }
 }
