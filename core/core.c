@@ -249,7 +249,7 @@ static gs_status try_device_again(struct gs_core *core, struct gs_context **cont
 {
     const struct gs_device *device = (*context)->pools[0]->device;
 
-    if (!gs_neighbour_ask(core, device, GS_PAGE_SIZE))
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
         return GS_OK;
     return gs_context_current(core, context);
 }

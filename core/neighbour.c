@@ -205,8 +205,11 @@ static bool enter(struct gs_neighbour *neighbour, int fd)
     }
     if (info.stx_size < PAGE && !put(fd, 0, zero, sizeof zero))
         return false;
+    /* In this order: whoever asks after that finds a listener that has not seen it. */
+    if (!get(fd, AT(asked), &neighbour->seen, sizeof neighbour->seen))
+        return false;
     neighbour->slot = take_slot(fd);
-    if (neighbour->slot == SLOTS || !get(fd, AT(asked), &neighbour->seen, sizeof neighbour->seen))
+    if (neighbour->slot == SLOTS)
         return false;
     neighbour->inode = info.stx_ino;
     neighbour->device = ((uint64_t)info.stx_dev_major << 32) | info.stx_dev_minor;
@@ -324,36 +327,45 @@ static const struct gs_device *device_of(struct gs_core *core, const struct requ
     return found;
 }
 
-/* Chunks made since core began, for a device: more than before, and what was given is missed. */
-static uint64_t grown_of(struct gs_core *core, const struct gs_device *device)
-{
-    struct gs_stats stats;
-
-    gs_stats_read(core, device->ordinal, &stats);
-    return stats.counts.grown;
-}
-
 /* A process that is asked again and again for what it needs gives at a rate that it can bear. */
-static void rest(struct gs_neighbour *neighbour, uint64_t grown)
+static void rest(struct gs_neighbour *neighbour, const struct gs_stats *stats)
 {
     uint64_t passed = gs_now_ns() - neighbour->gave_ns;
 
-    if (grown != neighbour->gave_grown && passed < PAUSE_MS * MS)
+    if (stats->counts.grown != neighbour->gave_grown && passed < PAUSE_MS * MS)
         pause_ns(PAUSE_MS * MS - passed);
+}
+
+/* What was freed just now shows as idle a moment later, if the GPU is. */
+static uint64_t yield_within(struct gs_core *core, const struct gs_device *device, uint64_t wanted)
+{
+    uint64_t end = gs_now_ns() + PAUSE_MS * MS, bytes = 0;
+    struct gs_stats stats;
+
+    for (;;) {
+        bytes += gs_device_yield(core, device, (size_t)(wanted - bytes));
+        gs_stats_read(core, device->ordinal, &stats);
+        if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end ||
+            __atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST))
+            return bytes;
+        pause_ns(MS / 4);
+    }
 }
 
 static uint64_t give(struct gs_core *core, const struct request *request)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     const struct gs_device *device = device_of(core, request);
+    struct gs_stats stats;
     uint64_t bytes;
 
     if (!device)
         return 0;
-    rest(neighbour, grown_of(core, device));
-    bytes = gs_device_yield(core, device, request->wanted < SIZE_MAX ? request->wanted : SIZE_MAX);
+    gs_stats_read(core, device->ordinal, &stats);
+    rest(neighbour, &stats);
+    bytes = yield_within(core, device, request->wanted < SIZE_MAX ? request->wanted : SIZE_MAX);
     neighbour->gave_ns = gs_now_ns();
-    neighbour->gave_grown = grown_of(core, device);
+    neighbour->gave_grown = stats.counts.grown;
     __atomic_fetch_add(&neighbour->counts.answered, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.given, bytes, __ATOMIC_RELAXED);
     if (bytes)
@@ -435,6 +447,7 @@ struct asking {
     bool waits_for[SLOTS];
     unsigned count;
     uint64_t given;
+    bool ended; /* one that listened has ended, with all that it held */
 };
 
 /* Whether anybody listens but this process itself. Those who did not answer the last time are asked
@@ -472,11 +485,12 @@ static bool see_answers(struct asking *asking)
             asking->given += slots[i].given;
             asking->waits_for[i] = false;
             asking->count--;
-        } else if (slots[i].started == asking->number) {
-            giving = true;
-        } else if (!is_locked(asking->fd, SLOT_BYTE + (off_t)i, 1)) { /* it has ended */
+        } else if (!is_locked(asking->fd, SLOT_BYTE + (off_t)i, 1)) {
+            asking->ended = true;
             asking->waits_for[i] = false;
             asking->count--;
+        } else if (slots[i].started == asking->number) {
+            giving = true;
         }
     }
     return giving;
@@ -508,6 +522,21 @@ static void await_answers(struct asking *asking, uint64_t wanted)
         now = gs_now_ns();
     }
     note_missing(asking);
+}
+
+/* What is free is not missing. The context is of the device. */
+static size_t missing_of(struct gs_core *core, CUcontext context, size_t size)
+{
+    size_t left, total;
+    CUcontext popped;
+
+    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+        return size;
+    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS && left < size)
+        size -= left;
+    core->driver.ctx_pop_current(&popped);
+    return size;
 }
 
 /* What to ask for: a process that grows asks for more each time, not for each of its chunks. */
@@ -543,7 +572,7 @@ static bool ask(struct gs_core *core, struct asking *asking, const struct gs_dev
         return false;
     wake(asking->page, AT(asked));
     await_answers(asking, request.wanted);
-    return asking->given > 0;
+    return asking->given > 0 || asking->ended;
 }
 
 static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device, size_t size)
@@ -567,7 +596,8 @@ static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device,
     return any;
 }
 
-bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, size_t size)
+bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                      size_t size)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     uint64_t begun = gs_now_ns();
@@ -580,7 +610,7 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, size
         return false;
     directory = gs_directory_open(&core->options.share, false, reason);
     fd = directory < 0 ? -1 : open_file(directory, false);
-    any = fd >= 0 && ask_by(core, fd, device, size);
+    any = fd >= 0 && ask_by(core, fd, device, missing_of(core, context, size));
     if (fd >= 0)
         close(fd); /* and the lock is gone */
     if (directory >= 0)

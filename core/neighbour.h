@@ -24,6 +24,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <cuda.h>
+
 struct gs_core;
 struct gs_device;
 
@@ -75,8 +77,10 @@ void gs_neighbour_free(struct gs_core *core);
 /*
  * The device is full and this process has given up what it can: asks the others for `size` bytes.
  * No lock is held. True: somebody has given something, or may have; the driver is worth another
- * try. Waits for WAIT_MS (neighbour.c) where others listen and do not answer.
+ * try. `context` is one of the device. Waits for WAIT_MS (neighbour.c) where others listen and do not
+ * answer.
  */
-bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, size_t size);
+bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                      size_t size);
 
 #endif

@@ -302,8 +302,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
         return GS_OK;
     gs_device_release(core, pool->device, true);
     status = gs_pool_grow(core, pool, size, ret_block);
-    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY &&
-        gs_neighbour_ask(core, pool->device, size))
+    /* Twice: others may take what one gave. */
+    for (int i = 0; i < 2 && status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY &&
+                    gs_neighbour_ask(core, pool->device, pool->context, size);
+         i++)
         status = gs_pool_grow(core, pool, size, ret_block);
     return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
 }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
@@ -30,16 +31,18 @@ static uint64_t device_memory(void)
     return total;
 }
 
-/* Fills a part of the device in pieces, as soon as another lets it, and frees it. */
+/* Fills a part of the device in pieces, and frees it. */
 static void fill_and_free(uint64_t bytes)
 {
     CUdeviceptr *blocks = bench_array(pieces, sizeof *blocks);
+    const struct timespec settled = {.tv_nsec = 50000000}; /* a thread has started meanwhile */
 
     for (uint64_t i = 0; i < pieces; i++)
         MUST(cuMemAlloc(&blocks[i], bytes / pieces));
     for (uint64_t i = 0; i < pieces; i++)
         MUST(cuMemFree(blocks[i]));
     MUST(cuCtxSynchronize());
+    nanosleep(&settled, NULL);
     free(blocks);
 }
 
@@ -47,6 +50,10 @@ static void start_capture(void)
 {
     CUstream stream;
 
+    for (int i = 0; i < 2; i++) { /* what was freed is seen to be idle before */
+        device_memory();
+        MUST(cuCtxSynchronize());
+    }
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
