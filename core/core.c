@@ -95,6 +95,8 @@ void gs_core_destroy(struct gs_core *core)
     CUcontext popped;
 
     gs_decay_stop(core);
+    gs_neighbour_leave(core);
+    gs_neighbour_free(core);
     for (context = core->contexts; context; context = context->next) {
         if (context->pools[0]->dead ||
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
@@ -136,6 +138,7 @@ void gs_core_destroy(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
+    gs_neighbour_leave(core);
     gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
@@ -241,11 +244,23 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     return GS_OK;
 }
 
+/* The device was too full even to be tried. */
+static gs_status try_device_again(struct gs_core *core, struct gs_context **context)
+{
+    const struct gs_device *device = (*context)->pools[0]->device;
+
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
+        return GS_OK;
+    return gs_context_current(core, context);
+}
+
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
 {
     struct gs_context *context;
     gs_status status = gs_context_current(core, &context);
 
+    if (status == GS_OK && context->pools[0]->device->rung == GS_RUNG_UNKNOWN)
+        status = try_device_again(core, &context);
     return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
 }
 
