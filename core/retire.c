@@ -177,6 +177,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
         __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
                            __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
+    GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
         block->freed_ns = gs_now_ns();

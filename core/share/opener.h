@@ -78,6 +78,7 @@ struct gs_opened {
     bool recalled;  /* the exporter wants it back */
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
+    bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
     struct gs_use *uses;
     unsigned use_count;
