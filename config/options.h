@@ -117,6 +117,9 @@
            "running.")                                                                             \
     OPTION(share, keep, TIME("0", "1440 min"), "60 s",                                             \
            "How long a broker keeps memory that nobody has open after its process has ended.")     \
+    OPTION(share, broker_blocks, NUMBER("1", "16777216"), "65536",                                 \
+           "How many blocks a broker keeps at most, and half as many of one process; others are "  \
+           "shared as long as their process runs.")                                                \
     OPTION(share, idle, TIME("0", "60 min"), "10 s",                                               \
            "How long a block of another process stays mapped after cuIpcCloseMemHandle, for the "  \
            "next open; the other process can call it back at any time.")                           \

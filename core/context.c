@@ -11,7 +11,8 @@
  * another's (tests make several). */
 static _Thread_local struct {
     CUcontext handle;
-    uint64_t generation;
+    uint64_t generation; /* 0: its device was not probed yet */
+    uint64_t seen;       /* the same, probed or not */
     struct gs_context *context;
     CUstream stream;
     uint64_t stream_generation;
@@ -103,8 +104,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     if (ordinal < 0 || ordinal >= GS_DEVICES_MAX)
         return GS_NOT_OFFERED;
     device = &core->device[ordinal];
-    if (device->rung == GS_RUNG_UNKNOWN)
-        gs_device_probe(&core->driver, &core->options.log, ordinal, device);
+    device->ordinal = ordinal;
     if (context) {
         core->spare_contexts = context->next;
     } else {
@@ -120,6 +120,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
         if (context->pools[i])
             gs_pool_init(context->pools[i], &core->shared, device, handle, i == 0);
     context->handle = handle;
+    context->ordinal = ordinal;
     context->detached = false;
     context->next = core->contexts;
     core->contexts = context;
@@ -137,7 +138,8 @@ static struct gs_context *context_find(struct gs_core *core, CUcontext handle)
     return context;
 }
 
-static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_context **ret)
+static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
+                         struct gs_context **ret)
 {
     gs_status status = GS_OK;
     CUcontext popped;
@@ -156,32 +158,37 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, struct gs_conte
         }
         if (status == GS_OK)
             status = context_make(core, handle, ordinal, ret);
-    } else if ((*ret)->pools[0]->device->rung == GS_RUNG_UNKNOWN) {
-        gs_device_probe(&core->driver, &core->options.log, (*ret)->pools[0]->device->ordinal,
-                        &core->device[(*ret)->pools[0]->device->ordinal]);
     }
+    if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
+        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
+                        &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     return status;
+}
+
+static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen, bool probe,
+                                   struct gs_context **ret)
+{
+    gs_status status = look_up(core, handle, probe, ret);
+
+    if (status != GS_OK)
+        return status;
+    cached.handle = handle;
+    cached.seen = seen;
+    cached.generation = probe && (*ret)->pools[0]->device->rung != GS_RUNG_UNKNOWN ? seen : 0;
+    cached.context = *ret;
+    return GS_OK;
 }
 
 static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_context **ret)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
-    gs_status status;
 
     if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
     }
-    status = look_up(core, handle, ret);
-    if (status != GS_OK)
-        return status;
-    if ((*ret)->pools[0]->device->rung != GS_RUNG_UNKNOWN) {
-        cached.handle = handle;
-        cached.generation = seen;
-        cached.context = *ret;
-    }
-    return GS_OK;
+    return look_up_and_cache(core, handle, seen, true, ret);
 }
 
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context)
@@ -194,6 +201,23 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     if (!handle)
         return GS_NO_CONTEXT;
     return of_handle(core, handle, ret_context);
+}
+
+gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
+{
+    uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
+
+    if (status != GS_OK)
+        return status;
+    if (!handle)
+        return GS_NO_CONTEXT;
+    if (cached.handle == handle && cached.seen == seen) {
+        *ret_context = cached.context;
+        return GS_OK;
+    }
+    return look_up_and_cache(core, handle, seen, false, ret_context);
 }
 
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
@@ -470,7 +494,7 @@ CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
-        known = known || context->pools[0]->device->ordinal == device;
+        known = known || context->ordinal == device;
     gs_lock_release(&core->lock);
     if (!known || !gs_core_primary_active(core, device) ||
         core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)

@@ -19,6 +19,7 @@
 struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
+    CUdevice ordinal;
     bool detached; /* its handle is not looked up any more */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there. Atomic: set once, under the contexts' lock. */
@@ -71,6 +72,10 @@ void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
+
+/* The same where nothing is to be allocated: the device may not be probed yet, which takes a trial
+ * allocation. */
+gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);

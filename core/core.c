@@ -396,7 +396,10 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     pool = block->chunk->pool;
     owned = pool->context == context->handle;
     if (owned && core->driver.ctx_record_event) {
-        gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        if (block->async)
+            gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        else
+            gs_pool_retire_lingering(pool, block);
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
@@ -440,7 +443,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
         return status;
     pool = chunk->pool;
     block = gs_chunk_find(chunk, address);
-    if (block->state != GS_BLOCK_LIVE || address - block->base >= block->size) {
+    if (!gs_pool_usable(pool, block) || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
         *ret_info = (struct gs_block_info){
@@ -575,12 +578,13 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
                        CUdeviceptr *ret_address)
 {
     struct gs_context *context;
-    gs_status status = gs_context_current(core, &context);
+    gs_status status = gs_context_current_unprobed(core, &context);
 
     if (status != GS_OK)
         return status;
-    return gs_share_open(core->share, token, context->handle, context->pools[0]->device->ordinal,
-                         ret_address);
+    if (!gs_device_has_vmm(&core->driver))
+        return GS_NOT_OFFERED;
+    return gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
 }
 
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address)

@@ -111,7 +111,7 @@ static gs_status try_usage(const struct gs_driver *driver, struct gs_device *dev
     return try_rung(driver, device, ret_step);
 }
 
-static int has_vmm(const struct gs_driver *driver)
+bool gs_device_has_vmm(const struct gs_driver *driver)
 {
     return driver->mem_create && driver->mem_release && driver->mem_address_reserve &&
            driver->mem_address_free && driver->mem_map && driver->mem_unmap &&
@@ -125,7 +125,7 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
     const char *step = "virtual memory management";
     gs_status status = GS_NOT_OFFERED;
 
-    if (has_vmm(driver) &&
+    if (gs_device_has_vmm(driver) &&
         attribute(driver, device->ordinal,
                   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         device->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

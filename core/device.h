@@ -7,6 +7,7 @@
 #ifndef GS_CORE_DEVICE_H
 #define GS_CORE_DEVICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/driver.h"
@@ -33,6 +34,9 @@ struct gs_device {
  * that cannot is on the last rung, and the log says why. */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
                      struct gs_device *ret_device);
+
+/* Whether the driver has what mapping memory of one's own, or of others, takes. */
+bool gs_device_has_vmm(const struct gs_driver *driver);
 
 /* Creates, maps at a new address and makes accessible `size` bytes (a multiple of 2 MiB).
  * On failure nothing is left behind and the status is the driver's. */

@@ -11,6 +11,8 @@ void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *
     va_list arguments;
     int saved = errno;
 
+    if (level == GS_LOG_DEBUG && log->no_debug)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

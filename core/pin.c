@@ -29,6 +29,12 @@ static struct gs_reg_request request_of(const struct gs_pin *pin)
     };
 }
 
+/* Freed in the order of a stream that has not got there yet. */
+static bool is_lingering(const struct gs_block *block)
+{
+    return block->state == GS_BLOCK_RETIRING && block->lingers;
+}
+
 /* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
  * 64 KiB, so programs round their ranges out to them. Called with the pool's lock held. */
 static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
@@ -36,8 +42,8 @@ static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t
     const struct gs_block *block = gs_chunk_find(chunk, round_down(base));
 
     for (; block && block->base < end; block = block->above)
-        if (block->state == GS_BLOCK_LIVE && round_down(block->base) <= base &&
-            end <= round_up(block->base + block->entry.size))
+        if ((block->state == GS_BLOCK_LIVE || is_lingering(block)) &&
+            round_down(block->base) <= base && end <= round_up(block->base + block->entry.size))
             return block;
     return NULL;
 }
@@ -109,7 +115,7 @@ static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
     if (end <= (*ret_chunk)->span.base + (*ret_chunk)->span.size)
         block = live_around(*ret_chunk, base, end);
     if (block) {
-        *ret_proof = proof_of(&(*ret_chunk)->span, block);
+        *ret_proof = is_lingering(block) ? 0 : proof_of(&(*ret_chunk)->span, block);
         return GS_OK;
     }
     gs_latch_release(&(*ret_chunk)->pool->lock);

@@ -63,6 +63,7 @@ struct gs_block {
     uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
+    bool lingers; /* retiring, and the program's until the GPU has passed its free */
 };
 
 /* Blocks linked through entry.prev and entry.next. */
@@ -279,6 +280,12 @@ bool gs_pool_behind(const struct gs_pool *pool);
 /* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
  * lock. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
+/* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
+ * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
+ * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block);
+/* Whether the program may still use a block. */
+bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */

@@ -164,7 +164,7 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
     if (status != GS_OK)
         return check_import(core, range);
     block = gs_chunk_find(chunk, range.address);
-    if (block->state != GS_BLOCK_LIVE || range.address - block->base >= block->size ||
+    if (!gs_pool_usable(chunk->pool, block) || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)

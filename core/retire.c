@@ -177,6 +177,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
         __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
                            __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
+    block->lingers = false;
     GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
@@ -196,6 +197,27 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
         close_epoch(pool);
         pool->shared->activity(pool->shared->activity_arg);
     }
+}
+
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block)
+{
+    gs_pool_unlive(pool, block);
+    block->lingers = true;
+    gs_block_list_push(&pool->retiring, block);
+    close_epoch(pool);
+    pool->shared->activity(pool->shared->activity_arg);
+}
+
+bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
+{
+    uint64_t id = block->id;
+
+    if (__builtin_expect(block->state == GS_BLOCK_LIVE, 1))
+        return true;
+    if (block->state != GS_BLOCK_RETIRING || !block->lingers)
+        return false;
+    gs_pool_collect(pool); /* it may have passed, and be merged into another or gone */
+    return block->id == id && block->state == GS_BLOCK_RETIRING;
 }
 
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)

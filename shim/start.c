@@ -84,6 +84,7 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->keep_ns = config->share.keep;
+    options->left_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
     if (strcmp(program, "installed") == 0)
         program = GS_BROKER_PROGRAM;
@@ -152,7 +153,8 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .decay_ns = config->pool.decay,
-        .log = {.line = core_line},
+        .log = {.line = core_line,
+                .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);

@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,7 +40,6 @@
 #define RETRY_NS     (10 * GS_NS_PER_MS)
 #define START_STACK  (64 * 1024)
 #define START_WAIT_NS (3 * GS_NS_PER_S)
-#define LEFT_MAX     65536 /* offers of one exporter */
 #define SCAN_MIN_NS  (10 * GS_NS_PER_MS)
 
 /* ---- Exporter: starting a broker ------------------------------------------------------------ */
@@ -56,7 +56,7 @@ static void list_ids(char *text, size_t size, const char *name, const uint32_t *
 /* What the broker is told, in the words of its configuration. */
 struct command {
     const char *program;
-    char *arguments[3], *environment[6];
+    char *arguments[3], *environment[10];
     char *stack; /* of become_broker */
     int error;   /* set where the program cannot be run */
 };
@@ -89,12 +89,13 @@ static int stand_between(void *arg)
 static int start_broker(struct gs_share *share)
 {
     const struct gs_share_options *options = &share->options;
-    char dir[sizeof options->dir + 24], keep[48], uids[24 + 12 * GS_IDS_MAX],
-        gids[24 + 12 * GS_IDS_MAX];
+    char dir[sizeof options->dir + 24], keep[48], settle[48], timeout[48], clients[48], blocks[48],
+        uids[24 + 12 * GS_IDS_MAX], gids[24 + 12 * GS_IDS_MAX];
     struct command command = {
         .program = options->broker_program,
         .arguments = {(char *)"gpushim-broker", (char *)"--detach"},
-        .environment = {dir, keep, uids, gids, (char *)"GPUSHIM_CONFIG="},
+        .environment = {dir, keep, settle, timeout, clients, blocks, uids, gids,
+                        (char *)"GPUSHIM_CONFIG="},
     };
     char *stack;
     int pid;
@@ -104,6 +105,12 @@ static int start_broker(struct gs_share *share)
         return -ENOENT;
     snprintf(dir, sizeof dir, "GPUSHIM_SHARE_DIR=%s", options->dir);
     snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
+    snprintf(settle, sizeof settle, "GPUSHIM_SHARE_SETTLE=%lluns",
+             (unsigned long long)options->settle_ns);
+    snprintf(timeout, sizeof timeout, "GPUSHIM_SHARE_TIMEOUT=%lluns",
+             (unsigned long long)options->timeout_ns);
+    snprintf(clients, sizeof clients, "GPUSHIM_SHARE_MAX_CLIENTS=%u", options->max_clients);
+    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->left_max);
     list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
     list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
     stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -166,10 +173,15 @@ static int connect_broker(struct gs_share *share)
         return fd;
     fcntl(fd, F_SETFL, O_NONBLOCK);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_process_is_listed(&share->options, who.uid, who.gid))
+        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "the broker is of user %u, who is not to be trusted with memory; name him "
+                    "(share.uids), or let it run as this user",
+                    (unsigned)who.uid);
         error = -EPERM;
-    else
+    } else {
         error = greet(share, fd);
+    }
     if (!error)
         error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
     if (error) {
@@ -385,6 +397,54 @@ static struct gs_offer *offer_new(const struct gs_client *client,
     return offer;
 }
 
+/* Whether the client is who shares under its instance: the first one that said so, for as long as
+ * it is here. Else a neighbour that knows a token could leave others of the same name. */
+static bool is_sharer(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_client *other, *next;
+
+    if (client->shares)
+        return true;
+    HASH_ITER(hh, share->clients, other, next)
+    {
+        if (other->shares && memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) == 0)
+            return false;
+    }
+    client->shares = true;
+    return true;
+}
+
+/* How many chunks' descriptors are kept: what the clients may need stays free, or half of all. */
+static unsigned chunks_max(const struct gs_share *share)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    rlim_t clients = 2 * (rlim_t)share->options.max_clients + 64;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (clients > limit.rlim_cur / 2)
+        clients = limit.rlim_cur / 2;
+    return limit.rlim_cur - clients < UINT32_MAX ? (unsigned)(limit.rlim_cur - clients)
+                                                 : UINT32_MAX;
+}
+
+/* Whether there is room for one more; one client takes half of all at most. */
+static bool has_room(struct gs_share *share, const struct gs_client *client, int fd)
+{
+    unsigned most = share->options.left_max, chunks = chunks_max(share);
+    bool has = fd >= 0 && HASH_COUNT(share->offers) < most && client->left < (most + 1) / 2 &&
+               HASH_COUNT(share->left_chunks) < chunks && client->left_chunks < (chunks + 1) / 2;
+
+    if (has)
+        return true;
+    gs_log_line(&share->log, share->left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                "a block of process %d (%.15s) is not kept: %u of at most %u are (share.broker_blocks), in "
+                "%u chunks of at most %u (ulimit -n)",
+                (int)client->pid, client->name, HASH_COUNT(share->offers), most,
+                HASH_COUNT(share->left_chunks), chunks);
+    share->left_said = true;
+    return false;
+}
+
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd)
 {
@@ -394,22 +454,25 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     struct gs_offer *offer;
     bool entered;
 
-    if (!share->options.is_broker || !client->greeted ||
-        gs_token_read(message->token, &token) != GS_OK ||
-        memcmp(token.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
-        !is_sound(message, &token))
-        return false;
+    if (!share->options.is_broker || !client->greeted)
+        return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
+                                                       : "it did not greet first");
+    if (gs_token_read(message->token, &token) != GS_OK || !is_sound(message, &token))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    if (memcmp(token.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
+        !is_sharer(share, client))
+        return gs_client_fault(client, "it shares in the name of another process");
     memcpy(chunk_key.instance, token.instance, sizeof chunk_key.instance);
     chunk_key.id = token.chunk_id;
     /* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
-    if (*fd < 0 || client->left >= LEFT_MAX)
+    if (!has_room(share, client, *fd))
         return true;
     offer = offer_new(client, message, &token);
     if (!offer)
         return true;
     if (offer_of(share, &offer->key)) {
         free(offer);
-        return false;
+        return gs_client_fault(client, "it shared one block twice");
     }
     chunk = chunk_take(share, &chunk_key, fd);
     if (!chunk) {
@@ -423,6 +486,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     gs_lock_release(&share->lock);
     if (entered) {
         client->left++;
+        client->left_chunks += *fd < 0;
     } else {
         chunk_drop(share, chunk);
         free(offer);
@@ -435,16 +499,20 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
 {
     struct gs_offer_key key;
     struct gs_offer *offer;
+    unsigned chunks;
 
     if (!share->options.is_broker || !client->greeted)
-        return false;
+        return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
+                                                       : "it did not greet first");
     memcpy(key.instance, client->instance, sizeof key.instance);
     key.id = message->block_id;
     offer = offer_of(share, &key);
     if (!offer || offer->owner != client->id) /* one that found no room here */
         return true;
-    client->left--;
+    chunks = HASH_COUNT(share->left_chunks);
     offer_drop(share, offer);
+    client->left--;
+    client->left_chunks -= chunks - HASH_COUNT(share->left_chunks);
     return true;
 }
 
@@ -466,7 +534,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         offer->keep_until_ns = now + share->options.keep_ns;
         gs_lock_release(&share->lock);
     }
-    client->left = 0;
+    client->left = client->left_chunks = 0;
     share->left_due_ns = now;
 }
 

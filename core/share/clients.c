@@ -121,26 +121,57 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
         client_forget_exit(share, client);
 }
 
+/* A client that is to go is told why, unless it went by itself. */
+static void send_off(struct gs_share *share, struct gs_client *client, int error,
+                     const union gs_wire_message *message)
+{
+    enum gs_wire_reason reason = 0;
+
+    if (error == -ENOTCONN || error == -ECONNRESET)
+        return;
+    if (error == -EPROTONOSUPPORT) {
+        client->fault = "it speaks another version of the protocol";
+        reason = GS_REFUSED_VERSION;
+    } else if (error == -EPROTO) {
+        client->fault = "it sent something that is no message";
+        reason = GS_REFUSED_MESSAGE;
+    } else if (error == -EMFILE && !client->fault) {
+        client->fault = "no descriptor is left for its pidfd (ulimit -n)";
+        reason = GS_REFUSED_FDS;
+    } else if (client->fault) {
+        reason = GS_REFUSED_MESSAGE;
+    }
+    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) is hung up on: %s",
+                (int)client->pid, client->name,
+                client->fault ? client->fault : "it does not read its answers");
+    if (reason)
+        gs_client_refuse(share, client, error == 0 || error == -EMFILE ? message->head.request : 0,
+                         reason, 0);
+}
+
+/* Where the kernel told who it is nothing but a broker wants a descriptor. */
+static bool wants_fd(const struct gs_share *share, const struct gs_client *client)
+{
+    return share->options.is_broker || (client->pidfd < 0 && !client->exited);
+}
+
 /* One message. False: there is none, or the client has gone. */
 static bool serve_one(struct gs_share *share, struct gs_client *client)
 {
     union gs_wire_message message;
-    int fd, error = gs_wire_receive(client->fd, &message, &fd);
-    bool stays = false;
+    bool stays = false, lacks_fd;
+    int fd = -1, error = gs_wire_receive(client->fd, &message, wants_fd(share, client) ? &fd : NULL);
 
     if (error == -EAGAIN)
         return false;
-    if (error == -EMFILE && client->pidfd < 0 && !client->exited)
-        gs_client_refuse(share, client, message.head.request, GS_REFUSED_FDS, 0);
-    else if (error == 0 || error == -EMFILE)
+    lacks_fd = error == -EMFILE && client->pidfd < 0 && !client->exited;
+    if (error == 0 || (error == -EMFILE && !lacks_fd))
         stays = gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
         close(fd);
     if (stays)
         return true;
-    if (error != -ENOTCONN && error != -ECONNRESET)
-        gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%s) was hung up on: %s",
-                    (int)client->pid, client->name, error ? strerror(-error) : "protocol");
+    send_off(share, client, error, &message);
     client_hang_up(share, client);
     return false;
 }

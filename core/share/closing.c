@@ -256,11 +256,12 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, due = GS_NEVER;
+    uint64_t idle, look, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->opener_lock);
+    look = gs_peers_tick_locked(share, now);
     idle = gs_idle_tick_locked(share, now);
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
@@ -282,6 +283,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             share->poll_ns *= 2;
     }
     gs_lock_release(&share->opener_lock);
+    due = look < due ? look : due;
     return due < idle ? due : idle;
 }
 

@@ -20,6 +20,8 @@
 #define NEW_SUFFIX    ".new" /* a socket that does not listen yet */
 #define NEW_AGE_S     60     /* older than this, its maker was killed in between */
 #define SWEEP_ENTRIES 4096
+#define LOCK_TRIES    100 /* of the directory, for a broker: */
+#define LOCK_WAIT_US  10000
 #define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
 
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
@@ -267,6 +269,21 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
     closedir(list);
 }
 
+/* Two brokers that start at once have it for a moment each. Anybody who may read the directory can
+ * lock it, for as long as he likes: so it is not waited for longer than that takes. */
+static bool lock_for_broker(int directory)
+{
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(directory, LOCK_EX | LOCK_NB) == 0)
+            return true;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return false;
+        usleep(LOCK_WAIT_US);
+    }
+    errno = EWOULDBLOCK;
+    return false;
+}
+
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE])
 {
@@ -274,8 +291,9 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
 
     if (options->listen_fd >= 0)
         return options->listen_fd;
-    if (flock(directory, LOCK_EX) != 0) {
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be locked: %s", options->dir,
+    if (!lock_for_broker(directory)) {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "%s cannot be locked: %s; see who else has it open (fuser)", options->dir,
                  strerror(errno));
         return -1;
     }
@@ -286,6 +304,8 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
             close(fd);
         fd = -1;
     } else {
+        /* Whoever made one has the lock until it has its own name: this one's maker was killed. */
+        unlinkat(directory, GS_BROKER_NAME NEW_SUFFIX, 0);
         fd = gs_directory_listen(directory, options, GS_BROKER_NAME, ret_reason);
     }
     flock(directory, LOCK_UN);

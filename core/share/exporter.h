@@ -34,16 +34,21 @@ struct gs_offer {
 
 enum gs_work { GS_WORK_EXPORT = 1, GS_WORK_RECALL = 2 };
 
-/* The share thread: does the work that offers ask for. */
-void gs_offers_work(struct gs_share *share);
+/* The share thread: does a part of the work that offers ask for. True: there may be more. */
+bool gs_offers_work(struct gs_share *share);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 /*
  * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
- * It is the cache's and good until the next call, unless *ret_own: then it is the caller's.
+ * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who
+ * hands it to gs_export_keep when it has been used.
  */
 CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
-                   bool *ret_own);
+                   bool *ret_fresh);
+/* Takes `fd`: it is kept for the next opener, or closed. */
+void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd);
+/* Whether a descriptor made ahead of the first open would be kept, and there is none. */
+bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer);
 void gs_exports_free(struct gs_share *share);
 
 /* The offer that these bytes are the token of, pinned, or NULL. */
@@ -81,6 +86,8 @@ struct gs_client {
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
     uint64_t left; /* offers that it has left with this broker */
+    unsigned left_chunks; /* in so many chunks, each with a descriptor */
+    bool shares;   /* it has left some: nobody else may in the name of its instance */
     bool exited; /* the exit was seen */
     uid_t uid;
     pid_t pid; /* for people: who holds what */
@@ -89,6 +96,7 @@ struct gs_client {
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
     unsigned recalls_due; /* holds whose RECALL is not sent yet */
+    const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };
 
@@ -124,6 +132,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
+/* Notes what a client did wrong. Always false: it is to go. */
+bool gs_client_fault(struct gs_client *client, const char *fault);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 
 #endif

@@ -78,28 +78,41 @@ static int find(struct gs_share *share, uint64_t chunk_id)
     return fd;
 }
 
-/* False: it stays the caller's. */
-static bool keep(struct gs_share *share, uint64_t chunk_id, int fd)
+void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
 {
     struct gs_export *entry = NULL;
-    unsigned max = kept_max();
-    bool kept;
+    unsigned max = share->options.is_broker ? 0 : kept_max();
+    bool kept = false;
 
     if (max > 0)
         entry = calloc(1, sizeof *entry);
-    if (!entry)
-        return false;
-    shrink(share, max - 1);
-    entry->chunk_id = chunk_id;
-    entry->fd = fd;
+    if (entry) {
+        shrink(share, max - 1);
+        entry->chunk_id = offer->source.chunk_id;
+        entry->fd = fd;
+        gs_lock_take(&share->lock);
+        entry->used = ++share->export_uses;
+        HASH_ADD(hh, share->exports, chunk_id, sizeof entry->chunk_id, entry);
+        kept = entry->hh.tbl != NULL;
+        gs_lock_release(&share->lock);
+    }
+    if (kept)
+        return;
+    free(entry);
+    close(fd);
+}
+
+bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
+{
+    unsigned max = kept_max();
+    struct gs_export *entry;
+    bool wanted;
+
     gs_lock_take(&share->lock);
-    entry->used = ++share->export_uses;
-    HASH_ADD(hh, share->exports, chunk_id, sizeof entry->chunk_id, entry);
-    kept = entry->hh.tbl != NULL;
+    HASH_FIND(hh, share->exports, &offer->source.chunk_id, sizeof entry->chunk_id, entry);
+    wanted = !entry && HASH_COUNT(share->exports) < max;
     gs_lock_release(&share->lock);
-    if (!kept)
-        free(entry);
-    return kept;
+    return wanted;
 }
 
 static CUresult export_now(struct gs_share *share, CUmemGenericAllocationHandle handle, int *ret_fd)
@@ -107,13 +120,14 @@ static CUresult export_now(struct gs_share *share, CUmemGenericAllocationHandle 
     return share->driver->mem_export(ret_fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
-CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd, bool *ret_own)
+CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
+                   bool *ret_fresh)
 {
     const struct gs_share_source *source = &offer->source;
     CUresult result;
     int fd = share->options.is_broker ? -1 : find(share, source->chunk_id);
 
-    *ret_own = false;
+    *ret_fresh = fd < 0;
     if (fd < 0) {
         result = export_now(share, source->handle, &fd);
         if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
@@ -123,7 +137,6 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
         if (result != CUDA_SUCCESS)
             return result;
         fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
-        *ret_own = share->options.is_broker || !keep(share, source->chunk_id, fd);
     }
     *ret_fd = fd;
     return CUDA_SUCCESS;

@@ -86,7 +86,8 @@ static gs_status map_handle(struct gs_share *share, struct gs_import *import, CU
 }
 
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_import **ret_import)
+                        CUdevice device, struct gs_open_steps *steps,
+                        struct gs_import **ret_import)
 {
     struct gs_import *import = record_new(share);
     gs_status status;
@@ -100,6 +101,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    steps->imported = gs_now();
     if (status == GS_OK) {
         status = map_handle(share, import, device);
         if (status == GS_OK) {

@@ -66,13 +66,14 @@ struct gs_share {
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;
+    bool left_said; /* a limit was met */
     bool limbo_grown;      /* a block was freed since it was last looked at */
     bool limbo_said;       /* the share thread's own */
     bool isolation_said; /* atomic */
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
-    struct gs_offer *work;       /* offers with something to do, newest first */
+    struct gs_offer *work, **work_end; /* offers with something to do, oldest first */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
@@ -88,6 +89,7 @@ struct gs_share {
     unsigned client_count;
     uint64_t next_client;
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
+    uint64_t sweep_ns;       /* atomic: when to clear the directory of dead sockets; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
     bool lease_ended;        /* the pool is to be told at the end of this round */
 
@@ -102,6 +104,7 @@ struct gs_share {
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_peer;
+    uint64_t look_ns; /* when the thread looks at peers that were busy when they had something */
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said;

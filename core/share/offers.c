@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define WORK_MAX 64 /* in one round */
+
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
     struct gs_token token = {
@@ -24,51 +26,69 @@ static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum
 
     if (!offer->work) {
         offer->pins++;
-        offer->next_work = share->work;
-        share->work = offer;
+        offer->next_work = NULL;
+        *share->work_end = offer;
+        share->work_end = &offer->next_work;
     }
     offer->work |= work;
     if (first)
         gs_thread_wake(share);
 }
 
-/* Exports the chunk for whoever opens it first, and for the broker. */
-static void prepare(struct gs_share *share, struct gs_offer *offer)
+/* Exports the chunk for whoever opens it first, and for the broker. False: it had been. */
+static bool prepare(struct gs_share *share, struct gs_offer *offer)
 {
-    bool own;
+    bool fresh;
     int fd;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
-        gs_export(share, offer, &fd, &own) != CUDA_SUCCESS)
-        return;
+        (!share->options.broker && !gs_export_wanted(share, offer)) ||
+        gs_export(share, offer, &fd, &fresh) != CUDA_SUCCESS)
+        return false;
     if (share->options.broker)
         gs_broker_leave(share, offer, fd);
-    if (own)
-        close(fd);
+    if (fresh)
+        gs_export_keep(share, offer, fd);
+    return fresh;
 }
 
-void gs_offers_work(struct gs_share *share)
+static struct gs_offer *next_work(struct gs_share *share, unsigned *ret_work)
 {
-    struct gs_offer *list, *next;
+    struct gs_offer *offer;
 
     gs_lock_take(&share->lock);
-    list = share->work;
-    share->work = NULL;
-    gs_lock_release(&share->lock);
-    for (; list; list = next) {
-        unsigned work;
-
-        next = list->next_work;
-        gs_lock_take(&share->lock);
-        work = list->work;
-        list->work = 0; /* what comes from now on enters a new list; the pin is ours */
-        gs_lock_release(&share->lock);
-        if (work & GS_WORK_EXPORT)
-            prepare(share, list);
-        if (work & GS_WORK_RECALL)
-            gs_clients_recall(share, list);
-        gs_offer_unpin(share, list, 0);
+    offer = share->work;
+    if (offer) {
+        share->work = offer->next_work;
+        if (!share->work)
+            share->work_end = &share->work;
+        *ret_work = offer->work;
+        offer->work = 0; /* what comes from now on enters the list anew; the pin is ours */
     }
+    gs_lock_release(&share->lock);
+    return offer;
+}
+
+/* One export takes tens of microseconds in the driver: those who ask come in between. */
+bool gs_offers_work(struct gs_share *share)
+{
+    struct gs_offer *offer;
+    unsigned work;
+
+    for (int i = 0; i < WORK_MAX; i++) {
+        bool exported;
+
+        offer = next_work(share, &work);
+        if (!offer)
+            return false;
+        exported = work & GS_WORK_EXPORT && prepare(share, offer);
+        if (work & GS_WORK_RECALL)
+            gs_clients_recall(share, offer);
+        gs_offer_unpin(share, offer, 0);
+        if (exported)
+            break;
+    }
+    return true;
 }
 
 /* Called with the lock held: its holders are to give it back as soon as they can. */

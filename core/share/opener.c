@@ -39,7 +39,30 @@ struct granted {
     struct gs_wire_grant grant;
     struct gs_import *import;
     bool fresh; /* the mapping was made for this and is not entered anywhere yet */
+    struct gs_open_steps steps;
 };
+
+static unsigned us(uint64_t from, uint64_t to)
+{
+    return to > from ? (unsigned)((to - from) / 1000) : 0;
+}
+
+static void tell(struct gs_share *share, const struct granted *granted, const struct gs_peer *peer)
+{
+    const struct gs_open_steps *steps = &granted->steps;
+
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
+                "and access %u; begun at %llu us",
+                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now()),
+                us(steps->begun, peer->connected_ns),
+                us(peer->connected_ns > steps->begun ? peer->connected_ns : steps->begun,
+                   peer->sent_ns),
+                us(peer->sent_ns, steps->answered),
+                granted->fresh ? us(steps->answered, steps->imported) : 0,
+                us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
+                (unsigned long long)steps->begun / 1000);
+}
 
 static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
 {
@@ -61,13 +84,15 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     }
     if (status != GS_OK)
         return status;
+    ret->steps.answered = gs_now();
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, &ret->grant, fd, device, &ret->import);
+        status = gs_import_map(share, &ret->grant, fd, device, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
+    ret->steps.mapped = gs_now();
     if (fd >= 0)
         close(fd);
     if (status != GS_OK)
@@ -120,7 +145,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted;
+    struct granted granted = {.steps.begun = gs_now()};
     gs_status status;
 
     if (!opened)
@@ -129,10 +154,10 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
     memcpy(opened->token, bytes, GS_TOKEN_SIZE);
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->opener_lock);
-    if (status == GS_OK)
-        status = gs_thread_start(share);
     if (status == GS_OK) {
         status = ask(share, peer, token, bytes, device, &granted);
+        if (status == GS_OK)
+            tell(share, &granted, peer);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
             opened_free(opened);
@@ -243,6 +268,20 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     return status;
 }
 
+/* Why 64 bytes that claim to be ours are no token. */
+static void say_bad(struct gs_share *share, const unsigned char *bytes)
+{
+    struct gs_token ours = {0};
+    unsigned char written[GS_TOKEN_SIZE];
+
+    gs_token_write(&ours, written);
+    if (memcmp(bytes, written, offsetof(struct gs_token, check)) != 0)
+        gs_say_unreachable(share, "its IPC handle is of another version of this library; use the "
+                                  "same for both");
+    else
+        gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle was changed on its way");
+}
+
 gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
@@ -250,6 +289,8 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     struct gs_token read;
     gs_status status = gs_token_read(token, &read);
 
+    if (status == GS_BAD_TOKEN)
+        say_bad(share, token);
     if (status != GS_OK)
         return status;
     if (!share->options.enable)

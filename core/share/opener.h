@@ -9,13 +9,14 @@
 #include "core/share/internal.h"
 
 /* A connection to one exporter. While it is busy only the thread that made it so reads or writes
- * anything here but `busy`, `lost` and the links of the table. */
+ * anything here but `busy`, `noticed` and the links of the table. */
 struct gs_peer {
     unsigned char instance[GS_INSTANCE_SIZE];
     uint64_t id;         /* for epoll */
     int fd;              /* -1: not connected */
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
+    uint64_t connected_ns, sent_ns; /* for people */
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
@@ -24,7 +25,8 @@ struct gs_peer {
     unsigned abandoned; /* requests whose answers were not waited for */
     bool greeted;       /* HELLO was sent */
     bool busy;          /* one thread works with it, without the lock */
-    bool lost;          /* hung up while busy */
+    bool watched;       /* the thread watches the connection */
+    bool noticed;       /* something came while it was busy: the thread looks again */
     unsigned opened_count;
     struct gs_import *imports;
     struct gs_opened *unsent; /* blocks whose CLOSE did not fit into the socket yet */
@@ -44,6 +46,11 @@ struct gs_import {
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;
+};
+
+/* When each step of opening a block for the first time was done, for those who look at the log. */
+struct gs_open_steps {
+    uint64_t begun, answered, imported, mapped;
 };
 
 /* One context that has opened a block, and its fence behind the last close. */
@@ -112,8 +119,12 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer);
 /* Sends what CLOSE messages there are; false while some are left. */
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer);
+/* From now on the share thread, which it starts, sees what comes over the connection. */
+gs_status gs_peer_watch(struct gs_share *share, struct gs_peer *peer);
 /* The share thread: something happened on the connection. */
 void gs_peer_event(struct gs_share *share, uint64_t id);
+/* Looks at those that were busy then; when to come again. */
+uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now);
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
 /* Frees a peer that nothing refers to any more. */
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
@@ -129,7 +140,8 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 /* Maps a granted chunk; `fd` stays the caller's. Nothing is left behind on failure. The import is
  * not in the map nor with its peer yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_import **ret_import);
+                        CUdevice device, struct gs_open_steps *steps,
+                        struct gs_import **ret_import);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);

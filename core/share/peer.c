@@ -21,6 +21,10 @@
 
 #define MESSAGES_MAX 64 /* of one exporter in one round */
 
+/* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
+ * thread too: only this long after one it looks what else there is. */
+#define LOOK_NS GS_NS_PER_MS
+
 static void name_of(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
     static const char digits[] = "0123456789abcdef";
@@ -56,14 +60,6 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
-void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
-{
-    if (peer->busy || peer->fd >= 0 || peer->opened_count > 0 || peer->imports || peer->unsent)
-        return;
-    HASH_DEL(share->peers, peer);
-    free(peer);
-}
-
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
     if (peer->fd < 0)
@@ -78,12 +74,36 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
     peer->abandoned = 0;
 }
 
+/* A connection is kept for the next open; but not to a broker, which has one for each process that
+ * has ended, and of those there may be any number. */
+void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
+{
+    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent)
+        return;
+    if (peer->by_broker)
+        gs_peer_disconnect(share, peer);
+    if (peer->fd >= 0)
+        return;
+    HASH_DEL(share->peers, peer);
+    free(peer);
+}
+
 /* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
  * to requests that were given up. */
 static void watch(struct gs_share *share, const struct gs_peer *peer, int op)
 {
     gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
              peer->id);
+}
+
+gs_status gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
+{
+    gs_status status = gs_thread_start(share);
+
+    if (status == GS_OK && !peer->watched)
+        watch(share, peer, EPOLL_CTL_ADD);
+    peer->watched = status == GS_OK;
+    return status;
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
@@ -179,7 +199,8 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
-    watch(share, peer, EPOLL_CTL_ADD);
+    peer->watched = false;
+    peer->connected_ns = gs_now();
     return GS_OK;
 }
 
@@ -240,14 +261,7 @@ static bool hung_up(const struct gs_peer *peer)
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
-    bool rearm = peer->lost;
-
-    if (peer->fd >= 0 && peer->lost && hung_up(peer))
-        gs_peer_disconnect(share, peer);
     gs_idle_lost_locked(share, peer);
-    if (peer->fd >= 0 && rearm)
-        watch(share, peer, EPOLL_CTL_MOD);
-    peer->lost = false;
     peer->busy = false;
     pthread_cond_broadcast(&share->opener_changed);
     gs_peer_reap_locked(share, peer);
@@ -260,12 +274,29 @@ static void drain_locked(struct gs_share *share, struct gs_peer *peer)
 
     for (int i = 0; i < MESSAGES_MAX && !peer->deaf; i++) {
         error = gs_wire_receive(peer->fd, &message, &fd);
-        if (error == -EPROTO)
+        if (error == -EPROTO || error == -EPROTONOSUPPORT)
             peer->deaf = true;
         if (error && error != -EMFILE)
             return;
         gs_peer_take_other_locked(share, peer, &message, fd);
     }
+}
+
+/* What happened on a connection that nobody works with. May free the peer. */
+static void look_locked(struct gs_share *share, struct gs_peer *peer)
+{
+    peer->noticed = false;
+    if (peer->fd < 0)
+        return;
+    if (hung_up(peer)) {
+        gs_peer_disconnect(share, peer);
+        gs_idle_lost_locked(share, peer);
+        gs_peer_flush_locked(share, peer);
+        gs_peer_reap_locked(share, peer);
+        return;
+    }
+    drain_locked(share, peer);
+    watch(share, peer, EPOLL_CTL_MOD);
 }
 
 void gs_peer_event(struct gs_share *share, uint64_t id)
@@ -277,24 +308,34 @@ void gs_peer_event(struct gs_share *share, uint64_t id)
     {
         if (peer->id != id)
             continue;
-        if (peer->busy) {
-            peer->lost = true; /* or has something to read: whoever is busy looks */
-            break;
+        if (peer->busy) { /* most likely with the answer that has come */
+            peer->noticed = true;
+            share->look_ns = gs_now() + LOOK_NS;
+        } else {
+            look_locked(share, peer);
         }
-        if (peer->fd < 0)
-            break;
-        if (hung_up(peer)) {
-            gs_peer_disconnect(share, peer);
-            gs_idle_lost_locked(share, peer);
-            gs_peer_flush_locked(share, peer);
-            gs_peer_reap_locked(share, peer);
-            break;
-        }
-        drain_locked(share, peer);
-        watch(share, peer, EPOLL_CTL_MOD);
         break;
     }
     gs_lock_release(&share->opener_lock);
+}
+
+uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_peer *peer, *next;
+
+    if (share->look_ns > now)
+        return share->look_ns;
+    share->look_ns = GS_NEVER;
+    HASH_ITER(hh, share->peers, peer, next)
+    {
+        if (!peer->noticed)
+            continue;
+        if (peer->busy)
+            share->look_ns = now + LOOK_NS;
+        else
+            look_locked(share, peer);
+    }
+    return share->look_ns;
 }
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)

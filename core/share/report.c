@@ -43,7 +43,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     uint32_t index = 0;
 
     if (query->zero)
-        return false;
+        return gs_client_fault(client, "its message has fields that make no sense");
     gs_share_stats(share, &stats);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
     message.report.pid = (uint64_t)getpid();

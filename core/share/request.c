@@ -5,6 +5,7 @@
 #include "core/share/opener.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -85,12 +86,14 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    bool reset = false, exited;
+    bool reset = false, exited, wait = true; /* it is never there at once */
 
     for (;;) {
-        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
+        int error = wait ? -EAGAIN : gs_wire_receive(peer->fd, ret_message, ret_fd);
 
-        if (gs_now() >= deadline && !error && ret_message->head.request != peer->request) {
+        wait = false;
+
+        if (!error && gs_now() >= deadline && ret_message->head.request != peer->request) {
             gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
             return -ETIMEDOUT;
         }
@@ -114,8 +117,14 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
 
 static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
 {
-    gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: reason %u, driver %u",
-                (unsigned)refuse->reason, (unsigned)refuse->driver_error);
+    const char *text = gs_wire_reason_text(refuse->reason);
+
+    if (refuse->reason == GS_REFUSED_TOKEN || refuse->reason == GS_REFUSED_DRIVER ||
+        refuse->reason == GS_REFUSED_EARLY)
+        gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
+                    (unsigned)refuse->driver_error);
+    else
+        gs_say_unreachable(share, text); /* something that its user or ours can change */
     switch (refuse->reason) {
     case GS_REFUSED_TOKEN:
     case GS_REFUSED_USER:
@@ -157,6 +166,19 @@ static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
     return GS_UNREACHABLE;
 }
 
+static void say_version(struct gs_share *share, const union gs_wire_message *message)
+{
+    union gs_wire_message ours;
+    char reason[GS_REASON_SIZE];
+
+    gs_wire_start(&ours, GS_WIRE_HELLO, 0);
+    snprintf(reason, sizeof reason,
+             "the process that shared it has another version of this library (protocol %u, here "
+             "%u); use the same for both",
+             (unsigned)message->head.version, (unsigned)ours.head.version);
+    gs_say_unreachable(share, reason);
+}
+
 /* One attempt; -1 where the connection was over before it could answer. */
 static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
                    const unsigned char *bytes, bool want_fd, union gs_wire_message *ret_message,
@@ -166,6 +188,13 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     int error = send_open(peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
+    peer->sent_ns = gs_now();
+    /* While the exporter is at it. Without the thread nobody would see what it calls back. */
+    *ret_status = gs_peer_watch(share, peer);
+    if (*ret_status != GS_OK) {
+        gs_peer_disconnect(share, peer);
+        return 0;
+    }
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {
@@ -178,6 +207,9 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
+    } else if (error == -EPROTONOSUPPORT) {
+        say_version(share, ret_message);
+        *ret_status = GS_UNREACHABLE;
     } else if (error == -EPROTO) {
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "the exporter of shared memory gave an answer that makes no sense; refused");
@@ -196,7 +228,7 @@ static bool is_early(const struct gs_peer *peer, const union gs_wire_message *me
                      gs_status status)
 {
     return peer->by_broker && status == GS_UNREACHABLE &&
-           message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_BUSY;
+           message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_EARLY;
 }
 
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
@@ -215,8 +247,12 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
-            if (!is_early(peer, &message, status) || gs_now() - begin >= EARLY_NS)
+            if (!is_early(peer, &message, status))
                 break;
+            if (gs_now() - begin >= EARLY_NS) {
+                gs_say_unreachable(share, "the process that shared it runs, but does not serve it");
+                break;
+            }
             usleep(EARLY_STEP_US);
             status = GS_OK;
             i--;

@@ -19,8 +19,11 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
 {
     union gs_wire_message message;
 
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%s) was refused: reason %d, driver %u",
-                (int)client->pid, client->name, (int)reason, (unsigned)driver_error);
+    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
+                (int)client->pid, client->name, (unsigned)client->uid,
+                gs_wire_reason_text(reason));
+    if (driver_error)
+        gs_log_line(&share->log, GS_LOG_DEBUG, "the driver's error was %u", (unsigned)driver_error);
     gs_wire_start(&message, GS_WIRE_REFUSE, request);
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
@@ -37,12 +40,20 @@ static bool is_pidfd(int fd)
            errno == ECHILD;
 }
 
+bool gs_client_fault(struct gs_client *client, const char *fault)
+{
+    client->fault = fault;
+    return false;
+}
+
 static bool on_hello(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_hello *hello, int *fd)
 {
-    if (client->greeted || (!share->options.is_broker &&
-                            memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0))
-        return false;
+    if (client->greeted)
+        return gs_client_fault(client, "it greeted twice");
+    if (!share->options.is_broker &&
+        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+        return gs_client_fault(client, "it wants another process");
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
     client->due_ns = gs_now() + GS_IDLE_NS;
@@ -105,17 +116,17 @@ static enum gs_wire_reason reason_of(int error)
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
 static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, bool *ret_own,
+                                        bool wanted, int *ret_fd, bool *ret_fresh,
                                         CUresult *ret_error)
 {
     *ret_fd = -1;
-    *ret_own = false;
+    *ret_fresh = false;
     *ret_error = CUDA_SUCCESS;
     if (!wanted)
         return 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    *ret_error = gs_export(share, offer, ret_fd, ret_own);
+    *ret_error = gs_export(share, offer, ret_fd, ret_fresh);
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
@@ -146,10 +157,12 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     enum gs_wire_reason reason;
     struct gs_hold *hold = NULL;
     CUresult driver_error;
-    bool own;
+    bool fresh;
+    uint64_t begun = gs_now(), exported;
     int fd, error = 0;
 
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &own, &driver_error);
+    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &fresh, &driver_error);
+    exported = gs_now();
     if (!reason) {
         hold = hold_add(client, offer);
         if (!hold)
@@ -157,13 +170,20 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         else
             error = send_grant(client, offer, open->head.request, fd);
     }
-    if (own)
-        close(fd);
+    if (fresh)
+        gs_export_keep(share, offer, fd);
     if (error) {
         hold_remove(client, hold);
         hold = NULL;
         reason = reason_of(error);
     }
+    if (hold)
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
+                    (unsigned long long)offer->key.id, (int)client->pid, client->name,
+                    (unsigned long long)(exported - begun) / 1000,
+                    (unsigned long long)(gs_now() - exported) / 1000,
+                    (unsigned long long)begun / 1000);
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
@@ -177,7 +197,8 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     struct gs_offer *offer;
 
     if (!client->greeted || open->want_fd > 1 || open->zero)
-        return false;
+        return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
+                                                       : "it did not greet first");
     client->due_ns = gs_now() + GS_IDLE_NS;
     if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
@@ -185,7 +206,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     offer = gs_offer_pin(share, open->token);
     if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
         gs_offer_unpin(share, offer, 0);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_BUSY, 0);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
     }
     return offer ? grant(share, client, offer, open)
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
@@ -199,7 +220,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client,
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
-        return false;
+        return gs_client_fault(client, "it closed a block that it does not hold");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
     client->due_ns = gs_now() + GS_IDLE_NS;
@@ -223,6 +244,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
     default:
-        return false;
+        return gs_client_fault(client, "it sent a message that is an exporter's to send");
     }
 }

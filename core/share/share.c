@@ -44,7 +44,8 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->pid = getpid();
-    share->grace_due_ns = GS_NEVER;
+    share->grace_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
+    share->work_end = &share->work;
     share->broker_fd = -1;
     share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
@@ -182,6 +183,8 @@ gs_status gs_thread_start(struct gs_share *share)
     return start_once(share, &share->thread_start, thread_start);
 }
 
+#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
+
 static gs_status socket_start(struct gs_share *share)
 {
     char reason[GS_REASON_SIZE];
@@ -191,15 +194,17 @@ static gs_status socket_start(struct gs_share *share)
     if (directory >= 0 && share->options.is_broker) {
         listener = gs_directory_listen_broker(directory, &share->options, reason);
     } else if (directory >= 0) {
-        gs_directory_sweep(directory, &share->options);
         listener = gs_directory_listen(directory, &share->options, share->name, reason);
     }
     if (listener >= 0) {
         __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
-        if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0)
+        if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
+            if (!share->options.is_broker)
+                __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
             return GS_OK;
+        }
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));
         unlinkat(directory, share->name, 0);
         close(listener);

@@ -52,6 +52,7 @@ struct gs_share_options {
     uint64_t limbo_warning; /* bytes in limbo from which on a line of log tells; 0: never */
     bool broker;          /* offers are left with a broker too, which outlives this process */
     bool is_broker;       /* this is one: its offers are those that others left with it */
+    uint32_t left_max;    /* of a broker: offers that are left with it, by all together */
     int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */
     char broker_program[256]; /* started where no broker runs; empty: none is */
     uint64_t keep_ns;     /* how long a broker keeps what nobody has open and whose process ended */
@@ -159,7 +160,7 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 
-/* Whether these 64 bytes claim to be a token of ours (magic and version); any other is the
+/* Whether these 64 bytes claim to be a token of ours, of whatever version; any other is the
  * driver's. */
 bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
 

@@ -69,17 +69,29 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
     }
 }
 
+static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due = __atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE);
+
+    if (due > now)
+        return due;
+    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELAXED);
+    gs_directory_sweep(share->directory, &share->options);
+    return GS_NEVER;
+}
+
 /* Does what is due; for how many milliseconds there is nothing to do (-1: until something
  * happens). */
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace;
+    uint64_t due, closing, grace, sweep;
+    bool more = gs_offers_work(share);
 
-    gs_offers_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
+    sweep = sweep_tick(share, now);
 
     if (share->options.is_broker) {
         uint64_t left = gs_broker_tick(share, now);
@@ -90,11 +102,15 @@ static int tick(struct gs_share *share)
         due = closing;
     if (grace < due)
         due = grace;
+    if (sweep < due)
+        due = sweep;
     if (share->lease_ended) {
         share->lease_ended = false;
         if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
             share->events.lease_ended(share->events.arg);
     }
+    if (more)
+        return 0;
     if (due == GS_NEVER)
         return -1;
     now = gs_now();

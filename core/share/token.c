@@ -41,11 +41,15 @@ void gs_token_write(const struct gs_token *token, unsigned char ret_bytes[GS_TOK
 gs_status gs_token_read(const unsigned char bytes[GS_TOKEN_SIZE], struct gs_token *ret_token)
 {
     struct gs_token token;
+    bool good;
 
     memcpy(&token, bytes, sizeof token);
-    if (token.magic != TOKEN_MAGIC || token.version != TOKEN_VERSION)
+    if (token.magic != TOKEN_MAGIC)
         return GS_NOT_OURS;
-    if (token.check != check_of(bytes))
+    good = token.check == check_of(bytes);
+    if (token.version != TOKEN_VERSION) /* one of another version of ours, or a driver's */
+        return good ? GS_BAD_TOKEN : GS_NOT_OURS;
+    if (!good)
         return GS_BAD_TOKEN;
     *ret_token = token;
     return GS_OK;

@@ -32,7 +32,8 @@ struct gs_token {
 /* Fills in magic, version and check, and writes the bytes. */
 void gs_token_write(const struct gs_token *token, unsigned char ret_bytes[GS_TOKEN_SIZE]);
 
-/* GS_NOT_OURS: another magic or version. GS_BAD_TOKEN: ours and damaged. */
+/* GS_NOT_OURS: another magic, or a version that is none of ours. GS_BAD_TOKEN: ours and damaged, or
+ * of another version of ours: magic, version and check are the same in all. */
 gs_status gs_token_read(const unsigned char bytes[GS_TOKEN_SIZE], struct gs_token *ret_token);
 
 /* Compares in a time that depends on `size` alone. */

@@ -34,6 +34,33 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
     };
 }
 
+const char *gs_wire_reason_text(uint32_t reason)
+{
+    static const char *const texts[] = {
+        [GS_REFUSED_TOKEN] = "the handle is stale or was changed",
+        [GS_REFUSED_USER] = "another user, whom share.uids and share.gids do not name",
+        [GS_REFUSED_BUSY] = "it serves as many as it may (share.max_clients)",
+        [GS_REFUSED_FDS] = "no descriptor is left there (ulimit -n)",
+        [GS_REFUSED_DRIVER] = "the driver there does not export the memory",
+        [GS_REFUSED_MEMORY] = "no host memory is left there",
+        [GS_REFUSED_ENDING] = "the process that shared it is ending",
+        [GS_REFUSED_MESSAGE] = "a message out of place",
+        [GS_REFUSED_VERSION] = "another version of this library",
+        [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
+    };
+
+    if (reason >= sizeof texts / sizeof *texts || !texts[reason])
+        return "for a reason that this version does not know";
+    return texts[reason];
+}
+
+/* A message of ours, as far as can be told, that another version wrote. */
+static bool is_of_another_version(const union gs_wire_message *message, size_t length)
+{
+    return length >= sizeof message->head && message->head.magic == WIRE_MAGIC &&
+           message->head.version != WIRE_VERSION;
+}
+
 bool gs_wire_valid(const union gs_wire_message *message, size_t length)
 {
     const struct gs_wire_head *head = &message->head;
@@ -102,13 +129,14 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
     struct iovec part = {.iov_base = ret_message, .iov_len = sizeof *ret_message};
     struct msghdr header = {.msg_iov = &part,
                             .msg_iovlen = 1,
-                            .msg_control = control,
-                            .msg_controllen = sizeof control};
+                            .msg_control = ret_fd ? control : NULL,
+                            .msg_controllen = ret_fd ? sizeof control : 0};
     ssize_t got;
     bool many;
     int fd;
 
-    *ret_fd = -1;
+    if (ret_fd)
+        *ret_fd = -1;
     do
         got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     while (got < 0 && errno == EINTR);
@@ -120,8 +148,12 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
         !gs_wire_valid(ret_message, (size_t)got)) {
         if (fd >= 0)
             close(fd);
+        if (got > 0 && is_of_another_version(ret_message, (size_t)got))
+            return -EPROTONOSUPPORT;
         return got == 0 ? -ENOTCONN : -EPROTO;
     }
+    if (!ret_fd)
+        return 0;
     if (header.msg_flags & MSG_CTRUNC) {
         if (fd >= 0)
             close(fd);

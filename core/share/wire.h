@@ -17,7 +17,8 @@
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
- * New types and versions may come; the fields of a type in one version never change.
+ * New types and versions may come; the fields of a type in one version never change, and the head
+ * and the fields of REFUSE in none. So whoever meets another version can say so in words.
  */
 #ifndef GS_CORE_SHARE_WIRE_H
 #define GS_CORE_SHARE_WIRE_H
@@ -48,7 +49,9 @@ enum gs_wire_reason {
     GS_REFUSED_DRIVER = 5,  /* the driver did not export: see driver_error */
     GS_REFUSED_MEMORY = 6,  /* the exporter has no host memory left */
     GS_REFUSED_ENDING = 7,  /* the exporter is ending */
-    GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have */
+    GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have, or not at this point */
+    GS_REFUSED_VERSION = 9, /* another version of the protocol; the head has the refuser's */
+    GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
 };
 
 struct gs_wire_head {
@@ -153,6 +156,9 @@ union gs_wire_message {
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request);
 
+/* In words, for the log: also of a number that is no reason. */
+const char *gs_wire_reason_text(uint32_t reason);
+
 /* Whether `length` received bytes are a message of this version, exactly as long as its type. */
 bool gs_wire_valid(const union gs_wire_message *message, size_t length);
 
@@ -164,9 +170,11 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has
- * hung up; -EPROTO: not a message; -EMFILE: it came with a descriptor for which this process had
- * no room (the message is in *ret_message); another negative errno. *ret_fd is the descriptor
- * that came along, close-on-exec and the caller's, or -1; -1 on every failure.
+ * hung up; -EPROTO: not a message; -EPROTONOSUPPORT: one of another version (of *ret_message the
+ * head counts); -EMFILE: it came with a descriptor for which this process had no room (the message
+ * is in *ret_message); another negative errno. *ret_fd is the descriptor that came along,
+ * close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL the kernel drops
+ * what came along: closing another's file here may take as long as its file system likes.
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
 

@@ -43,9 +43,11 @@ static void complain(void *arg, const char *line)
     fprintf(stderr, "gpushim-broker: %s\n", line);
 }
 
+static enum gs_log_level threshold = GS_LOG_WARNING;
+
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
-    if (level <= GS_LOG_WARNING)
+    if (level <= threshold)
         complain(NULL, text);
 }
 
@@ -57,6 +59,7 @@ static bool read_options(struct gs_share_options *options)
     const char *dir;
 
     gs_config_load(&config, &sources, complain, NULL);
+    threshold = (enum gs_log_level)config.general.log;
     dir = config.share.dir.text;
     *options = (struct gs_share_options){.enable = true,
                                          .is_broker = true,
@@ -64,6 +67,7 @@ static bool read_options(struct gs_share_options *options)
                                          .settle_ns = config.share.settle,
                                          .timeout_ns = config.share.timeout,
                                          .keep_ns = config.share.keep,
+                                         .left_max = (uint32_t)config.share.broker_blocks,
                                          .max_clients = (uint32_t)config.share.max_clients};
     for (size_t i = 0; i < config.share.uids.count; i++)
         options->uids[options->uid_count++] = (uid_t)config.share.uids.ids[i];

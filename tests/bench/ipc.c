@@ -5,8 +5,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
-static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N]";
+static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
+                            "  --pause: between making handles and opening them\n"
+                            "  --warm: the opener allocates and frees a block before it opens any";
 
 /* What the exporter asks of the opener, followed by `handles` handles. */
 struct request {
@@ -20,6 +24,7 @@ struct answer {
     uint64_t first_open, first_close;
     uint64_t round;               /* an open and its close, median */
     uint64_t open_all, close_all; /* of all handles, one after the other */
+    uint64_t open_median, open_most; /* of the single ones */
 };
 
 /* ---- the opener ---- */
@@ -64,14 +69,22 @@ static CUresult open_again(const CUipcMemHandle *handle, uint64_t rounds, struct
 static CUresult open_all(const CUipcMemHandle *handles, uint64_t count, struct answer *answer)
 {
     CUdeviceptr *blocks = bench_array(count, sizeof *blocks);
+    uint64_t *ns = bench_array(count, sizeof *ns);
     CUresult result = CUDA_SUCCESS;
-    uint64_t opened = 0, began = bench_now();
+    uint64_t opened = 0, began = bench_now(), last = began;
 
     while (opened < count && result == CUDA_SUCCESS) {
         result = open_handle(&blocks[opened], &handles[opened]);
+        ns[opened] = bench_now() - last;
+        last += ns[opened];
         opened += result == CUDA_SUCCESS;
     }
-    answer->open_all = bench_now() - began;
+    answer->open_all = last - began;
+    if (opened) {
+        answer->open_median = bench_median(ns, opened); /* which sorts them */
+        answer->open_most = ns[opened - 1];
+    }
+    free(ns);
     began = bench_now();
     for (uint64_t i = 0; i < opened; i++) {
         CUresult closed = cuIpcCloseMemHandle(blocks[i]);
@@ -83,11 +96,22 @@ static CUresult open_all(const CUipcMemHandle *handles, uint64_t count, struct a
     return result;
 }
 
-static int opener(void)
+/* What the first allocation of a process costs is not the first open's. */
+static void warm_up(void)
+{
+    CUdeviceptr block;
+
+    MUST(cuMemAlloc(&block, 2 << 20));
+    MUST(cuMemFree(block));
+}
+
+static int opener(bool warm)
 {
     struct request request;
 
     bench_start();
+    if (warm)
+        warm_up();
     for (;;) {
         struct answer answer = {0};
         bench_receive(BENCH_SOCKET, &request, sizeof request);
@@ -128,7 +152,15 @@ struct measured {
     uint64_t share_all;
 };
 
-static void one_block(int socket, uint64_t size, uint64_t rounds, struct measured *measured)
+static void pause_ms(uint64_t ms)
+{
+    const struct timespec time = {(time_t)(ms / 1000), (long)(ms % 1000 * 1000000)};
+
+    nanosleep(&time, NULL);
+}
+
+static void one_block(int socket, uint64_t size, uint64_t rounds, uint64_t pause,
+                      struct measured *measured)
 {
     uint64_t *ns = bench_array(rounds, sizeof *ns);
     CUipcMemHandle handle;
@@ -146,12 +178,14 @@ static void one_block(int socket, uint64_t size, uint64_t rounds, struct measure
         ns[i] = bench_now() - began;
     }
     measured->get_hundred = bench_median(ns, rounds);
+    pause_ms(pause);
     measured->one = ask(socket, &handle, 1, rounds);
     MUST(cuMemFree(block));
     free(ns);
 }
 
-static void many_blocks(int socket, uint64_t size, uint64_t count, struct measured *measured)
+static void many_blocks(int socket, uint64_t size, uint64_t count, uint64_t pause,
+                        struct measured *measured)
 {
     CUipcMemHandle *handles = bench_array(count, sizeof *handles);
     CUdeviceptr *blocks = bench_array(count, sizeof *blocks);
@@ -162,6 +196,7 @@ static void many_blocks(int socket, uint64_t size, uint64_t count, struct measur
     for (uint64_t i = 0; i < count; i++)
         MUST(cuIpcGetMemHandle(&handles[i], blocks[i]));
     measured->share_all = bench_now() - began;
+    pause_ms(pause);
     measured->many = ask(socket, handles, count, 0);
     for (uint64_t i = 0; i < count; i++)
         MUST(cuMemFree(blocks[i]));
@@ -172,6 +207,7 @@ static void many_blocks(int socket, uint64_t size, uint64_t count, struct measur
 static void print(const struct measured *measured, uint64_t size, uint64_t blocks)
 {
     double each = 1000 * (double)blocks;
+    struct rlimit descriptors;
 
     json_begin("ipc");
     json_count("size", size);
@@ -183,30 +219,38 @@ static void print(const struct measured *measured, uint64_t size, uint64_t block
     json_number("reopen_close_us", (double)measured->one.round / 1000);
     json_number("share_each_us", (double)measured->share_all / each);
     json_number("open_each_us", (double)measured->many.open_all / each);
+    json_number("open_median_us", (double)measured->many.open_median / 1000);
+    json_number("open_most_us", (double)measured->many.open_most / 1000);
     json_number("close_each_us", (double)measured->many.close_all / each);
+    if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0)
+        json_count("descriptors", descriptors.rlim_cur);
     json_end();
 }
 
 int main(int argc, char **argv)
 {
-    static const char *const arguments[] = {"--opener", NULL};
-    uint64_t size = 2 << 20, blocks = 1000, rounds = 101;
+    const char *arguments[] = {"--opener", NULL, NULL};
+    uint64_t size = 2 << 20, blocks = 1000, rounds = 101, pause = 0;
+    bool warm = false;
     const struct bench_option options[] = {{"size", BENCH_NUMBER, &size},
                                            {"blocks", BENCH_NUMBER, &blocks},
                                            {"rounds", BENCH_NUMBER, &rounds},
+                                           {"pause", BENCH_NUMBER, &pause},
+                                           {"warm", BENCH_FLAG, &warm},
                                            {NULL}};
     struct measured measured = {0};
     struct request end = {0};
     pid_t pid;
 
-    if (argc == 2 && strcmp(argv[1], "--opener") == 0)
-        return opener();
+    if (argc >= 2 && strcmp(argv[1], "--opener") == 0)
+        return opener(argc == 3);
     if (bench_options(argv, options, usage) || blocks == 0 || rounds == 0)
         bench_die("nothing to do\nusage: %s", usage);
     bench_start();
+    arguments[1] = warm ? "--warm" : NULL;
     int socket = bench_spawn_self(arguments, true, &pid);
-    one_block(socket, size, rounds, &measured);
-    many_blocks(socket, size, blocks, &measured);
+    one_block(socket, size, rounds, pause, &measured);
+    many_blocks(socket, size, blocks, pause, &measured);
     bench_send(socket, &end, sizeof end);
     bench_wait(pid, socket);
     print(&measured, size, blocks);

@@ -124,6 +124,38 @@ Test(reach, freed_memory_cannot_be_touched)
     OK(cuMemFree(other));
 }
 
+/* Memory of cuMemAlloc that is freed in the order of a stream goes when the stream gets there. */
+Test(reach, memory_freed_behind_a_streams_work_can_be_touched_until_then)
+{
+    static const size_t sizes[] = {5000, 3 * MIB};
+    CUstream stream = new_stream(), beside = new_stream();
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        CUdeviceptr ptr = 0;
+        uint32_t word = 0;
+
+        OK(cuMemAlloc(&ptr, sizes[i]));
+        OK(fill_now(ptr, 5, 1000));
+        OK(launch_spin(stream, 300 * MILLISECOND));
+        OK(cuMemFreeAsync(ptr, stream));
+        OK(cuMemcpyDtoHAsync(&word, ptr, 4, beside));
+        OK(cuStreamSynchronize(beside));
+        cr_assert_eq(word, 5);
+        OK(cuMemsetD32Async(ptr, 6, 1000, beside));
+        OK(cuMemcpyDtoHAsync(&word, ptr + 4, 4, beside));
+        OK(cuStreamSynchronize(beside));
+        cr_assert_eq(word, 6);
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(ptr, 1, sizes[i] + 1, beside));
+        FAILS(cuMemFree(ptr + 4));
+        probe("range_of_memory_freed_behind_work", "%s",
+              result_name(cuMemGetAddressRange(NULL, NULL, ptr)));
+        OK(cuStreamSynchronize(stream));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 1, 16));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(&word, ptr, 4));
+        FAILS(cuMemFree(ptr));
+    }
+}
+
 Test(reach, nothing_may_be_anywhere)
 {
     CUdeviceptr ptr = 0;

@@ -118,7 +118,7 @@ void sd_context_drop_blocks(struct sd_context *context)
 {
     for (size_t i = sd_blocks.count; i-- > 0;) {
         struct sd_block *block = sd_blocks.at[i].value;
-        if (block->context == context && !block->freeing)
+        if (block->context == context && !block->freeing && !block->leaving)
             sd_block_release(block, NULL, NULL);
     }
 }

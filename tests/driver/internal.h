@@ -671,6 +671,7 @@ struct sd_block {
     uint64_t id;
     bool sync_memops_off;
     bool freeing; /* a free waits for the work: for all others it is gone */
+    bool leaving; /* freed in a stream's order, which has not got there: no free takes it again */
     bool hidden;
     bool registered; /* host memory that is the program's own */
     unsigned host_flags;

@@ -102,7 +102,7 @@ CUresult sd_mem_free(CUdeviceptr ptr)
     if (result)
         return result;
     block = sd_block_find(ptr);
-    if (!block || block->base != ptr || block->kind == SD_BLOCK_VMM ||
+    if (!block || block->base != ptr || block->leaving || block->kind == SD_BLOCK_VMM ||
         block->kind == SD_BLOCK_IPC || block->kind == SD_BLOCK_HOST)
         return CUDA_ERROR_INVALID_VALUE;
     if (block->kind == SD_BLOCK_GRAPH)

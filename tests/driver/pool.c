@@ -259,7 +259,7 @@ static CUresult free_in_order(struct sd_block *block, struct sd_queue *queue)
         if (!result)
             sd_block_release(block, op, queue);
     } else {
-        sd_block_hide(block);
+        block->leaving = true; /* usable until then, as measured */
         result = marker(queue, &release, &op);
     }
     sd_op_unref(op);
@@ -275,7 +275,7 @@ CUresult sd_mem_free_async(CUdeviceptr ptr, CUstream stream)
 
     if (result || !ptr)
         return result;
-    if (!block || block->base != ptr ||
+    if (!block || block->base != ptr || block->leaving ||
         (block->kind != SD_BLOCK_ASYNC && block->kind != SD_BLOCK_ALLOC &&
          block->kind != SD_BLOCK_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;

@@ -20,13 +20,16 @@ die()
 }
 
 conformance=$build/tests/conformance/conformance
-for file in "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer"; do
+stress=$build/tests/stress
+for file in "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
+    "$stress/libgpushim-no-epochs.so"; do
     [ -e "$file" ] || die "no $file: run 'meson compile -C $build' first"
 done
 
 rm -rf "$bundle"
 mkdir -p "$bundle/lib" "$bundle/runtime"
-cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$bundle/"
+cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
+    "$stress/libgpushim-no-epochs.so" "$bundle/"
 for example in share_driver share_runtime; do
     if [ -x "$build/examples/share/$example" ]; then
         cp "$build/examples/share/$example" "$bundle/"

@@ -207,3 +207,22 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
                 expect_nothing_left();
             }
 }
+
+/* The trial allocation of a device takes longer than many an open (measured on an H200). */
+Test(lifetime, a_process_that_only_opens_makes_no_memory)
+{
+    static const unsigned char token[GS_TOKEN_SIZE];
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    softcuda_reset();
+    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
+    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
+    cr_assert_eq(softcuda_calls("cuMemCreate"), 0);
+    MUST(gs_core_alloc(f.core, MIB, &address));
+    cr_assert_gt(softcuda_calls("cuMemCreate"), 1, "the device was tried before");
+    MUST(gs_core_free(f.core, address));
+    fixture_end(&f);
+}

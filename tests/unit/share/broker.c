@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -287,7 +288,7 @@ static int dial_broker(const unsigned char *instance, int pidfd)
     return fd;
 }
 
-/* The reason of the refusal, 0 for a grant, -1 for a hang-up. */
+/* The reason of the refusal, 0 for a grant, -1 for a hang-up without a word. */
 static int ask_open(int fd, const unsigned char *token)
 {
     union gs_wire_message message;
@@ -295,8 +296,9 @@ static int ask_open(int fd, const unsigned char *token)
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     gs_wire_send(fd, &message, -1);
-    if (recv(fd, &message, sizeof message, 0) <= 0)
-        return -1;
+    for (int tries = 0; recv(fd, &message, sizeof message, 0) <= 0; tries++)
+        if (tries || errno != ECONNRESET) /* a reset comes before the last words */
+            return -1;
     return message.head.type == GS_WIRE_GRANT ? 0 : (int)message.refuse.reason;
 }
 
@@ -325,7 +327,7 @@ Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
 
     offer_and_leave(0, token);
     fd = dial_broker(token + 8, -1);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_BUSY);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
     close(fd);
 }
 
@@ -341,7 +343,7 @@ Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
     cr_assert(SIDE_WAIT(left_there() == 2, 2000));
     close(fd);
     fd = dial_broker(token + 8, -1);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_BUSY);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
     cr_assert(SIDE_WAIT(left_there() == 1, 5000));
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
     close(fd);
@@ -360,13 +362,13 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     memcpy(&message.unshare.block_id, real + 24, sizeof message.unshare.block_id);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     share_by_hand(fd, real, memory); /* again: refused, and so is its sender */
-    cr_assert_eq(ask_open(fd, real), -1);
+    cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
     cr_assert_eq(left_there(), 1);
     close(fd);
     token_by_hand(9, 1, token);
     fd = dial_broker(real + 8, -1); /* another's token */
     share_by_hand(fd, token, memory);
-    cr_assert_eq(ask_open(fd, real), -1);
+    cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
     close(fd);
     fd = dial_broker(token + 8, -1); /* a block beyond its chunk */
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
@@ -374,7 +376,7 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     message.share.chunk_size = 2 * MIB;
     message.share.offset = 2 * MIB - 511;
     cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
-    cr_assert_eq(ask_open(fd, token), -1);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_MESSAGE);
     cr_assert_eq(left_there(), 1);
     close(fd);
     close(memory);
@@ -386,8 +388,8 @@ static int run_broker(const char *argument, char *ret_text, size_t size)
     FILE *out;
     size_t got;
 
-    snprintf(command, sizeof command, "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s %s %s 2>&1", dir,
-             BROKER_PROGRAM, argument);
+    snprintf(command, sizeof command, "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 %s %s 2>&1",
+             dir, BROKER_PROGRAM, argument);
     out = popen(command, "r");
     got = fread(ret_text, 1, size - 1, out);
     ret_text[got] = 0;
@@ -410,6 +412,121 @@ Test(share_broker, there_is_one_for_a_directory)
     cr_assert(SIDE_WAIT(broker_pid() == 0, 2000));
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
     cr_assert_neq(broker_pid(), 0);
+}
+
+Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    char said[512];
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker.new", dir);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    close(fd);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    cr_assert_neq(broker_pid(), 0);
+    cr_assert_eq(access(to.sun_path, F_OK), -1);
+}
+
+Test(share_broker, a_locked_directory_is_not_waited_for_for_ever)
+{
+    char said[512];
+    uint64_t begin = side_now();
+    int fd;
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    fd = open(dir, O_RDONLY | O_CLOEXEC); /* as anybody may who can read it */
+    cr_assert_eq(flock(fd, LOCK_EX), 0);
+    cr_assert_neq(run_broker("", said, sizeof said), 0);
+    cr_assert_lt(side_now() - begin, 10000000000);
+    cr_assert_not_null(strstr(said, "cannot be locked"), "%s", said);
+    close(fd);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+}
+
+Test(share_broker, nobody_shares_in_the_name_of_another)
+{
+    unsigned char real[GS_TOKEN_SIZE], squat[GS_TOKEN_SIZE], next[GS_TOKEN_SIZE];
+    int fd, memory = open("/dev/null", O_RDONLY);
+    struct gs_token token;
+    CUdeviceptr address;
+
+    offer_and_leave(0, real);
+    memcpy(&token, real, sizeof token);
+    token.block_id++; /* what it will share next */
+    gs_token_write(&token, squat);
+    fd = dial_broker(real + 8, -1);
+    share_by_hand(fd, squat, memory);
+    cr_assert_eq(ask_open(fd, squat), GS_REFUSED_MESSAGE);
+    cr_assert_eq(left_there(), 1);
+    offer_and_leave(1, next);
+    other_kill(&other);
+    cr_assert_eq(open_it(next, &address), GS_OK);
+    cr_assert_eq(*(char *)address, 71);
+    close(fd);
+    close(memory);
+}
+
+Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
+{
+    int fds[3], memory = open("/dev/null", O_RDONLY);
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    pid_t child = fork();
+
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setenv("GPUSHIM_SHARE_DIR", dir, 1);
+        setenv("GPUSHIM_CONFIG", "", 1);
+        setenv("GPUSHIM_SHARE_BROKER_BLOCKS", "5", 1);
+        execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+        _exit(127);
+    }
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert(SIDE_WAIT(access(to.sun_path, F_OK) == 0, 5000));
+    for (int i = 0; i < 3; i++) {
+        unsigned char token[GS_TOKEN_SIZE];
+
+        for (uint64_t block = 1; block <= 4; block++) {
+            token_by_hand((unsigned char)(i + 1), block, token);
+            if (block == 1)
+                fds[i] = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+            share_by_hand(fds[i], token, memory);
+        }
+        cr_assert_eq(ask_open(fds[i], token), GS_REFUSED_TOKEN); /* it has read them all */
+        cr_assert_eq(left_there(), i == 0 ? 3 : 5, "%llu", left_there());
+    }
+    kill(child, SIGTERM);
+    waitpid(child, NULL, 0);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    close(memory);
+}
+
+/* One for each process that ended, and of those there may be any number. */
+Test(share_broker, connections_to_it_go_with_the_last_block)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    int before = 0;
+
+    side_stop(&side);
+    options.idle_ns = 0;
+    side_start(&side, &options);
+    for (int i = 0; i < 5; i++) {
+        if (!other.pid)
+            other_start(&other, dir, "keep=60000");
+        other_offer(&other, 0, 512, 70, token);
+        cr_assert(SIDE_WAIT(left_there() == (unsigned)i + 1, 5000));
+        other_kill(&other);
+        cr_assert_eq(open_it(token, &address), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+        if (i == 0) {
+            usleep(200000);
+            before = side_open_fds();
+        }
+    }
+    cr_assert(SIDE_WAIT(side_open_fds() <= before, 3000), "%d, %d before", side_open_fds(), before);
 }
 
 Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)

@@ -91,6 +91,45 @@ Test(share_exports, ahead_of_the_first_open)
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
 }
 
+/* As many as are kept, the first offered first; none goes to make room for another. */
+Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
+{
+    enum { MANY = 12, KEPT = 8 };
+    struct rlimit limit, before;
+    struct gs_share_options ahead = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offers[MANY];
+    struct side_chunk chunks[MANY];
+    unsigned long address;
+
+    side_stop(&side);
+    ahead.export_ahead = true;
+    side_start(&side, &ahead);
+    for (int i = 0; i < MANY; i++)
+        chunks[i] = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = before;
+    limit.rlim_cur = KEPT * 8;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < MANY; i++)
+        cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
+    cr_assert(SIDE_WAIT(memdriver_exports() == KEPT, 2000));
+    gs_offer_token(offers[KEPT - 1], token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    gs_offer_token(offers[0], token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(memdriver_exports(), KEPT, "%u exports", memdriver_exports());
+    gs_offer_token(offers[MANY - 1], token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(memdriver_exports(), KEPT + 1, "%u exports", memdriver_exports());
+    cr_assert_eq(other_stop(&other), 0);
+    for (int i = 0; i < MANY; i++) {
+        cr_assert_geq(side_withdraw_ms(&side, offers[i], 2000), 0);
+        side_chunk_free(&side, &chunks[i]);
+    }
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 #define CHUNKS 64
 #define BLOCKS 64 /* of each */
 

@@ -195,6 +195,69 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
     assert_serves();
 }
 
+/* The reason of the refusal; -1: nothing was said. Then it must have been hung up on. */
+static int refusal(int fd)
+{
+    union gs_wire_message message;
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    int reason = -1;
+
+    for (int i = 0; i < 3 && reason < 0 && poll(&answer, 1, 2000) > 0; i++)
+        if (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
+            reason = (int)message.refuse.reason;
+    cr_assert(is_hung_up_on(fd, 2000));
+    close(fd);
+    return reason;
+}
+
+Test(share_hostile, other_versions_are_answered_with_the_reason)
+{
+    for (int step = -1; step <= 1; step += 2) {
+        union gs_wire_message message;
+        int fd = dial();
+
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        message.head.version = (uint16_t)(message.head.version + step);
+        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        gs_wire_send(fd, &message, -1);
+        cr_assert_eq(refusal(fd), GS_REFUSED_VERSION);
+    }
+    cr_assert_not_null(strstr(side_logged(), "another version of the protocol"));
+    assert_serves();
+}
+
+Test(share_hostile, every_fault_is_named_in_the_log)
+{
+    static const char *const words[] = {"it did not greet first", "it wants another process",
+                                        "it greeted twice", "fields that make no sense",
+                                        "closed a block that it does not hold",
+                                        "an exporter's to send", "for a broker",
+                                        "something that is no message"};
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        union gs_wire_message message;
+        int fd = dial();
+
+        if (i > 1)
+            hello(fd);
+        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT : GS_WIRE_UNSHARE, 0);
+        if (i == 0 || i == 3)
+            ask_open(fd, (uint32_t)i);
+        else if (i == 1)
+            hello_to(fd, token + 9);
+        else if (i == 2)
+            hello(fd);
+        else if (i == 7)
+            send(fd, "x", 1, MSG_NOSIGNAL);
+        else
+            gs_wire_send(fd, &message, -1);
+        cr_assert_eq(refusal(fd), GS_REFUSED_MESSAGE, "%s", words[i]);
+        cr_assert_not_null(strstr(side_logged(), words[i]), "%s", words[i]);
+    }
+    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
+    assert_serves();
+}
+
 Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
 {
     int before = side_open_fds(), fds[20];
@@ -473,6 +536,7 @@ enum lie {
     SILENCE,
     HANG_UP,
     LATE,
+    OTHER_VERSION,
     LIES
 };
 
@@ -509,6 +573,9 @@ static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_
         break;
     case GARBAGE:
         message.head.magic = 0;
+        break;
+    case OTHER_VERSION:
+        message.head.version++;
         break;
     case NOT_MEMORY:
         dup2(fd, memory);
@@ -598,6 +665,8 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
         if (lie == HONEST || lie == LATE || lie == ODD_CHUNK || lie == NOT_MEMORY ||
             lie == WRONG_CHUNK || lie == NO_FD || lie == BEYOND)
             cr_assert_eq(WEXITSTATUS(exit_status), 42, "lie %d", lie);
+        if (lie == OTHER_VERSION)
+            cr_assert_not_null(strstr(side_logged(), "has another version of this library"));
         cr_assert_eq(memdriver_alive(), alive, "lie %d", lie);
         cr_assert_eq(side_open_fds(), fds, "lie %d", lie);
         path_of(asked, &address);

@@ -92,7 +92,7 @@ void side_options(struct gs_share_options *ret_options, const char *dir)
 {
     *ret_options = (struct gs_share_options){
         .enable = true, .settle_ns = 200000000, .timeout_ns = 2000000000, .max_clients = 64,
-        .idle_ns = 60000000000, .idle_blocks = 64};
+        .left_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
 }
 

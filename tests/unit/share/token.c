@@ -56,6 +56,20 @@ Test(share_token, every_changed_bit_is_noticed)
     }
 }
 
+Test(share_token, of_another_version_is_ours_and_no_good)
+{
+    unsigned char bytes[GS_TOKEN_SIZE];
+    struct gs_token token;
+
+    sample(bytes);
+    memcpy(&token, bytes, sizeof token);
+    token.version++;
+    token.check = (uint16_t)((token.check + 3) % 65521); /* the version's weight */
+    memcpy(bytes, &token, sizeof token);
+    cr_assert_eq(gs_token_read(bytes, &token), GS_BAD_TOKEN);
+    cr_assert(gs_token_is_ours(bytes));
+}
+
 Test(share_token, junk_is_the_drivers)
 {
     unsigned char bytes[GS_TOKEN_SIZE] = {0};

@@ -138,6 +138,44 @@ Test(share_wire, garbage_and_its_descriptor_are_dropped)
     cr_assert_eq(side_open_fds(), before);
 }
 
+Test(share_wire, another_version_is_told_from_garbage)
+{
+    union gs_wire_message message, got;
+    int before = side_open_fds(), fd;
+
+    for (int type = GS_WIRE_HELLO; type <= GS_WIRE_TYPES; type++) {
+        gs_wire_start(&message, GS_WIRE_HELLO, 1);
+        message.head.type = (uint16_t)type;
+        message.head.version++;
+        send_raw(&message, sizeof message.head + (size_t)type, pair[1], 1);
+        cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTONOSUPPORT);
+        cr_assert_eq(got.head.version, message.head.version);
+        send_raw(&message, sizeof message.head - 1, pair[1], 0);
+        cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
+    }
+    cr_assert_eq(side_open_fds(), before);
+}
+
+Test(share_wire, descriptors_that_nobody_wants_do_not_get_in)
+{
+    union gs_wire_message message, got;
+    int before = side_open_fds();
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 1);
+    for (unsigned count = 1; count < 8; count++) {
+        send_raw(&message, message.head.size, pair[1], count);
+        cr_assert_eq(gs_wire_receive(pair[1], &got, NULL), 0);
+        cr_assert_eq(side_open_fds(), before);
+    }
+}
+
+Test(share_wire, every_reason_has_words)
+{
+    for (uint32_t reason = GS_REFUSED_TOKEN; reason <= GS_REFUSED_EARLY; reason++)
+        cr_assert_str_neq(gs_wire_reason_text(reason), gs_wire_reason_text(UINT32_MAX));
+    cr_assert_str_eq(gs_wire_reason_text(0), gs_wire_reason_text(UINT32_MAX));
+}
+
 static volatile sig_atomic_t pipe_signals;
 
 static void count_signal(int number)

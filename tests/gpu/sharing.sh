@@ -1,0 +1,44 @@
+#!/bin/sh
+# Where the time of sharing goes, on a GPU machine: the driver's own costs, then the first opens of
+# handles step by step.
+#
+#   sh tests/gpu/sharing.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
+#   sh tests/gpu/sharing.sh                         on the GPU machine, in the repository's root
+#
+# Prints "FACT name = answer" of the driver, then one JSON line per run of tests/bench/ipc, and the
+# steps that the library's debug log tells of.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+bundle=$root/.bundle/bench
+
+if [ "${1:-}" = bundle ]; then
+    shift
+    sh "$root/tests/gpu/bench.sh" bundle "$@"
+    "${CC:-cc}" -O1 -I"${CUDA_HOME:-/usr/local/cuda}/include" -o "$bundle/share_costs" \
+        "$root/tests/gpu/share_costs.c" -ldl -lpthread
+    exit 0
+fi
+
+[ -x "$bundle/share_costs" ] || {
+    echo "sharing: no $bundle: run 'sh tests/gpu/sharing.sh bundle' where it is built" >&2
+    exit 1
+}
+GPUSHIM_BUILD=$bundle
+export GPUSHIM_BUILD
+with=$root/tests/with.sh
+
+timeout 60 sh "$with" native "$bundle/share_costs"
+for flags in '' '--warm' '--pause 300' '--warm --pause 300' '--warm --pause 300 --size 64M --blocks 100'; do
+    for mode in native shim; do
+        echo "ipc $mode $flags"
+        # shellcheck disable=SC2086 # the flags are several words
+        timeout 60 sh "$with" "$mode" "$bundle/tests/bench/ipc" $flags || echo "ended with $?"
+    done
+done
+for flags in '' '--warm --pause 300'; do
+    echo "steps $flags"
+    # shellcheck disable=SC2086
+    GPUSHIM_LOG=debug timeout 60 sh "$with" shim "$bundle/tests/bench/ipc" --blocks 16 $flags 2>&1 |
+        grep -E 'opened in|granted to' || :
+done
