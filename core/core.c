@@ -11,7 +11,7 @@
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
- * share thread, or on the one that ended the use. */
+ * share thread, or on the one that ended the use. No lock is held. */
 static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
@@ -31,8 +31,21 @@ static void hold_ended(void *arg)
     gs_context_bury_dead(core);
 }
 
-/* What of it is registered and in use has its device's own rules: another process may go on
- * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void registration_released(void *arg)
+{
+    struct gs_core *core = arg;
+
+    hold_ended(core);
+    gs_share_look_again(core->share);
+}
+
+static bool import_held(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    return gs_regcache_in_use(core->regcache, base, size);
+}
+
 static void import_going(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
@@ -44,9 +57,11 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {
-        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
-    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
+    struct gs_share_events events = {.lease_ended = hold_ended,
+                                     .unmapping = import_going,
+                                     .held = import_held,
+                                     .arg = core};
+    struct gs_regcache_events released = {.released = registration_released, .arg = core};
     gs_status status;
 
     if (!core)

@@ -178,6 +178,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
                            __ATOMIC_RELAXED);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
+    GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
         block->freed_ns = gs_now_ns();

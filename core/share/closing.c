@@ -166,22 +166,27 @@ static void wait_for_contexts_locked(struct gs_share *share)
 /* ---- Giving back ---------------------------------------------------------------------------- */
 
 /* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
- * while the chunk is unmapped. */
+ * while registrations end and the chunk is unmapped. */
 static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 {
     struct gs_peer *peer = opened->peer;
     struct gs_import *import = opened->import;
+    bool last;
 
     peer->busy = true;
     gs_import_remove_locked(import, opened);
     opened->keeps = import->count == 0 && gs_kept_start_locked(share, import, opened);
-    if (import->count == 0 && !opened->keeps) {
+    last = import->count == 0 && !opened->keeps;
+    if (last)
         gs_import_leave_locked(share, import);
-        gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener_lock);
+    if (last)
         gs_import_unmap(share, import);
-        gs_lock_take(&share->opener_lock);
+    else if (share->events.unmapping)
+        share->events.unmapping(share->events.arg, opened->address, opened->size);
+    gs_lock_take(&share->opener_lock);
+    if (last)
         gs_import_recycle_locked(share, import);
-    }
     if (!opened->replaced)
         HASH_DEL(share->opened, opened);
     peer->opened_count--;
@@ -193,6 +198,22 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_peer_release_locked(share, peer);
 }
 
+/* A device may reach it still. */
+static bool is_held(struct gs_share *share, struct gs_opened *opened)
+{
+    opened->held = share->events.held &&
+                   share->events.held(share->events.arg, opened->address, opened->size);
+    return opened->held;
+}
+
+void gs_share_look_again(struct gs_share *share)
+{
+    gs_lock_take(&share->opener_lock);
+    if (share->closing)
+        gs_thread_wake(share);
+    gs_lock_release(&share->opener_lock);
+}
+
 /* The blocks whose fences have passed, out of `closing`. */
 static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
@@ -201,7 +222,7 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
     while (*link) {
         struct gs_opened *opened = *link;
 
-        if (!all_passed(share, opened)) {
+        if (!all_passed(share, opened) || is_held(share, opened)) {
             link = &opened->next;
             continue;
         }
@@ -217,8 +238,10 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 static bool flush_all_locked(struct gs_share *share)
 {
     struct gs_peer *peer, *next;
-    bool left = share->closing != NULL;
+    bool left = false;
 
+    for (const struct gs_opened *opened = share->closing; opened; opened = opened->next)
+        left |= !opened->held; /* the end of what holds it is announced */
     HASH_ITER(hh, share->peers, peer, next)
     {
         if (!peer->unsent && !peer->unmapped)

@@ -97,6 +97,7 @@ struct gs_opened {
     bool recalled;  /* the exporter wants it back */
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
+    bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
     bool passed_on; /* the program has got a handle of it again */
     bool keeps;     /* given back, its chunk stays mapped */

@@ -69,8 +69,12 @@ struct gs_share_options {
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
-    /* Memory of another process is about to be unmapped here. No lock is held. May be NULL. */
+    /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
+     * be NULL. */
     void (*unmapping)(void *arg, uint64_t base, size_t size);
+    /* Whether a block of another process has to stay, though closed; its end is then said by
+     * gs_share_look_again. May not wait. May be NULL. */
+    bool (*held)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 
@@ -187,6 +191,9 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
  */
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_token[GS_TOKEN_SIZE]);
+
+/* What held a closed block may hold it no more. No lock is held. */
+void gs_share_look_again(struct gs_share *share);
 
 struct gs_import_info {
     CUdeviceptr base;  /* of the block */
