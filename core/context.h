@@ -61,7 +61,7 @@ struct gs_core {
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
-    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
     int device_count;      /* atomic; 0: not asked yet */
 };
 

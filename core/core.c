@@ -122,7 +122,7 @@ void gs_core_destroy(struct gs_core *core)
                 continue;
             gs_latch_take(&context->pools[i]->lock);
             gs_pool_collect(context->pools[i]);
-            gs_fence_pool_destroy(&core->fences, &context->pools[i]->events);
+            gs_fence_pool_destroy(&context->pools[i]->events);
             gs_latch_release(&context->pools[i]->lock);
         }
         core->driver.ctx_pop_current(&popped);
@@ -253,8 +253,11 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    if (stream_key)
+    if (stream_key) {
+        gs_latch_take(&pool->lock);
         gs_pool_count_async(pool, block);
+        gs_latch_release(&pool->lock);
+    }
     *ret_address = block->base;
     return GS_OK;
 }
@@ -379,17 +382,13 @@ static gs_status wait_for_context(struct gs_core *core, struct gs_context *conte
     gs_status status;
 
     gs_latch_take(&pool->lock);
-    status = gs_fence_record(&core->fences, &pool->events, &fence);
+    status = gs_fence_record(&pool->events, &fence);
     gs_latch_release(&pool->lock);
     if (status == GS_NOT_OFFERED)
         return synchronize(core, context->handle);
     if (status != GS_OK)
         return status;
-    status = gs_fence_wait(&core->fences, &fence, UINT64_MAX);
-    gs_latch_take(&pool->lock);
-    gs_fence_query(&core->fences, &pool->events, &fence);
-    gs_latch_release(&pool->lock);
-    return status;
+    return gs_fence_wait(&fence, UINT64_MAX);
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)

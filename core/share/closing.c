@@ -35,10 +35,11 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
     if (!added)
         return GS_NO_HOST_MEMORY;
     added->context = context;
-    gs_fence_pool_init(&added->pool, context);
+    gs_fence_pool_init(share->fences, &added->pool, context, NULL);
     HASH_ADD(hh, share->contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
+    gs_fence_pool_forget(&added->pool);
     free(added);
     return GS_NO_HOST_MEMORY;
 }
@@ -70,7 +71,7 @@ static void use_record(struct gs_share *share, struct gs_use *use)
     if (context && context->leaving)
         return;
     if (context)
-        status = gs_fence_record(share->fences, &context->pool, &use->fence);
+        status = gs_fence_record(&context->pool, &use->fence);
     if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY)
         return;
     if (status == GS_NOT_OFFERED) {
@@ -84,21 +85,21 @@ static void use_record(struct gs_share *share, struct gs_use *use)
 /* Whether nothing that the context submitted before the last close can still run. */
 static bool use_passed(struct gs_share *share, struct gs_use *use)
 {
-    if (use->fence.event) {
+    if (use->fence.line) {
         struct gs_opener_context *context = context_find(share, use->context);
         gs_status status = GS_OK;
 
         if (context && context->leaving)
             return false;
         if (context)
-            status = gs_fence_query(share->fences, &context->pool, &use->fence);
+            status = gs_fence_query(&context->pool, &use->fence);
         if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY)
             return false;
-        use->fence.event = NULL; /* passed, or of a broken context */
+        use->fence.line = NULL; /* passed, or of a broken context */
     }
     if (use->next == GS_FENCE_WANTED)
         use_record(share, use);
-    return !use->fence.event && use->next == GS_FENCE_NONE;
+    return !use->fence.line && use->next == GS_FENCE_NONE;
 }
 
 static bool all_passed(struct gs_share *share, struct gs_opened *opened)
@@ -114,7 +115,7 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
 {
     for (unsigned i = 0; i < opened->use_count; i++) {
         opened->uses[i].next = GS_FENCE_WANTED;
-        if (!opened->uses[i].fence.event)
+        if (!opened->uses[i].fence.line)
             use_record(share, &opened->uses[i]);
     }
     opened->next = share->closing;
@@ -380,7 +381,7 @@ void gs_closing_finish(struct gs_share *share)
     HASH_ITER(hh, share->contexts, context, next_context)
     {
         HASH_DEL(share->contexts, context);
-        gs_fence_pool_destroy(share->fences, &context->pool);
+        gs_fence_pool_destroy(&context->pool);
         free(context);
     }
     while (share->spare_imports) {
