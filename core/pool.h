@@ -200,11 +200,13 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
- * the context's first pool. Another one is there because threads met: it records fewer events,
- * since those are where threads meet next, and holds more memory for it. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
+ * those of the context's first pool, or NULL for that one. Another one is there because threads
+ * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context, bool first);
+                  const struct gs_device *device, CUcontext context,
+                  const struct gs_fence_pool *events);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 

@@ -20,6 +20,7 @@
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time */
 #define UNFELT_PART 1000
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 static bool is_out(gs_status status)
@@ -170,8 +171,8 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* What one pool can give up; with `wait`, also what has to be waited for. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait)
+/* What one pool can give up of `bytes`; with `wait`, also what has to be waited for. */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait, size_t bytes)
 {
     struct gs_chunk *chunks;
 
@@ -181,7 +182,7 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
         continue;
     gs_pool_collect_limbo(pool, wait);
-    chunks = gs_pool_detach_ready(pool, 0);
+    chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     return gs_chunks_release(&core->shared, chunks);
 }
@@ -202,16 +203,27 @@ static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
     return count;
 }
 
-size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+static size_t release_pools(struct gs_core *core, const struct gs_device *device, bool wait,
+                            size_t bytes)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
-    size_t bytes = 0;
+    size_t released = 0;
 
-    for (unsigned i = 0; i < count; i++)
-        bytes += release_pool(core, pools[i], wait);
+    for (unsigned i = 0; i < count && released < bytes; i++)
+        released += release_pool(core, pools[i], wait, bytes - released);
     gs_context_bury_dead(core);
-    return bytes;
+    return released;
+}
+
+size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+{
+    return release_pools(core, device, wait, SIZE_MAX);
+}
+
+size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    return release_pools(core, device, false, bytes);
 }
 
 void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
@@ -350,24 +362,32 @@ static gs_status found(struct gs_block *block, struct gs_block **ret_block)
 
 /*
  * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
- * last, without which the allocation would fail: a block in the midst of a larger chunk.
+ * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
                           struct gs_block **ret_block)
 {
     gs_status status = exchange(core, pool, size, false, ret_block);
 
-    if (is_out(status) && gs_device_release(core, pool->device, false) > 0)
+    if (is_out(status) && gs_device_release(core, pool->device, false) > 0) {
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
+    }
     if (is_out(status))
         status = found(take_anywhere(core, pool, size, false), ret_block);
     if (is_out(status))
         status = wait_for_block(core, pool, size, ret_block);
     if (is_out(status)) {
         gs_device_release(core, pool->device, true);
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
     }
     if (is_out(status))
         status = found(take_anywhere(core, pool, size, true), ret_block);
-    return status;
+    /* Twice: others may take what one gave. */
+    for (int i = 0; i < 2 && is_out(status) &&
+                    gs_neighbour_ask(core, pool->device, pool->context, size);
+         i++)
+        status = gs_pool_grow(core, pool, size, ret_block);
+    return is_out(status) ? GS_NO_MEMORY : status;
 }
