@@ -137,7 +137,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_async_count *async; /* by device */
     size_t *debt;                 /* the same, of all chunks of a device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
-    unsigned retiring_percent;
+    unsigned retiring_percent, cache_percent;
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
@@ -167,6 +167,7 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
+    size_t cache_limit;           /* ready bytes beyond which a free gives some back */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */
