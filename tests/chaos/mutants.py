@@ -48,7 +48,7 @@ def catch(chaos, mutant, bug):
     done = subprocess.run([chaos, "--shim", mutant] + arguments, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout, end="")
-    for folder in re.findall(r"everything is in (/tmp/chaos-\w+)", done.stdout):
+    for folder in re.findall(r"everything is in (/\S*chaos-\w+)", done.stdout):
         shutil.rmtree(folder, ignore_errors=True)
     if done.returncode != 1 or not re.search(finding, done.stdout):
         sys.exit(f"mutants: the bug \"{bug}\" was not caught (status {done.returncode})")
