@@ -201,8 +201,10 @@ static gs_status socket_start(struct gs_share *share)
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
-            if (!share->options.is_broker)
+            if (!share->options.is_broker) {
                 __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+                gs_thread_wake(share); /* it may sleep for ever already */
+            }
             return GS_OK;
         }
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));
