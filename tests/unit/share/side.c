@@ -154,6 +154,7 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
                                          __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
+                                     .alone = true,
                                      .uuid = "softdevice00000"};
 
     return gs_share_offer(side->share, &source, ret_offer);
