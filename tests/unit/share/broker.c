@@ -230,6 +230,54 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_chunk_free(&second, &chunk);
 }
 
+/* Whether the broker was started with that in its environment. */
+static bool was_told(const char *words)
+{
+    char path[64], bytes[4096];
+    size_t size;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)broker_pid());
+    file = fopen(path, "re");
+    cr_assert_not_null(file);
+    size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    return memmem(bytes, size, words, strlen(words) + 1) != NULL;
+}
+
+Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
+{
+    struct gs_share_options brokered = options;
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    struct side second;
+
+    brokered.broker = true;
+    brokered.keep_ns = 1000000001;
+    brokered.settle_ns = 2000002;
+    brokered.timeout_ns = 3000000003;
+    brokered.max_clients = 44;
+    brokered.left_max = 555;
+    brokered.uids[brokered.uid_count++] = 66;
+    brokered.uids[brokered.uid_count++] = 77;
+    brokered.gids[brokered.gid_count++] = 88;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&second, &brokered);
+    chunk = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_MAX_CLIENTS=44"));
+    cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
+    cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
+    cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
+    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    side_stop(&second);
+    side_chunk_free(&second, &chunk);
+}
+
 Test(share_broker, that_cannot_be_started_is_said_and_done_without)
 {
     struct gs_share_options brokered = options;
