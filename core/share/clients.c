@@ -77,10 +77,10 @@ static bool has_exited(const struct gs_client *client)
     return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
 }
 
-/* It holds something, or has left something here. */
+/* It holds something, or has left something here, and may again: it has one connection in its life. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->holds || client->left > 0;
+    return client->holds || client->left > 0 || (client->shares && !client->exited);
 }
 
 /* The lease is over: every hold goes back. */
@@ -173,6 +173,8 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (stays)
         return true;
     send_off(share, client, error, &message);
+    if (client->left && error != -ENOTCONN && error != -ECONNRESET) /* it lives on, unheard */
+        gs_broker_client_gone(share, client, false);
     client_hang_up(share, client);
     return false;
 }

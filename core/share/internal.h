@@ -99,6 +99,8 @@ struct gs_share {
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory of dead sockets; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
+    struct gs_share_stats stats; /* as they were told last, */
+    uint64_t stats_due_ns;       /* and are told until then */
     bool lease_ended;        /* the pool is to be told at the end of this round */
 
     struct gs_lock opener_lock;    /* rank OPENER: from here on */

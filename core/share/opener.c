@@ -26,10 +26,11 @@ struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_
     return opened;
 }
 
-static bool device_has_access(const struct gs_opened *opened, CUdevice device)
+/* Whether the device has opened something of its mapping: to it, the memory is its own. */
+static bool is_home(const struct gs_import *import, CUdevice device)
 {
     return device >= 0 && device < 64 &&
-           __atomic_load_n(&opened->import->devices, __ATOMIC_RELAXED) >> device & 1;
+           __atomic_load_n(&import->homes, __ATOMIC_RELAXED) >> device & 1;
 }
 
 /* ---- Opening for the first time ------------------------------------------------------------- */
@@ -241,7 +242,7 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
     }
     if (!opened)
         return open_new_locked(share, peer, token, bytes, context, device, ret_address);
-    if (device_has_access(opened, device))
+    if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;
     return allow_locked(share, opened, device);
@@ -260,7 +261,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE))
             return GS_BAD_TOKEN;
-        if (opened && (opened->count > 0 || opened->idle) && device_has_access(opened, device))
+        if (opened && (opened->count > 0 || opened->idle) && is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         peer = gs_peer_find_locked(share, token->instance);
         if (!peer)
@@ -317,15 +318,21 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
 
 /* ---- Closing and finding -------------------------------------------------------------------- */
 
-/* The open block that covers `address`. A span found without the lock is looked up again: its
- * record may have been recycled. */
-struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address)
+/* What is mapped at `address`. A span found without the lock is looked up again: its record may
+ * have been recycled. */
+static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_span *span = gs_map_find(share->map, address);
-    struct gs_opened *opened = NULL;
 
-    if (span && span->kind == GS_SPAN_IMPORT)
-        opened = gs_import_at_locked((struct gs_import *)span, address);
+    return span && span->kind == GS_SPAN_IMPORT ? (struct gs_import *)span : NULL;
+}
+
+/* The open block that covers `address`. */
+struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_import *import = import_locked(share, address);
+    struct gs_opened *opened = import ? gs_import_at_locked(import, address) : NULL;
+
     return opened && opened->count > 0 ? opened : NULL;
 }
 
@@ -375,4 +382,42 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
     }
     gs_lock_release(&share->opener_lock);
     return status;
+}
+
+bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device)
+{
+    struct gs_import *import;
+    bool home;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    home = import && is_home(import, device);
+    gs_lock_release(&share->opener_lock);
+    return home;
+}
+
+gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device)
+{
+    struct gs_import *import;
+    gs_status status;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    /* Under the lock it stays mapped: it leaves the map first. */
+    status = import ? gs_import_give(share, import, device) : GS_NOT_OURS;
+    gs_lock_release(&share->opener_lock);
+    return status;
+}
+
+void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
+                       void (*visit)(CUcontext context, void *arg), void *arg)
+{
+    const struct gs_import *import;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    for (unsigned i = 0; import && i < import->count; i++)
+        for (unsigned k = 0; k < import->sorted[i]->use_count; k++)
+            visit(import->sorted[i]->uses[k].context, arg);
+    gs_lock_release(&share->opener_lock);
 }

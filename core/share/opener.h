@@ -53,7 +53,8 @@ struct gs_import {
     bool unwanted; /* and is to go */
     uint64_t kept_ns;
     struct gs_import *kept_older, *kept_newer;
-    uint64_t devices;          /* atomic; bit d: device d has access */
+    uint64_t devices; /* atomic; bit d: device d has access, */
+    uint64_t homes;   /* and has opened a block; atomic as well */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;
@@ -96,6 +97,7 @@ struct gs_opened {
     bool recalled;  /* the exporter wants it back */
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
+    bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
     bool passed_on; /* the program has got a handle of it again */
     bool keeps;     /* given back, its chunk stays mapped */
@@ -183,6 +185,8 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_open_steps *steps,
                         struct gs_import **ret_import);
+/* Access for a device; and that for one which opens a block. */
+gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);

@@ -69,8 +69,12 @@ struct gs_share_options {
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
-    /* Memory of another process is about to be unmapped here. No lock is held. May be NULL. */
+    /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
+     * be NULL. */
     void (*unmapping)(void *arg, uint64_t base, size_t size);
+    /* Whether a block of another process has to stay, though closed; its end is then said by
+     * gs_share_look_again. May not wait. May be NULL. */
+    bool (*held)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 
@@ -188,6 +192,9 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_token[GS_TOKEN_SIZE]);
 
+/* What held a closed block may hold it no more. No lock is held. */
+void gs_share_look_again(struct gs_share *share);
+
 struct gs_import_info {
     CUdeviceptr base;  /* of the block */
     size_t size;       /* bytes the exporter's program asked for */
@@ -198,6 +205,14 @@ struct gs_import_info {
 /* The imported block that covers `address` (open, not only mapped); GS_NOT_OURS if none does. */
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info);
+
+/* Of the mapping that covers `address`. Whether the device has opened something of it. */
+bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device);
+/* Gives a device access to it. GS_NOT_OURS: there is none. Or the driver's error. */
+gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
+/* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is held meanwhile, of rank OPENER. */
+void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
+                       void (*visit)(CUcontext context, void *arg), void *arg);
 
 /*
  * Around the driver's destruction of a context: `leaving` before it, since the share thread asks

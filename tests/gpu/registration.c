@@ -12,7 +12,9 @@
  * CUFILE_LIBRARY and UCX_LIBRARY name libcufile.so.0 and libucp.so.0 where the loader does not find
  * them.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <cuda.h>
 
 #include <dlfcn.h>

@@ -4,157 +4,180 @@
 #
 #   sh tests/gpu/run.sh [PART…]
 #
-# Parts: conformance cudart examples register torch_share cupy torch_steps; all of them by default. Every
-# program has its time limit and a failure stops nothing. Ends with a table: name, native result,
-# result under the shim, equal or what differs. Logs are in $OUT, /tmp/gpu-out by default; $BUDGET
-# is how many seconds everything may take, 520 by default.
+# Parts, all of them by default; those in the first line need the machine for themselves, the
+# others run side by side, natively and under the shim at once:
+#
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba
+#   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
+#   torch_fork
+#
+# Every program has its time limit and a failure stops nothing. Ends with a table: name, native
+# result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
+# table's rows (rows.tsv, for tests/gpu/table.py) and all logs (logs.tar.gz). $BUDGET is how many
+# seconds everything may take, 520 by default: where that is too little for all parts, run some at a
+# time. $JOBS is how many parts run side by side, a quarter of the cores by default.
 #
 # Exit status: 0 when every program under the shim ended well and said what it says natively, but
-# for what the shim is meant to change (a program's ASYNC lines); 1 otherwise.
+# for what the shim is meant to make possible; 1 otherwise.
+# shellcheck disable=SC2317 # the parts are called by name
 set -u
+
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba'
+beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
+beside="$beside torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$root/.bundle
+shim=$bundle/libgpushim.so
+workloads=$root/tests/gpu/workloads
 out=${OUT:-/tmp/gpu-out}
 budget=${BUDGET:-520}
-started=$(date +%s)
-table=$out/table
-verdict=0
 
-[ -e "$bundle/libgpushim.so" ] || {
-    echo "run: no $bundle: run 'sh tests/gpu/bundle.sh' where the project is built" >&2
-    exit 1
-}
-mkdir -p "$out"
-: >"$table"
-
-# Where the loader does not find the driver by itself: the usual places of containers.
-if ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
-    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
-        if [ -e "$folder/libcuda.so.1" ]; then
-            LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
-            export LD_LIBRARY_PATH
-            break
-        fi
-    done
-fi
+# ---- Running one program ----
 
 seconds_left()
 {
-    echo $((budget - ($(date +%s) - started)))
+    echo $((budget - ($(date +%s) - GPU_RUN_STARTED)))
 }
 
-# run MODE LOG SECONDS COMMAND…: stdout in LOG, stderr in LOG.err, the exit status in LOG.status.
+# run MODE LOG SECONDS COMMAND…: stdout in LOG, stderr in LOG.err, the exit status in LOG.status,
+# what the shim logged in LOG.gpushim, where it hung in LOG.stacks.
 run()
 {
     run_mode=$1 run_log=$2 limit=$3
     shift 3
     left=$(seconds_left)
     [ "$limit" -le "$left" ] || limit=$left
+    rm -f "$run_log.gpushim"
     if [ "$limit" -lt 5 ]; then
         : >"$run_log"
         echo 'out of time' | tee "$run_log.err" >"$run_log.status"
         return
     fi
-    preload=
-    [ "$run_mode" = native ] || preload=$bundle/libgpushim.so${LD_PRELOAD:+:$LD_PRELOAD}
+    if [ "$run_mode" = shim ]; then
+        set -- "LD_PRELOAD=$shim${LD_PRELOAD:+:$LD_PRELOAD}" GPUSHIM_LOG=info \
+            "GPUSHIM_LOG_TARGET=$run_log.gpushim" "$@"
+    fi
     run_status=0
-    timeout -k 5 "$limit" env ${preload:+LD_PRELOAD="$preload"} "$@" \
+    python3 "$root/tests/gpu/limited.py" "$limit" "$run_log.stacks" env "$@" \
         >"$run_log" 2>"$run_log.err" </dev/null || run_status=$?
     echo "$run_status" >"$run_log.status"
+    if [ -e "$run_log.stacks" ]; then
+        echo "-- ${run_log##*/} hung; the stacks are in its log, the first lines:"
+        grep -E '^(==|Thread|#[0-6] )' "$run_log.stacks" | head -n 60 | cut -c 1-160
+    fi
 }
 
-# summary LOG: how the run ended, how many results it gave, and its times.
-summary()
+# wrong: what this part found is not as it should be.
+wrong()
 {
-    status=$(cat "$1.status")
-    case $status in
-        0) end=ok ;;
-        124 | 137) end='TIMED OUT' ;;
-        out*) end=$status ;;
-        *) end="exit $status" ;;
-    esac
-    results=$(grep -c '^RESULT ' "$1")
-    time=$(sed -n 's/^TIME median step \([^,]*\).*/, \1/p' "$1")
-    echo "$end, $results results$time"
+    : >"$logs/$part.wrong"
 }
 
-# row NAME NATIVE SHIM DIFFERENCE
+# row NAME NATIVE SHIM COMPARED
 row()
 {
-    printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$table"
+    printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$logs/$part.rows"
 }
 
-# compare NAME: a row from the two logs; the lines that differ go to stdout.
+# cannot NAME WHY: a row of something that is not run here.
+cannot()
+{
+    row "$1" '-' '-' "not run: $2"
+}
+
+# compare NAME: a row from the two logs; what differs goes to stdout.
 compare()
 {
-    native=$out/$1.native shim=$out/$1.shim
-    grep '^RESULT ' "$native" >"$native.results"
-    grep '^RESULT ' "$shim" >"$shim.results"
-    differing=$(diff "$native.results" "$shim.results" | grep -c '^[<>]')
-    unexpected=$(diff "$native.results" "$shim.results" | grep '^[<>]' | grep -vc -i 'async')
-    difference=equal
-    if [ "$differing" != 0 ]; then
-        echo "-- $1: native <, shim >"
-        diff "$native.results" "$shim.results" | grep '^[<>]' | head -n 20 | cut -c 1-160
-        difference="$differing lines differ"
-        [ "$unexpected" != 0 ] || difference="only what is asynchronous differs ($differing lines)"
-    fi
-    [ "$(cat "$shim.status")" = 0 ] && [ "$unexpected" = 0 ] || verdict=1
-    if [ "$(cat "$shim.status")" != 0 ]; then
-        echo "-- $1 under the shim: $(summary "$shim")"
-        tail -n 8 "$shim.err" | cut -c 1-200
-    fi
-    if [ "$(cat "$native.status")" != 0 ]; then
-        echo "-- $1 native: $(summary "$native")"
-        tail -n 4 "$native.err" | cut -c 1-200
-    fi
-    row "$1" "$(summary "$native")" "$(summary "$shim")" "$difference"
+    python3 "$root/tests/gpu/compare.py" ${ends_quietly:+--ends-quietly} "$1" "$logs/$1.native" \
+        "$logs/$1.shim" "$logs/$part.rows" || wrong
 }
 
-# both NAME SECONDS COMMAND…
+# A program that leaves by _exit: the shim then logs nothing that shows that it was there.
+ends_quietly=
+
+# both NAME SECONDS COMMAND…: natively and under the shim; at the same time where times do not
+# matter.
 both()
 {
     name=$1 seconds=$2
     shift 2
-    run native "$out/$name.native" "$seconds" "$@"
-    run shim "$out/$name.shim" "$seconds" "$@"
+    if [ "$side_by_side" = yes ]; then
+        run native "$logs/$name.native" "$seconds" "$@" &
+        run shim "$logs/$name.shim" "$seconds" "$@"
+        wait $!
+    else
+        run native "$logs/$name.native" "$seconds" "$@"
+        run shim "$logs/$name.shim" "$seconds" "$@"
+    fi
     compare "$name"
 }
 
-# ---- conformance ----
+# needs NAME MODULE…: whether Python has these; a row that says what is missing where it has not.
+needs()
+{
+    needs_name=$1
+    shift
+    for module; do
+        if ! python3 -c "
+import importlib.util, sys
+sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null; then
+            cannot "$needs_name" "no Python module $module here"
+            return 1
+        fi
+    done
+}
+
+gpus()
+{
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU'
+}
+
+needs_two_gpus()
+{
+    [ "$(gpus)" -lt 2 ] || return 0
+    cannot "$1" 'it needs two GPUs'
+    return 1
+}
+
+# ---- The conformance suite ----
 
 # The suites that look at the device's free memory have it to themselves.
-alone='info|lifetime|contexts|pools'
-together='alloc|async|reuse|ipc|capture|vmm|process|reach'
+quiet='info|lifetime|contexts|pools'
+busy='alloc|async|reuse|ipc|capture|vmm|process|reach'
 
-# conformance_once MODE: one log with a line "RESULT suite::test outcome" per test and the probes.
+# conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
+# the probes.
 conformance_once()
 {
-    log=$out/conformance.$1
+    mode=$1
+    log=$logs/$part.$mode
+    shift
     : >"$log"
     : >"$log.failures"
+    : >"$log.err"
     worst=0
-    for group in "$together" "$alone"; do
+    for group; do
         jobs=4
-        [ "$group" = "$together" ] || jobs=1
-        rm -f "$out/tap"
-        run "$1" "$log.$jobs" 120 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
+        [ "$group" = "$busy" ] || jobs=1
+        rm -f "$log.tap"
+        run "$mode" "$log.$jobs" 120 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
             "$bundle/conformance" --jobs "$jobs" --color=never --filter "@($group)/*" \
-            "--tap=$out/tap"
+            "--tap=$log.tap"
         [ "$(cat "$log.$jobs.status")" = 0 ] || worst=$(cat "$log.$jobs.status")
-        [ -e "$out/tap" ] || continue
+        cat "$log.$jobs.err" >>"$log.err"
+        [ -e "$log.tap" ] || continue
         grep '^PROBE ' "$log.$jobs" >>"$log"
         # "ok - suite::test  (0.01s)", "ok - suite::test  # SKIP why", "not ok - suite::test why"
-        grep -E "^(not )?ok - ($group)::" "$out/tap" | sed -E \
+        grep -E "^(not )?ok - ($group)::" "$log.tap" | sed -E \
             -e 's/^ok - ([^ ]+) +# SKIP.*/RESULT \1 skipped/' \
             -e 's/^ok - ([^ ]+).*/RESULT \1 passed/' \
             -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
         awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
              /^(ok |#)/ { told = 0 }
-             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$out/tap" >>"$log.failures"
+             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" \
+            >>"$log.failures"
     done
-    cat "$log.4.err" "$log.1.err" >"$log.err"
     echo "$worst" >"$log.status"
 }
 
@@ -187,36 +210,49 @@ compare_probes()
          }' "$1" "$2"
 }
 
-part_conformance()
+# conformance_groups GROUP…
+conformance_groups()
 {
-    conformance_once native
-    conformance_once shim
-    native=$out/conformance.native shim=$out/conformance.shim
-    for log in "$native" "$shim"; do
+    conformance_once native "$@"
+    conformance_once shim "$@"
+    native=$logs/$part.native shimmed=$logs/$part.shim
+    for log in "$native" "$shimmed"; do
         if [ -s "$log.failures" ]; then
-            echo "-- conformance, ${log##*.}: what failed"
+            echo "-- $part, ${log##*.}: what failed"
             head -n 40 "$log.failures" | cut -c 1-160
         fi
     done
-    compare_probes "$native" "$shim" >"$out/conformance.probes"
-    echo "-- conformance: $(grep -c '^PROBE ' "$native") probes, those that differ:"
-    head -n 60 "$out/conformance.probes" | cut -c 1-160
+    compare_probes "$native" "$shimmed" >"$logs/$part.probes"
+    echo "-- $part: $(grep -c '^PROBE ' "$native") probes, those that differ:"
+    head -n 60 "$logs/$part.probes" | cut -c 1-160
     grep '^RESULT ' "$native" >"$native.results"
-    grep '^RESULT ' "$shim" >"$shim.results"
-    differing=$(diff "$native.results" "$shim.results" | grep -c '^>')
+    grep '^RESULT ' "$shimmed" >"$shimmed.results"
+    diff "$native.results" "$shimmed.results" | grep '^[<>]' >"$logs/$part.differing"
     # Tests about what only the shim does are skipped natively: those differ rightly.
-    diff "$native.results" "$shim.results" | grep '^[<>]' >"$out/conformance.differing"
     difference=equal
-    if [ "$differing" != 0 ]; then
-        difference="$differing tests differ, $(grep -c '^> .* FAILED$' "$out/conformance.differing") failing under the shim"
+    differing=$(grep -c '^>' "$logs/$part.differing")
+    failing=$(grep -c ' FAILED$' "$shimmed")
+    [ "$differing" = 0 ] || difference="$differing differ: what only the library does"
+    if [ "$failing" != 0 ] || [ "$(cat "$shimmed.status")" != 0 ]; then
+        difference="$differing differ, $failing fail under the library"
+        wrong
     fi
-    if grep -q ' FAILED$' "$shim" || [ "$(cat "$shim.status")" != 0 ]; then
-        verdict=1
-    fi
-    row conformance "$(conformance_summary "$native")" "$(conformance_summary "$shim")" "$difference"
+    row "$part" "$(conformance_summary "$native")" "$(conformance_summary "$shimmed")" \
+        "$difference"
 }
 
-# ---- the others ----
+part_conformance()
+{
+    conformance_groups "$busy" "$quiet"
+}
+
+part_two_gpu()
+{
+    needs_two_gpus two_gpu || return 0
+    conformance_groups 'reach|pools|info|contexts|vmm'
+}
+
+# ---- Programs of this project ----
 
 part_cudart()
 {
@@ -226,7 +262,7 @@ part_cudart()
                 "LD_LIBRARY_PATH=$bundle/runtime${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
                 "$bundle/runtime_$kind"
         else
-            row "cudart_$kind" 'not in the bundle' 'not in the bundle' '-'
+            cannot "cudart_$kind" 'not in the bundle'
         fi
     done
 }
@@ -238,90 +274,360 @@ part_examples()
         [ -x "$bundle/$example" ] || continue
         for story in a b c; do
             for mode in native shim; do
-                run "$mode" "$out/$example.$story.$mode" 40 "$bundle/$example" "$story"
+                run "$mode" "$logs/$example.$story.$mode" 40 "$bundle/$example" "$story"
             done
-            native=$(sed -n 's/^story //p' "$out/$example.$story.native" | tail -n 1)
-            shim=$(sed -n 's/^story //p' "$out/$example.$story.shim" | tail -n 1)
-            [ "$(cat "$out/$example.$story.shim.status")" = 0 ] || verdict=1
-            [ -n "$shim" ] || tail -n 4 "$out/$example.$story.shim.err"
-            difference=differs
-            [ "$native" != "$shim" ] || difference=equal
-            row "$example $story" "${native:-$(summary "$out/$example.$story.native")}" \
-                "${shim:-$(summary "$out/$example.$story.shim")}" "$difference"
+            native=$(sed -n 's/^story //p' "$logs/$example.$story.native" | tail -n 1)
+            shimmed=$(sed -n 's/^story //p' "$logs/$example.$story.shim" | tail -n 1)
+            difference='as intended'
+            [ "$native" != "$shimmed" ] || difference=equal
+            if [ "$(cat "$logs/$example.$story.shim.status")" != 0 ]; then
+                wrong
+                difference=failed
+                tail -n 4 "$logs/$example.$story.shim.err"
+            fi
+            row "$example $story" "${native:-ended with nothing said}" \
+                "${shimmed:-ended with nothing said}" "$difference"
         done
     done
 }
 
-part_torch_share()
+# What a machine has to register GPU memory with, and the price of the cache of registrations.
+# Libraries that the loader does not know are looked for where packages put them.
+part_register()
 {
-    both torch_share 60 python3 "$root/tests/gpu/workloads/torch_share.py"
-    both torch_share_expandable 60 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
-        python3 "$root/tests/gpu/workloads/torch_share.py"
+    if [ ! -x "$bundle/registration" ]; then
+        cannot registration 'not in the bundle'
+        return
+    fi
+    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
+    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
+    ends_quietly=yes
+    both registration 100 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
+        "$bundle/registration"
+    grep -E '^(RESULT|PROBE|SKIP) ' "$logs/registration.shim" | cut -c 1-160
+    echo '-- probes and skips, native'
+    grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
+    run native "$logs/register" 60 "$bundle/register" --ranges 100000 --threads 16
+    cat "$logs/register" "$logs/register.err"
+}
+
+# Memory that two have, looked for under a busy GPU. The same program finds it in a library that
+# hands memory out while the GPU still works on it. STRESS_SECONDS is how long it works under the
+# shim, 30 by default.
+part_stress()
+{
+    if [ ! -x "$bundle/stress" ]; then
+        cannot stress 'not in the bundle'
+        return
+    fi
+    seconds=${STRESS_SECONDS:-30}
+    run native "$logs/stress.native" 60 "$bundle/stress" --seconds 10
+    run shim "$logs/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
+    run native "$logs/stress.find" 60 "LD_PRELOAD=$bundle/libgpushim-no-epochs.so" \
+        "$bundle/stress" --seconds 30 --find
+    outcome=holds
+    for kind in native shim find; do
+        if [ "$(cat "$logs/stress.$kind.status")" != 0 ]; then
+            wrong
+            outcome='failed: see the log'
+            echo "-- stress, $kind: exit $(cat "$logs/stress.$kind.status")"
+            tail -n 4 "$logs/stress.$kind" "$logs/stress.$kind.err" | cut -c 1-300
+        fi
+    done
+    found=$(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")
+    row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
+        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; without epochs: $found"
+}
+
+# sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.
+sanitize()
+{
+    name=$1
+    shift
+    # Errors that the API returns are the programs' own tests.
+    memcheck="$sanitizer --tool memcheck --target-processes all --report-api-errors no"
+    # shellcheck disable=SC2086 # a command and its options
+    run native "$logs/$name.native" 120 $memcheck --error-exitcode 9 "$@"
+    # It preloads libraries of its own and has an option for one more.
+    # shellcheck disable=SC2086 # again
+    run native "$logs/$name.shim" 120 GPUSHIM_LOG=info \
+        "GPUSHIM_LOG_TARGET=$logs/$name.shim.gpushim" \
+        $memcheck --error-exitcode 9 --preload-library "$shim" "$@"
+    for log in "$logs/$name.native" "$logs/$name.shim"; do
+        # Each process has its summary; what matters is the sum.
+        found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' "$log" |
+            awk '{ n += $1; lines++ } END { print lines ? n : "no" }')
+        echo "RESULT memcheck $found errors" >>"$log"
+    done
+    compare "$name"
+}
+
+part_sanitizer()
+{
+    sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    if ! "$sanitizer" --version >/dev/null 2>&1; then
+        cannot sanitizer 'no compute-sanitizer here'
+        return
+    fi
+    sanitize sanitizer_share_driver "$bundle/share_driver" a
+    [ ! -x "$bundle/runtime_static" ] || sanitize sanitizer_runtime_static "$bundle/runtime_static"
+}
+
+# chaos_once NAME SECONDS ARGS…: it puts the shim into its processes by itself.
+chaos_once()
+{
+    name=$1 seconds=$2
+    shift 2
+    run native "$logs/$name" "$seconds" "$bundle/chaos" "$@" --shim "$shim" \
+        --broker "$bundle/gpushim-broker"
+    said=$(tail -n 1 "$logs/$name")
+    ended=$(cat "$logs/$name.status")
+    outcome=holds
+    if [ "$ended" != 0 ]; then
+        wrong
+        outcome="failed (exit $ended)"
+        tail -n 4 "$logs/$name" "$logs/$name.err" | cut -c 1-300
+    fi
+    grep '^chaos: ' "$logs/$name" | cut -c 1-200
+    row "$name" '-' "${said:-nothing}" "$outcome"
+}
+
+# The scribbling consumers take a second or two each.
+part_chaos()
+{
+    chaos_once chaos_scribble 260 --scribble "${SCRIBBLE:-100}"
+    chaos_seconds=${CHAOS_SECONDS:-40} apart=''
+    for strategy in embedded broker; do
+        chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
+            --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
+        if [ -z "$apart" ] && grep -q 'CUDA does not start' "$logs/chaos_$strategy"; then
+            apart=yes
+            chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
+                --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
+        fi
+    done
+}
+
+# ---- Frameworks ----
+
+part_numba()
+{
+    needs numba numba.cuda || return 0
+    left=$(seconds_left)
+    timeout -k 5 $((left > 10 ? left : 10)) python3 "$workloads/numba_suite.py" --shim "$shim" \
+        --seconds $((left - 15)) --logs "$logs/numba" --rows "$logs/numba.rows" || wrong
 }
 
 part_cupy()
 {
-    both cupy_ipc 60 python3 "$root/tests/gpu/workloads/cupy_ipc.py"
+    needs cupy cupy || return 0
+    both cupy_ipc 60 python3 "$workloads/cupy_ipc.py"
+    for pool in default async managed; do
+        both "cupy_$pool" 60 python3 "$workloads/cupy_pools.py" "$pool"
+    done
+}
+
+part_jax()
+{
+    needs jax jax || return 0
+    steps=$workloads/jax_steps.py
+    both jax_default 90 XLA_PYTHON_CLIENT_MEM_FRACTION=.08 python3 "$steps"
+    both jax_platform 90 XLA_PYTHON_CLIENT_ALLOCATOR=platform python3 "$steps"
+    both jax_cuda_async 90 XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async \
+        XLA_PYTHON_CLIENT_MEM_FRACTION=.08 python3 "$steps"
+}
+
+# With NCCL_CUMEM_ENABLE=0 NCCL shares by legacy CUDA IPC: then the library must have served it.
+part_nccl()
+{
+    needs_two_gpus nccl || return 0
+    needs nccl torch || return 0
+    for cumem in 1 0; do
+        mkdir -m 700 "$logs/nccl_$cumem.share"
+        both "nccl_$cumem" 100 "NCCL_CUMEM_ENABLE=$cumem" NCCL_DEBUG=INFO \
+            "NCCL_DEBUG_FILE=$logs/nccl_$cumem.debug.%p" \
+            "GPUSHIM_SHARE_DIR=$logs/nccl_$cumem.share" python3 "$workloads/nccl_allreduce.py"
+        cat "$logs/nccl_$cumem".debug.* 2>/dev/null | grep -o 'via P2P/[A-Za-z]*' | sort | uniq -c
+    done
+}
+
+part_peer()
+{
+    needs_two_gpus peer || return 0
+    if [ -x "$bundle/peer_smoke" ]; then
+        both peer_runtime 60 "$bundle/peer_smoke"
+    else
+        cannot peer_runtime 'not in the bundle'
+    fi
+    needs peer_torch torch || return 0
+    both peer_torch 90 python3 "$workloads/torch_peer.py"
+    both peer_torch_uncached 90 PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$workloads/torch_peer.py"
+}
+
+# ---- PyTorch ----
+
+# torch_modes NAME SECONDS COMMAND…: with each of PyTorch's ways to allocate.
+torch_modes()
+{
+    modes_name=$1 modes_seconds=$2
+    shift 2
+    both "${modes_name}_cached" "$modes_seconds" "$@"
+    both "${modes_name}_uncached" "$modes_seconds" PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$@"
+    both "${modes_name}_async" "$modes_seconds" PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync \
+        "$@"
+}
+
+part_torch_share()
+{
+    needs torch_share torch || return 0
+    both torch_share 60 python3 "$workloads/torch_share.py"
+    both torch_share_expandable 60 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+        python3 "$workloads/torch_share.py"
+}
+
+part_torch_kill()
+{
+    needs torch_kill torch || return 0
+    both torch_kill 150 python3 "$workloads/torch_kill.py"
+    mkdir -m 700 "$logs/torch_kill.share"
+    both torch_kill_broker 150 GPUSHIM_SHARE_STRATEGY=broker \
+        "GPUSHIM_SHARE_BROKER=$bundle/gpushim-broker" "GPUSHIM_SHARE_DIR=$logs/torch_kill.share" \
+        python3 "$workloads/torch_kill.py"
 }
 
 part_torch_steps()
 {
-    steps=$root/tests/gpu/workloads/torch_steps.py
-    for workload in gpt resnet; do
-        both "torch_${workload}_cached" 60 python3 "$steps" "$workload" 25
-        both "torch_${workload}_uncached" 60 PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-            python3 "$steps" "$workload" 25
-        both "torch_${workload}_async" 60 PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync \
-            python3 "$steps" "$workload" 25
+    needs torch_steps torch || return 0
+    for workload in gpt resnet gnn decode; do
+        steps=20
+        [ "$workload" != decode ] || steps=4
+        [ "$workload" != gnn ] || needs torch_gnn torch_geometric || continue
+        [ "$workload" != decode ] || needs torch_decode transformers || continue
+        torch_modes "torch_$workload" 90 python3 "$workloads/torch_steps.py" "$workload" "$steps"
     done
 }
 
-# What a machine has to register GPU memory with. Libraries that the loader does not know are looked
-# for where packages put them.
-part_register()
+part_torch_graph()
 {
-    [ -x "$bundle/registration" ] || {
-        row registration 'not in the bundle' 'not in the bundle' '-'
-        return
-    }
-    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
-    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
-    both registration 200 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
-        "$bundle/registration"
-    grep -E '^(RESULT|PROBE|SKIP) ' "$out/registration.shim" | cut -c 1-160
-    echo '-- probes and skips, native'
-    grep -E '^(PROBE|SKIP) ' "$out/registration.native" | cut -c 1-160
+    needs torch_graph torch || return 0
+    torch_modes torch_graph 60 python3 "$workloads/torch_graph.py"
 }
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-[ $# -gt 0 ] || set -- conformance cudart examples register torch_share cupy torch_steps
+part_torch_stats()
+{
+    needs torch_stats torch || return 0
+    torch_modes torch_stats 60 python3 "$workloads/torch_stats.py"
+}
+
+part_torch_compile()
+{
+    needs torch_compile torch triton || return 0
+    if ! command -v "${CC:-cc}" >/dev/null && ! command -v gcc >/dev/null; then
+        cannot torch_compile 'Triton needs a C compiler, there is none here'
+        return
+    fi
+    both torch_compile 200 python3 "$workloads/torch_compile.py"
+}
+
+part_torch_fork()
+{
+    needs torch_fork torch || return 0
+    both torch_fork 120 python3 "$workloads/torch_fork.py"
+}
+
+# Speed and memory as the README compares them: PyTorch's caching allocator natively against no
+# cache of its own under the shim. One after the other: half a minute each.
+part_torch_memory()
+{
+    needs memory torch || return 0
+    for workload in gpt resnet gnn decode; do
+        [ "$workload" != gnn ] || needs memory_gnn torch_geometric || continue
+        [ "$workload" != decode ] || needs memory_decode transformers || continue
+        run native "$logs/memory_$workload" 90 python3 "$workloads/torch_turns.py" "$workload" \
+            --shim "$shim" --rows "$logs/$part.rows"
+        cat "$logs/memory_$workload"
+        if [ "$(cat "$logs/memory_$workload.status")" != 0 ]; then
+            wrong
+            row "memory_$workload" '-' '-' "failed ($(cat "$logs/memory_$workload.status"))"
+            tail -n 8 "$logs/memory_$workload.err"
+        fi
+    done
+}
+
+# ---- All of it ----
+
+find_driver()
+{
+    ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' || return 0
+    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
+        if [ -e "$folder/libcuda.so.1" ]; then
+            LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+            export LD_LIBRARY_PATH
+            return 0
+        fi
+    done
+}
+
+# One part, in a process of its own: its rows, and what is wrong, go into files.
+if [ "${1:-}" = --one ]; then
+    part=$2
+    logs=$GPU_RUN_LOGS
+    side_by_side=yes
+    for name in $alone; do
+        [ "$name" != "$part" ] || side_by_side=no
+    done
+    began=$(date +%s)
+    "part_$part" >"$logs/$part.said" 2>&1
+    echo "$part: $(($(date +%s) - began)) s" >>"$logs/times"
+    exit 0
+fi
+
+[ -e "$shim" ] || {
+    echo "run: no $bundle: run 'sh tests/gpu/bundle.sh' where the project is built" >&2
+    exit 1
+}
+# shellcheck disable=SC2086 # lists of names
+[ $# -gt 0 ] || set -- $alone $beside
+quietly='' together=''
 for part; do
-    echo "== $part"
-    case $part in
-        conformance) part_conformance ;;
-        cudart) part_cudart ;;
-        examples) part_examples ;;
-        torch_share) part_torch_share ;;
-        cupy) part_cupy ;;
-        torch_steps) part_torch_steps ;;
-        register) part_register ;;
+    case " $alone / $beside " in
+        *" $part "*" / "*) quietly="$quietly $part" ;;
+        *" / "*" $part "*) together="$together $part" ;;
         *)
-            echo 'no such part: conformance cudart examples register torch_share cupy torch_steps'
-            verdict=1
+            echo "run: no part $part; there are: $alone $beside" >&2
+            exit 1
             ;;
     esac
 done
 
+mkdir -p "$out"
+GPU_RUN_LOGS=$(mktemp -d) GPU_RUN_STARTED=$(date +%s)
+logs=$GPU_RUN_LOGS
+export GPU_RUN_LOGS GPU_RUN_STARTED
+find_driver
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
+cores=$(nproc)
+jobs=${JOBS:-$((cores > 7 ? cores / 4 : 1))}
+
+# What may run side by side goes first: there is more of it.
+# shellcheck disable=SC2086 # again
+[ -z "$together" ] || printf '%s\n' $together | xargs -n 1 -P "$jobs" sh "$0" --one
+for part in $quietly; do
+    sh "$0" --one "$part"
+done
+
+verdict=0
+for part in $together $quietly; do
+    echo "== $part"
+    cat "$logs/$part.said"
+    [ ! -e "$logs/$part.wrong" ] || verdict=1
+    cat "$logs/$part.rows" >>"$out/rows.new" 2>/dev/null || verdict=1
+done
+mv "$out/rows.new" "$out/rows.tsv"
 echo
-printf 'name\tnative\tshim\tcompared\n' | cat - "$table" | awk -F '\t' '
-    { for (i = 1; i <= 4; i++) { cell[NR, i] = $i; if (length($i) > width[i]) width[i] = length($i) } }
-    END {
-        for (r = 1; r <= NR; r++) {
-            line = ""
-            for (i = 1; i <= 4; i++) line = line sprintf("%-" width[i] + 2 "s", cell[r, i])
-            sub(/ +$/, "", line)
-            print line
-        }
-    }'
-echo "took $(($(date +%s) - started)) s, logs in $out"
+python3 "$root/tests/gpu/table.py" "$out/rows.tsv" || verdict=1
+tar -C "$logs" -czf "$out/logs.tar.gz" . 2>/dev/null
+echo "took $(($(date +%s) - GPU_RUN_STARTED)) s; $(paste -s -d , "$logs/times" 2>/dev/null)"
+echo "rows and logs are in $out"
+rm -rf "$logs"
 exit $verdict

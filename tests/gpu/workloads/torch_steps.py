@@ -1,20 +1,27 @@
-"""Trains a small GPT or a ResNet-50 for some steps on random data with fixed seeds.
+"""Steps of four workloads on random data with fixed seeds: trains a small GPT, a ResNet-50 or a
+graph network (torch_geometric), or lets a small Llama (transformers) continue prompts.
 
-    python3 torch_steps.py gpt|resnet STEPS
+    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast [--told]]
 
-Prints the allocator's backend, every step's loss as an exact hexadecimal float ("RESULT"), and the
-median step time ("TIME", milliseconds) and memory peaks ("MEMORY"). With deterministic algorithms
-the losses are the same in every run, so a difference between two ways to get memory is a bug.
+Prints every step's loss as an exact hexadecimal float, or what the Llama said ("RESULT"), and the
+median step time ("TIME", milliseconds). With deterministic algorithms these are the same in every
+run, so a difference between two ways to get memory is a bug. --fast leaves PyTorch its usual
+algorithms and prints the time and the allocator's peaks ("MEMORY") alone: what a program pays.
+With --told it takes steps when it is told to (torch_turns.py): reads numbers of steps from its
+standard input, one a line, and answers with their times in milliseconds, as a JSON list.
 Batches change their size from step to step, as real ones do: that is what makes allocators work.
 """
 
+import importlib
+import json
 import os
 import random
 import statistics
 import sys
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+if "--fast" not in sys.argv:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 from torch import nn
@@ -123,10 +130,46 @@ def resnet_step():
     return step
 
 
-def main():
-    workload, steps = sys.argv[1], int(sys.argv[2])
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+def gnn_step():
+    from torch_geometric.nn import GCNConv
+
+    first, second = GCNConv(128, 256).to(DEVICE), GCNConv(256, 64).to(DEVICE)
+    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+
+    def step():
+        nodes = random.randint(2000, 60000)
+        features = torch.randn(nodes, 128, device=DEVICE)
+        edges = torch.randint(0, nodes, (2, 8 * nodes), device=DEVICE)
+        loss = second(first(features, edges).relu(), edges).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def decode_step():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8,
+                         num_attention_heads=16, vocab_size=32000)
+    model = LlamaForCausalLM(config).to(DEVICE, torch.bfloat16).eval()
+
+    def step():
+        shape = random.choice([1, 4, 8]), random.choice([17, 64, 200])
+        prompt = torch.randint(0, 32000, shape, device=DEVICE)
+        with torch.no_grad():
+            said = model.generate(prompt, attention_mask=torch.ones_like(prompt),
+                                  max_new_tokens=24, do_sample=False, pad_token_id=0)
+        # Each token times its place, so that an exchange of two is seen.
+        places = torch.arange(1, said.shape[1] + 1, device=DEVICE)
+        return float((said * places).sum().item())
+
+    return step
+
+
+def be_deterministic():
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     # cuDNN's attention stays non-deterministic all the same; plain matrix products are not.
@@ -135,22 +178,54 @@ def main():
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     # Filling each new tensor would hide what a bad allocator hands out, and cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False
-    step = {"gpt": gpt_step, "resnet": resnet_step}[workload]()
+
+
+def timed(step):
+    """What a step gave, and how many milliseconds it took."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    loss = step()
+    torch.cuda.synchronize()
+    return loss, (time.perf_counter() - start) * 1e3
+
+
+def take_orders(workload):
+    """What it needs is loaded at once, the model made when the first steps are asked for."""
+    for module in {"gnn": ["torch_geometric.nn"], "decode": ["transformers"]}.get(workload, []):
+        importlib.import_module(module)
+    step = None
+    for line in sys.stdin:
+        count = int(line)
+        if count and not step:
+            step = STEPS[workload]()
+        print(json.dumps([timed(step)[1] for _ in range(count)]), flush=True)
+
+
+STEPS = {"gpt": gpt_step, "resnet": resnet_step, "gnn": gnn_step, "decode": decode_step}
+
+
+def main():
+    workload, steps, fast = sys.argv[1], int(sys.argv[2]), "--fast" in sys.argv[3:]
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if not fast:
+        be_deterministic()
+    if "--told" in sys.argv:
+        take_orders(workload)
+        return
+    step = STEPS[workload]()
     times = []
     for i in range(steps):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        loss = step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-        print(f"RESULT loss {i} {float(loss).hex()}", flush=True)
-    free, total = torch.cuda.mem_get_info()
-    stats = torch.cuda.memory_stats()
-    print(f"TIME median step {statistics.median(times[2:]) * 1e3:.2f} ms, "
-          f"{torch.cuda.get_allocator_backend()}")
-    print(f"MEMORY reserved {stats.get('reserved_bytes.all.peak', 0) >> 20} MiB, allocated "
-          f"{stats.get('allocated_bytes.all.peak', 0) >> 20} MiB, device used at the end "
-          f"{(total - free) >> 20} MiB", flush=True)
+        loss, took = timed(step)
+        times.append(took)
+        if not fast:
+            print(f"RESULT loss {i} {float(loss).hex()}", flush=True)
+    # The first ones load libraries and kernels.
+    print(f"TIME median step {statistics.median(times[2:]):.2f} ms", flush=True)
+    if fast:
+        stats = torch.cuda.memory_stats()
+        print(f"MEMORY allocated {stats.get('allocated_bytes.all.peak', 0) >> 20} MiB, reserved "
+              f"{stats.get('reserved_bytes.all.peak', 0) >> 20} MiB", flush=True)
 
 
 if __name__ == "__main__":
