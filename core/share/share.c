@@ -1,4 +1,5 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
+#include "core/neighbour.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -84,8 +85,10 @@ void gs_share_destroy(struct gs_share *share)
         gs_thread_wake(share);
         pthread_join(share->thread, NULL);
     }
-    if (share->directory >= 0 && !is_given(share))
+    if (share->directory >= 0 && !is_given(share)) {
         unlinkat(share->directory, share->name, 0);
+        gs_sweep(share);
+    }
     gs_closing_finish(share);
     gs_clients_free(share);
     gs_broker_free(share);
@@ -99,6 +102,14 @@ void gs_share_destroy(struct gs_share *share)
     free(share);
 }
 
+void gs_sweep(struct gs_share *share)
+{
+    if (__atomic_exchange_n(&share->sweep_ns, GS_NEVER, __ATOMIC_ACQ_REL) == GS_NEVER)
+        return;
+    gs_directory_sweep(share->directory, &share->options);
+    gs_neighbour_sweep(share->directory);
+}
+
 void gs_share_at_exit(struct gs_share *share)
 {
     int saved = errno;
@@ -108,8 +119,10 @@ void gs_share_at_exit(struct gs_share *share)
         return;
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
-    if (directory >= 0)
+    if (directory >= 0) {
         unlinkat(directory, share->name, 0);
+        gs_sweep(share);
+    }
     errno = saved;
 }
 
@@ -201,8 +214,10 @@ static gs_status socket_start(struct gs_share *share)
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
-            if (!share->options.is_broker)
+            if (!share->options.is_broker) {
                 __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+                gs_thread_wake(share);
+            }
             return GS_OK;
         }
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));
