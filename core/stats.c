@@ -38,6 +38,31 @@ static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
     gs_counts_add(&stats->counts, &pool->counts);
 }
 
+void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
+                   uint64_t *ret_peak)
+{
+    *ret_live = *ret_peak = 0;
+    for (const struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            const struct gs_pool *pool = context->pools[i];
+
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            *ret_live += LOAD(pool->async_live);
+            *ret_peak += LOAD(pool->async_peak);
+        }
+    if (*ret_peak < core->async[device].peak)
+        *ret_peak = core->async[device].peak;
+}
+
+void gs_async_keep_peak(struct gs_core *core, CUdevice device)
+{
+    uint64_t live, peak;
+
+    gs_async_read(core, device, &live, &peak);
+    core->async[device].peak = peak;
+}
+
 /* Called with the contexts' lock held. */
 static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {

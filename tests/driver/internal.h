@@ -521,6 +521,7 @@ struct sd_graph_memory {
     unsigned refs;
     struct sd_block **blocks;
     size_t count;
+    struct sd_op *last; /* behind all uses by instances that are gone; may be NULL */
 };
 
 struct sd_graph {
