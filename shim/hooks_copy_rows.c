@@ -271,3 +271,45 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCop
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
 }
+
+/* ---- Nodes that are added to a graph by hand: what they copy is made reachable. ---- */
+
+static void admit(const CUDA_MEMCPY3D *copy, CUcontext ctx)
+{
+    if (!gs_state_enter() || !copy)
+        return;
+
+    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    struct gs_reach_range to = range_of(&dst, &extent), from = range_of(&src, &extent);
+
+    GS_KEEP_ERRNO;
+    if (gs_way_is_ours(to) || gs_way_is_ours(from))
+        gs_core_admit_copy(gs_core, to, from, ctx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                              const CUgraphNode *dependencies,
+                                              size_t numDependencies,
+                                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+    admit(copyParams, ctx);
+    return gs_real.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                        copyParams, ctx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
+                                                    const CUDA_MEMCPY3D *nodeParams)
+{
+    admit(nodeParams, NULL);
+    return gs_real.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                        const CUDA_MEMCPY3D *copyParams,
+                                                        CUcontext ctx)
+{
+    admit(copyParams, ctx);
+    return gs_real.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+}
