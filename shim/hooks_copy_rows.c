@@ -50,9 +50,14 @@ static struct gs_reach_range range_of(const struct side *side, const struct exte
             (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
     }
 
-static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+/* Whether the first byte of a side is not ours, whatever kind of memory it is said to be. */
+#define FOREIGN(copy, which, row)                                                                  \
+    gs_foreign((copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes)
+
+__attribute__((noinline)) static enum gs_way way_2d_found(const CUDA_MEMCPY2D *copy,
+                                                          CUstream stream, bool async)
 {
-    if (!copy || !gs_state_enter())
+    if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
     const struct side dst = SIDE(copy, dst, 0, 0), src = SIDE(copy, src, 0, 0);
@@ -61,9 +66,17 @@ static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async
     return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
-static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+static inline enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
-    if (!copy || !gs_state_enter())
+    if (copy && FOREIGN(copy, dst, copy->dstY) && FOREIGN(copy, src, copy->srcY))
+        return GS_WAY_CLEAR;
+    return way_2d_found(copy, stream, async);
+}
+
+__attribute__((noinline)) static enum gs_way way_3d_found(const CUDA_MEMCPY3D *copy,
+                                                          CUstream stream, bool async)
+{
+    if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
     const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
@@ -73,9 +86,17 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async
     return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
+static inline enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+    if (copy && FOREIGN(copy, dst, copy->dstZ * copy->dstHeight + copy->dstY) &&
+        FOREIGN(copy, src, copy->srcZ * copy->srcHeight + copy->srcY))
+        return GS_WAY_CLEAR;
+    return way_3d_found(copy, stream, async);
+}
+
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
 {
-    if (!copy || !gs_state_enter())
+    if (!gs_state_enter() || !copy)
         return true;
 
     const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
