@@ -4,9 +4,17 @@
  */
 #include "callbacks.h"
 #include "hook.h"
+#include "patchable.h"
 #include "core/pin.h"
 #include "result.h"
 #include "start.h"
+
+GS_PATCHABLE(cuMemAllocAsync);
+GS_PATCHABLE(cuMemAllocAsync_ptsz);
+GS_PATCHABLE(cuMemAllocFromPoolAsync);
+GS_PATCHABLE(cuMemAllocFromPoolAsync_ptsz);
+GS_PATCHABLE(cuMemFreeAsync);
+GS_PATCHABLE(cuMemFreeAsync_ptsz);
 
 /* Whether the call would be recorded into a graph. A stream whose state cannot be told is left to
  * the driver as well. */
