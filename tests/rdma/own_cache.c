@@ -6,8 +6,9 @@
  *
  *   own_cache ROUNDS [patched]
  *
- * Its hook is a function that its free calls; or, patched, a jump written over the first bytes of what
- * the dynamic linker gives for cuMemFree_v2, as UCX writes it (exit status 77: not on this machine).
+ * Its hook is a function that its free calls; or, patched, a jump written over the first bytes of
+ * what the dynamic linker gives for cuMemFree_v2, as UCX writes it (exit status 77: not on this
+ * machine).
  *
  * Without the library the deregistration of a region in the cache comes after its memory went, which
  * the stand-in counts as wrong. Under the library the memory waits for it. Either way no message may
@@ -141,7 +142,8 @@ static struct ibv_mr *find(CUdeviceptr address)
     if (room < 0)
         must(1, "a free place");
     region[room] = (struct region){
-        .mr = ibv_reg_mr(pd, (void *)address, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ),
+        .mr = ibv_reg_mr(pd, (void *)address, SIZE,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ),
         .base = address,
         .id = buffer_id(address)};
     must(!region[room].mr, "ibv_reg_mr");
