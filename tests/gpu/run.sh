@@ -276,8 +276,8 @@ part_examples()
             for mode in native shim; do
                 run "$mode" "$logs/$example.$story.$mode" 40 "$bundle/$example" "$story"
             done
-            native=$(sed -n 's/^story //p' "$logs/$example.$story.native" | tail -n 1)
-            shimmed=$(sed -n 's/^story //p' "$logs/$example.$story.shim" | tail -n 1)
+            native=$(sed -n 's/^story .: //p' "$logs/$example.$story.native" | tail -n 1)
+            shimmed=$(sed -n 's/^story .: //p' "$logs/$example.$story.shim" | tail -n 1)
             difference='as intended'
             [ "$native" != "$shimmed" ] || difference=equal
             if [ "$(cat "$logs/$example.$story.shim.status")" != 0 ]; then
