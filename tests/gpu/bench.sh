@@ -32,18 +32,6 @@ gather()
     say "bundle: $(du -sk "$bundle" | cut -f 1) KiB in $bundle"
 }
 
-# find_driver: where the loader does not find it by itself, the usual places of containers.
-find_driver()
-{
-    [ -z "$(system_libcuda)" ] || return 0
-    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
-        if [ -e "$folder/libcuda.so.1" ]; then
-            die "libcuda.so.1 is in $folder, which ldconfig does not know: add it to ld.so.conf"
-        fi
-    done
-    die 'no libcuda.so.1 here: this is no GPU machine'
-}
-
 if [ "${1:-}" = bundle ]; then
     gather "${2:-$(build_folder)}"
     exit 0
@@ -51,7 +39,7 @@ fi
 
 [ -e "$bundle/shim/libgpushim.so" ] ||
     die "no $bundle: run 'sh tests/gpu/bench.sh bundle' where the project is built"
-find_driver
+[ -n "$(system_libcuda)" ] || die 'no libcuda.so.1 here: this is no GPU machine'
 have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"

@@ -27,6 +27,8 @@ beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_gr
 beside="$beside torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
 bundle=$root/.bundle
 shim=$bundle/libgpushim.so
 workloads=$root/tests/gpu/workloads
@@ -556,18 +558,6 @@ part_torch_memory()
 
 # ---- All of it ----
 
-find_driver()
-{
-    ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' || return 0
-    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
-        if [ -e "$folder/libcuda.so.1" ]; then
-            LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
-            export LD_LIBRARY_PATH
-            return 0
-        fi
-    done
-}
-
 # One part, in a process of its own: its rows, and what is wrong, go into files.
 if [ "${1:-}" = --one ]; then
     part=$2
@@ -604,7 +594,11 @@ mkdir -p "$out"
 GPU_RUN_LOGS=$(mktemp -d) GPU_RUN_STARTED=$(date +%s)
 logs=$GPU_RUN_LOGS
 export GPU_RUN_LOGS GPU_RUN_STARTED
-find_driver
+real=$(system_libcuda)
+if [ -z "$(configured_libcuda)" ] && [ -n "$real" ]; then
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${real%/*}
+    export LD_LIBRARY_PATH
+fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
 cores=$(nproc)
 jobs=${JOBS:-$((cores > 7 ? cores / 4 : 1))}
