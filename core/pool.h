@@ -117,9 +117,9 @@ struct gs_pool_counts {
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+/* Stream-ordered memory of one device in bytes as asked for, beside what its pools count. Atomic. */
 struct gs_async_count {
-    uint64_t live, peak;
+    uint64_t peak;          /* of pools that are gone, or before they counted anew */
     uint64_t reserved_high; /* core/mempool.c */
     bool ever;              /* there was any */
 };
@@ -190,6 +190,7 @@ struct gs_pool {
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
     struct gs_pool_counts counts;
+    size_t async_live, async_peak;         /* stream-ordered bytes as asked for; read by anyone */
     size_t quick_bytes;
     uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
     struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
@@ -197,11 +198,13 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
- * the context's first pool. Another one is there because threads met: it records fewer events,
- * since those are where threads meet next, and holds more memory for it. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
+ * those of the context's first pool, or NULL for that one. Another one is there because threads
+ * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context, bool first);
+                  const struct gs_device *device, CUcontext context,
+                  const struct gs_fence_pool *events);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 
@@ -277,8 +280,7 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether so much retires that an allocation should wait rather than grow the pool. */
 bool gs_pool_behind(const struct gs_pool *pool);
-/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
- * lock. */
+/* A live block that the program does not know yet is its device's stream-ordered memory. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on

@@ -18,6 +18,7 @@
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time */
 #define UNFELT_PART 1000
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
@@ -158,8 +159,8 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* What one pool can give up; with `wait`, also what has to be waited for. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait)
+/* What one pool can give up of `bytes`; with `wait`, also what has to be waited for. */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait, size_t bytes)
 {
     struct gs_chunk *chunks;
 
@@ -169,16 +170,17 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
         continue;
     gs_pool_collect_limbo(pool, wait);
-    chunks = gs_pool_detach_ready(pool, 0);
+    chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     return gs_chunks_release(&core->shared, chunks);
 }
 
-size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+static size_t release_pools(struct gs_core *core, const struct gs_device *device, bool wait,
+                            size_t bytes)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = 0;
-    size_t bytes = 0;
+    size_t released = 0;
 
     /* A pool found under the contexts' lock stays a pool after it (records are recycled, not
      * freed); one that dies meanwhile has nothing to give. */
@@ -188,10 +190,20 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
             if (context->pools[i] && context->pools[i]->device == device)
                 pools[count++] = context->pools[i];
     gs_lock_release(&core->lock);
-    for (unsigned i = 0; i < count; i++)
-        bytes += release_pool(core, pools[i], wait);
+    for (unsigned i = 0; i < count && released < bytes; i++)
+        released += release_pool(core, pools[i], wait, bytes - released);
     gs_context_bury_dead(core);
-    return bytes;
+    return released;
+}
+
+size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+{
+    return release_pools(core, device, wait, SIZE_MAX);
+}
+
+size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    return release_pools(core, device, false, bytes);
 }
 
 void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
@@ -282,6 +294,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (*ret_block)
         return GS_OK;
     if (gs_device_release(core, pool->device, false) > 0) {
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
         if (status != (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
             return status;
@@ -290,6 +303,12 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (*ret_block)
         return GS_OK;
     gs_device_release(core, pool->device, true);
+    gs_share_await_unmapped(core->share, UNMAPPED_NS);
     status = gs_pool_grow(core, pool, size, ret_block);
+    /* Twice: others may take what one gave. */
+    for (int i = 0; i < 2 && status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY &&
+                    gs_neighbour_ask(core, pool->device, pool->context, size);
+         i++)
+        status = gs_pool_grow(core, pool, size, ret_block);
     return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
 }

@@ -124,7 +124,7 @@ static void close_epoch(struct gs_pool *pool)
     else if (!(epoch = calloc(1, sizeof *epoch)))
         return;
     epoch->next = NULL;
-    if (gs_fence_record(pool->shared->fences, &pool->events, &epoch->fence) != GS_OK) {
+    if (gs_fence_record(&pool->events, &epoch->fence) != GS_OK) {
         epoch->next = pool->spare_epochs;
         pool->spare_epochs = epoch;
         return;
@@ -160,24 +160,22 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
-    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
-    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
 
     block->async = true;
+    GS_ADD(pool->async_live, block->size);
+    if (pool->async_live > pool->async_peak)
+        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
     if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
         __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
-                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        continue;
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     if (block->async)
-        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
-                           __ATOMIC_RELAXED);
+        GS_ADD(pool->async_live, -block->size);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
+    GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
         block->freed_ns = gs_now_ns();
@@ -230,7 +228,7 @@ bool gs_pool_poll(struct gs_pool *pool)
     bool any = false;
 
     while (pool->oldest && !pool->leaving &&
-           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+           gs_fence_query(&pool->events, &pool->oldest->fence) == GS_OK) {
         epoch_passed(pool, pop_oldest(pool));
         any = true;
     }
@@ -278,16 +276,16 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
     began = gs_now_ns();
-    gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
+    gs_fence_wait(&epoch->fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
     if (pool->dead) { /* its events went with the context */
-        epoch->fence.event = NULL;
+        epoch->fence = (struct gs_fence){0};
         epoch_passed(pool, epoch);
         return true;
     }
     if (!pool->leaving &&
-        gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
+        gs_fence_query(&pool->events, &epoch->fence) == GS_OK) {
         epoch_passed(pool, epoch);
         return true;
     }
@@ -321,7 +319,7 @@ void gs_pool_context_over(struct gs_pool *pool)
     gs_pool_flush_streams(pool, 0);
     all_passed(pool, &pool->retiring);
     while (pool->oldest) {
-        pool->oldest->fence.event = NULL; /* it went with the context */
+        pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         epoch_passed(pool, pop_oldest(pool));
     }
 }

@@ -161,6 +161,15 @@ def ipc():
     refused(1, 'usage: ipc', 'ipc', '--blocks', 0)
 
 
+def neighbour():
+    for mode in ('native', 'shim'):
+        line = measure(mode, 'neighbour', '--cachers', 2)
+        positive(line, 'all_ms', 'most_ms')
+        check(line['result'] == 'success', f'{mode}: {line["result"]}')
+    refused(1, 'usage: neighbour', 'neighbour', '--takes', 0)
+    refused(1, 'usage: neighbour', 'neighbour', '--percent', 101)
+
+
 def overhead():
     line = measure('shim', 'overhead', '--runs', 3, '--starts', 3)
     for way in ('native', 'shim'):
