@@ -170,6 +170,15 @@ def neighbour():
     refused(1, 'usage: neighbour', 'neighbour', '--percent', 101)
 
 
+def bandwidth():
+    for mode in ('native', 'shim'):
+        line = measure(mode, 'bandwidth', '--size', '6M', '--piece', '1M', '--rounds', 2)
+        positive(line, 'copy_gb_s', 'kernel_gb_s', 'to_device_gb_s', 'to_host_gb_s',
+                 'copy_pieces_gb_s', 'kernel_pieces_gb_s')
+    for bad in (('--rounds', 0), ('--size', '1M', '--piece', '2M'), ('--piece', '3')):
+        refused(1, 'usage: bandwidth', 'bandwidth', *bad)
+
+
 def overhead():
     line = measure('shim', 'overhead', '--runs', 3, '--starts', 3)
     for way in ('native', 'shim'):
