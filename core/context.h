@@ -62,6 +62,7 @@ struct gs_core {
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
+    size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     int device_count;      /* atomic; 0: not asked yet */
 };
 

@@ -91,6 +91,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .fences = &core->fences,
         .share = core->share,
         .async = core->async,
+        .debt = core->debt,
         .regcache = core->regcache,
         .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
@@ -370,7 +371,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (pool->ready > core->options.cache_limit)
         surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
     gs_latch_release(&pool->lock);
-    gs_chunks_release(&core->shared, surplus);
+    if (surplus)
+        gs_chunks_release(&core->shared, surplus);
     return status;
 }
 
