@@ -394,10 +394,27 @@ chaos_once()
     row "$name" '-' "${said:-nothing}" "$outcome"
 }
 
+# The same with a library that takes a socket's hang-up for the end of a process's GPU work: the
+# scribbling consumers must find that out.
+chaos_catches()
+{
+    run native "$logs/chaos_catches" 60 "$bundle/chaos" --scribble 10 \
+        --shim "$bundle/libmutant_hang-up.so"
+    found=$(grep -o "a killed consumer's kernel: changed [0-9]* words" "$logs/chaos_catches")
+    if [ "$(cat "$logs/chaos_catches.status")" = 1 ] && [ -n "$found" ]; then
+        row chaos_catches '-' "$found" 'a library that trusts the hang-up alone is caught'
+    else
+        wrong
+        row chaos_catches '-' 'nothing found' 'a library that trusts the hang-up alone passes'
+        tail -n 4 "$logs/chaos_catches" "$logs/chaos_catches.err" | cut -c 1-300
+    fi
+}
+
 # The scribbling consumers take a second or two each.
 part_chaos()
 {
     chaos_once chaos_scribble 260 --scribble "${SCRIBBLE:-100}"
+    chaos_catches
     chaos_seconds=${CHAOS_SECONDS:-40} apart=''
     for strategy in embedded broker; do
         chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
