@@ -398,9 +398,9 @@ chaos_once()
 # scribbling consumers must find that out.
 chaos_catches()
 {
-    run native "$logs/chaos_catches" 60 "$bundle/chaos" --scribble 10 \
+    run native "$logs/chaos_catches" 60 "TMPDIR=$logs" "$bundle/chaos" --scribble 10 \
         --shim "$bundle/libmutant_hang-up.so"
-    found=$(grep -o "a killed consumer's kernel: changed [0-9]* words" "$logs/chaos_catches")
+    found=$(grep -o "a killed consumer's kernel: changed [0-9]* words" "$logs/chaos_catches.err")
     if [ "$(cat "$logs/chaos_catches.status")" = 1 ] && [ -n "$found" ]; then
         row chaos_catches '-' "$found" 'a library that trusts the hang-up alone is caught'
     else
