@@ -80,7 +80,7 @@ static void written(int signal_number, siginfo_t *info, void *context)
     _exit(1);
 }
 
-/* The pages that are all an object's. */
+/* The pages that are all an object's; what else it has is compared afterwards. */
 static void protect(const void *object, size_t size, int protection)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -96,7 +96,8 @@ static void protect(const void *object, size_t size, int protection)
 Test(threads, write_nothing_in_common_once_they_are_warm)
 {
     struct sigaction action = {.sa_sigaction = written, .sa_flags = SA_SIGINFO};
-    static struct gs_pool before;
+    static struct gs_pool pool_before;
+    static struct gs_core core_before;
     struct worker worker;
     struct fixture f;
     pthread_t thread;
@@ -110,12 +111,14 @@ Test(threads, write_nothing_in_common_once_they_are_warm)
     make_it_move(&f);
     pthread_barrier_wait(&worker.step);
     sigaction(SIGSEGV, &action, NULL);
-    memcpy(&before, pool_of(&f, 0), sizeof before);
+    pool_before = *pool_of(&f, 0);
+    core_before = *f.core;
     protect(f.core, sizeof *f.core, PROT_READ);
     protect(pool_of(&f, 0), sizeof(struct gs_pool), PROT_READ);
     pthread_barrier_wait(&worker.step);
     pthread_barrier_wait(&worker.step);
-    cr_assert_eq(memcmp(&before, pool_of(&f, 0), sizeof before), 0);
+    cr_assert_eq(memcmp(&pool_before, pool_of(&f, 0), sizeof pool_before), 0);
+    cr_assert_eq(memcmp(&core_before, f.core, sizeof core_before), 0);
     protect(f.core, sizeof *f.core, PROT_READ | PROT_WRITE);
     protect(pool_of(&f, 0), sizeof(struct gs_pool), PROT_READ | PROT_WRITE);
     pthread_join(thread, NULL);
