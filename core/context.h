@@ -10,6 +10,7 @@
 
 #include "core/core.h"
 #include "core/decay.h"
+#include "core/neighbour.h"
 #include "core/pool.h"
 
 #define GS_DEVICES_MAX 64
@@ -51,6 +52,7 @@ struct gs_core {
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
+    struct gs_neighbour neighbour;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
@@ -60,13 +62,14 @@ struct gs_core {
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
+    size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     int device_count;      /* atomic; 0: not asked yet */
 };
 
 /* The peers' lock, made and unmade with core (core/reach.c). */
 void gs_reach_init(struct gs_core *core);
 void gs_reach_destroy(struct gs_core *core);
-/* A new chunk at the address is in the map: it gets access for the peers that there are. */
+/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
 void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,

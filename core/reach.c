@@ -12,6 +12,17 @@ static void unlock(struct gs_chunk *chunk)
     gs_latch_release(&chunk->pool->lock);
 }
 
+/* The devices that were given access to all memory of a context. The peers' lock is held. */
+static uint64_t let_in(const struct gs_peers *peers, CUcontext context)
+{
+    uint64_t devices = 0;
+
+    for (unsigned i = 0; i < peers->count; i++)
+        if (peers->pair[i].to == context)
+            devices |= UINT64_C(1) << peers->pair[i].device;
+    return devices;
+}
+
 /* The devices that have access to all memory of the chunk's context, or of its device. The chunk
  * is locked. */
 static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
@@ -22,12 +33,34 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->pool->device->ordinal];
-    for (unsigned i = 0; i < peers->count; i++)
-        if (peers->pair[i].to == chunk->pool->context)
-            devices |= UINT64_C(1) << peers->pair[i].device;
+    devices = peers->pool_access[chunk->pool->device->ordinal] |
+              let_in(peers, chunk->pool->context);
     gs_lock_release(&core->peers.lock);
     return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
+}
+
+struct asking {
+    struct gs_core *core;
+    uint64_t devices;
+};
+
+static void ask(CUcontext context, void *arg)
+{
+    struct asking *asking = arg;
+
+    gs_lock_take(&asking->core->peers.lock);
+    asking->devices |= let_in(&asking->core->peers, context);
+    gs_lock_release(&asking->core->peers.lock);
+}
+
+/* The same for imported memory, which is its openers'. Nothing is locked. */
+static uint64_t wanted_import(struct gs_core *core, CUdeviceptr address)
+{
+    struct asking asking = {core, 0};
+
+    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        gs_share_contexts(core->share, address, ask, &asking);
+    return asking.devices;
 }
 
 static gs_status set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
@@ -48,13 +81,35 @@ static gs_status set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevi
     return status;
 }
 
+/* An import only gains access: a mapping more than wanted does no harm, and that memory is another
+ * process's to unmap. */
+static void settle_import(struct gs_core *core, CUdeviceptr address)
+{
+    uint64_t devices = wanted_import(core, address);
+
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        gs_status status = GS_OK;
+
+        if (devices >> device & 1)
+            status = gs_share_give(core->share, address, device);
+        if (status != GS_OK && status != GS_NOT_OURS)
+            gs_log_line(&core->options.log, GS_LOG_WARNING,
+                        "device %d could not be given access to another process's memory: driver "
+                        "error %d",
+                        device, (int)status);
+    }
+}
+
 /* The chunk at an address gets access for those that are to have it, and loses `taken`. */
 static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
 {
     struct gs_chunk *chunk;
     uint64_t devices;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (status == GS_NOT_LIVE)
+        settle_import(core, address);
+    if (status != GS_OK)
         return;
     devices = wanted(core, chunk);
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
@@ -130,16 +185,6 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
     return known;
 }
 
-/* Of an open import; what is only mapped, for the next open, is nobody's. */
-static gs_status check_import(struct gs_core *core, struct gs_reach_range range)
-{
-    struct gs_import_info import;
-
-    if (gs_share_find(core->share, range.address, &import) != GS_OK ||
-        range.size > import.size - (range.address - import.base))
-        return GS_NOT_LIVE;
-    return GS_OK;
-}
 
 /* What has to be so for memory of another device. */
 enum far_rule {
@@ -147,6 +192,25 @@ enum far_rule {
     FAR_GIVEN,   /* access is given */
     FAR_APART,   /* it is GS_UNREACHABLE */
 };
+
+/* Of an open import; what is only mapped, for the next open, is nobody's. */
+static gs_status check_import(struct gs_core *core, struct gs_reach_range range, CUdevice device,
+                              enum far_rule rule)
+{
+    struct gs_import_info import;
+
+    if (gs_share_find(core->share, range.address, &import) != GS_OK ||
+        range.size > import.size - (range.address - import.base))
+        return GS_NOT_LIVE;
+    if (device < 0 || device >= GS_DEVICES_MAX ||
+        gs_share_is_home(core->share, range.address, device))
+        return GS_OK;
+    if (rule == FAR_ENABLED)
+        return wanted_import(core, range.address) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+    return rule == FAR_GIVEN && gs_share_give(core->share, range.address, device) == GS_OK
+               ? GS_OK
+               : GS_UNREACHABLE;
+}
 
 /* `device` below 0: which one does not matter. */
 static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevice device,
@@ -162,7 +226,7 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
     if (status == GS_NOT_OURS)
         return GS_OK;
     if (status != GS_OK)
-        return check_import(core, range);
+        return check_import(core, range, device, rule);
     block = gs_chunk_find(chunk, range.address);
     if (!gs_pool_usable(chunk->pool, block) || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))

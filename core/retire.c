@@ -68,21 +68,22 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 }
 
 /* Whether no registration in use, no lease and no grace covers a block. */
-static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+static bool let_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
 {
     if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
         return false;
     if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, gs_now_ns(),
+                           no_grace))
         return false;
     block->offer = NULL;
     return true;
 }
 
 /* No GPU work can touch the block any more; a peer or a network card may. */
-static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
+static void passed(struct gs_pool *pool, struct gs_block *block)
 {
-    if (!let_go(pool, block, now, false)) {
+    if (!let_go(pool, block, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
@@ -93,12 +94,11 @@ static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
-    uint64_t now = block ? gs_now_ns() : 0;
 
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        passed(pool, block, now);
+        passed(pool, block);
     }
 }
 
@@ -175,6 +175,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
         GS_ADD(pool->async_live, -block->size);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
+    GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
         block->freed_ns = gs_now_ns();
@@ -243,11 +244,10 @@ void gs_pool_collect(struct gs_pool *pool)
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 {
     struct gs_block *block = pool->limbo.first, *next;
-    uint64_t now = block ? gs_now_ns() : 0;
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!let_go(pool, block, now, no_grace))
+        if (!let_go(pool, block, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
         gs_pool_give(pool, block);
@@ -310,7 +310,7 @@ bool gs_pool_behind(const struct gs_pool *pool)
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
 {
-    passed(pool, block, gs_now_ns());
+    passed(pool, block);
 }
 
 void gs_pool_context_over(struct gs_pool *pool)

@@ -102,8 +102,22 @@ static void log_device(struct gs_core *core, CUdevice device)
                 MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
 }
 
+static void log_neighbours(struct gs_core *core)
+{
+    const struct gs_neighbour_counts *counts = &core->neighbour.counts;
+
+    if (LOAD(counts->asked) + LOAD(counts->answered) == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "other processes were asked for memory %" PRIu64 " times and gave %" PRIu64
+                " MiB back; this one was asked %" PRIu64 " times and gave %" PRIu64 " MiB",
+                LOAD(counts->asked), MIB(LOAD(counts->got)), LOAD(counts->answered),
+                MIB(LOAD(counts->given)));
+}
+
 void gs_stats_log(struct gs_core *core)
 {
+    log_neighbours(core);
     if (!gs_lock_try(&core->lock))
         return;
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)

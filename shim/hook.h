@@ -23,8 +23,7 @@
 #include <errno.h>
 #include <stddef.h>
 
-/* Exported, and with plain first instructions: other libraries (UCX) patch the first bytes of what
- * dlsym gives them for cuMemFree, which is us. */
+/* Exported, and without endbr64 at the start, where other libraries write jumps (patchable.h). */
 #define GS_HOOK __attribute__((visibility("default")))
 
 enum gs_entry_index {

@@ -6,6 +6,7 @@
  */
 #include "callbacks.h"
 #include "hook.h"
+#include "patchable.h"
 #include "core/pin.h"
 #include "result.h"
 #include "start.h"
@@ -13,6 +14,10 @@
 /* What the driver aligns the rows of a pitched allocation to (measured on an H200: 1000 bytes wide
  * give a pitch of 1024). */
 #define PITCH_ALIGNMENT 512u
+
+GS_PATCHABLE(cuMemAlloc_v2);
+GS_PATCHABLE(cuMemAllocPitch_v2);
+GS_PATCHABLE(cuMemFree_v2);
 
 GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
@@ -53,13 +58,15 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter() || !gs_ours(dptr))
+    if (!gs_state_enter())
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
-    gs_tell_freeing(dptr);
-    status = gs_core_free(gs_core, dptr);
-    if (status != GS_NOT_OURS)
-        return gs_result(status);
+    if (gs_ours(dptr)) {
+        gs_tell_freeing(dptr);
+        status = gs_core_free(gs_core, dptr);
+        if (status != GS_NOT_OURS)
+            return gs_result(status);
+    }
     gs_core_foreign_going(gs_core, dptr, 0);
     return gs_real.cuMemFree_v2(dptr);
 }

@@ -99,13 +99,14 @@ missing_for_tests()
     have musl-gcc || say musl-tools
 }
 
-# useful_for_tests: packages without which single tests are skipped: the containers, and libFuzzer
-# for the clang that is here.
+# useful_for_tests: packages without which single tests are skipped: the containers, another malloc,
+# and libFuzzer for the clang that is here.
 useful_for_tests()
 {
     have bwrap || say bubblewrap
     { have runc || [ -x /usr/sbin/runc ]; } || say runc
     have busybox || say busybox-static
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q libjemalloc || say libjemalloc2
     if have clang; then
         resources=$(clang --print-resource-dir)
         version=$(clang -dumpversion | cut -d . -f 1)

@@ -2,6 +2,7 @@
  * Opener: holds on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
+ *        │                                          └─ or kept mapped (keep.c) ───────────► KEEP sent
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -166,21 +167,27 @@ static void wait_for_contexts_locked(struct gs_share *share)
 /* ---- Giving back ---------------------------------------------------------------------------- */
 
 /* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
- * while the chunk is unmapped. */
+ * while registrations end and the chunk is unmapped. */
 static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 {
     struct gs_peer *peer = opened->peer;
     struct gs_import *import = opened->import;
+    bool last;
 
     peer->busy = true;
     gs_import_remove_locked(import, opened);
-    if (import->count == 0) {
+    opened->keeps = import->count == 0 && gs_kept_start_locked(share, import, opened);
+    last = import->count == 0 && !opened->keeps;
+    if (last)
         gs_import_leave_locked(share, import);
-        gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener_lock);
+    if (last)
         gs_import_unmap(share, import);
-        gs_lock_take(&share->opener_lock);
+    else if (share->events.unmapping)
+        share->events.unmapping(share->events.arg, opened->address, opened->size);
+    gs_lock_take(&share->opener_lock);
+    if (last)
         gs_import_recycle_locked(share, import);
-    }
     if (!opened->replaced)
         HASH_DEL(share->opened, opened);
     peer->opened_count--;
@@ -192,6 +199,22 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_peer_release_locked(share, peer);
 }
 
+/* A device may reach it still. */
+static bool is_held(struct gs_share *share, struct gs_opened *opened)
+{
+    opened->held = share->events.held &&
+                   share->events.held(share->events.arg, opened->address, opened->size);
+    return opened->held;
+}
+
+void gs_share_look_again(struct gs_share *share)
+{
+    gs_lock_take(&share->opener_lock);
+    if (share->closing)
+        gs_thread_wake(share);
+    gs_lock_release(&share->opener_lock);
+}
+
 /* The blocks whose fences have passed, out of `closing`. */
 static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
@@ -200,7 +223,7 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
     while (*link) {
         struct gs_opened *opened = *link;
 
-        if (!all_passed(share, opened)) {
+        if (!all_passed(share, opened) || is_held(share, opened)) {
             link = &opened->next;
             continue;
         }
@@ -216,11 +239,13 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 static bool flush_all_locked(struct gs_share *share)
 {
     struct gs_peer *peer, *next;
-    bool left = share->closing != NULL;
+    bool left = false;
 
+    for (const struct gs_opened *opened = share->closing; opened; opened = opened->next)
+        left |= !opened->held; /* the end of what holds it is announced */
     HASH_ITER(hh, share->peers, peer, next)
     {
-        if (!peer->unsent)
+        if (!peer->unsent && !peer->unmapped)
             continue;
         if (peer->busy || !gs_peer_flush_locked(share, peer))
             left = true;
@@ -233,7 +258,7 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, look, due = GS_NEVER;
+    uint64_t idle, kept, look, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
@@ -253,6 +278,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
+    kept = gs_kept_tick_locked(share, now);
     share->polling = flush_all_locked(share);
     if (share->polling) {
         due = now + share->poll_ns;
@@ -261,7 +287,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     }
     gs_lock_release(&share->opener_lock);
     due = look < due ? look : due;
-    return due < idle ? due : idle;
+    due = due < idle ? due : idle;
+    return due < kept ? due : kept;
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -344,6 +371,7 @@ void gs_closing_finish(struct gs_share *share)
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
+    gs_kept_finish_locked(share);
     HASH_ITER(hh, share->peers, peer, next_peer)
     {
         gs_peer_disconnect(share, peer);

@@ -19,7 +19,7 @@ struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id)
     return import;
 }
 
-gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device)
+gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device)
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                               .flags = import->read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ
@@ -35,6 +35,15 @@ gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUde
     status = share->driver->mem_set_access(import->span.base, import->span.size, &access, 1);
     if (status == GS_OK)
         __atomic_fetch_or(&import->devices, bit, __ATOMIC_RELAXED);
+    return status;
+}
+
+gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device)
+{
+    gs_status status = gs_import_give(share, import, device);
+
+    if (status == GS_OK)
+        __atomic_fetch_or(&import->homes, UINT64_C(1) << device, __ATOMIC_RELAXED);
     return status;
 }
 
@@ -97,7 +106,11 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->read_only = grant->read_only || share->options.read_only;
+    import->strict = grant->strict;
+    import->kept = import->unwanted = false;
+    import->fd = -1;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -121,6 +134,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     const struct gs_driver *driver = share->driver;
     CUresult result;
 
+    gs_import_close_fd(share, import);
     if (share->events.unmapping)
         share->events.unmapping(share->events.arg, import->span.base, import->span.size);
     result = driver->mem_unmap(import->span.base, import->span.size);

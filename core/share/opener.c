@@ -17,7 +17,7 @@ static struct gs_opened_key key_of(const struct gs_token *token)
     return key;
 }
 
-static struct gs_opened *find_opened(struct gs_share *share, const struct gs_token *token)
+struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_token *token)
 {
     struct gs_opened_key key = key_of(token);
     struct gs_opened *opened;
@@ -26,10 +26,11 @@ static struct gs_opened *find_opened(struct gs_share *share, const struct gs_tok
     return opened;
 }
 
-static bool device_has_access(const struct gs_opened *opened, CUdevice device)
+/* Whether the device has opened something of its mapping: to it, the memory is its own. */
+static bool is_home(const struct gs_import *import, CUdevice device)
 {
     return device >= 0 && device < 64 &&
-           __atomic_load_n(&opened->import->devices, __ATOMIC_RELAXED) >> device & 1;
+           __atomic_load_n(&import->homes, __ATOMIC_RELAXED) >> device & 1;
 }
 
 /* ---- Opening for the first time ------------------------------------------------------------- */
@@ -93,7 +94,8 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     else
         status = GS_UNREACHABLE;
     ret->steps.mapped = gs_now();
-    if (fd >= 0)
+    if (fd >= 0 && (status != GS_OK || !ret->fresh ||
+                    !gs_import_keep_fd(share, ret->import, fd, false)))
         close(fd);
     if (status != GS_OK)
         gs_peer_return(peer, token->block_id);
@@ -117,10 +119,16 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
         status = gs_import_enter_locked(share, peer, granted->import);
     if (status != GS_OK)
         return status;
+    if (peer->relayed) { /* there is no connection, and nobody who could call it back */
+        opened->connection = granted->import->connection = GS_NO_CONNECTION;
+        opened->orphan = true;
+    }
     status = gs_import_add_locked(granted->import, opened);
     if (status == GS_OK) {
         HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
+            if (granted->import->kept)
+                gs_kept_stop_locked(share, granted->import);
             peer->opened_count++;
             return GS_OK;
         }
@@ -160,6 +168,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
             tell(share, &granted, peer);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
+            if (granted.import && !granted.fresh)
+                gs_kept_doubt_locked(share, granted.import);
             opened_free(opened);
             return status;
         }
@@ -175,6 +185,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
         gs_lock_take(&share->opener_lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
+        else
+            gs_kept_doubt_locked(share, granted.import);
     } else {
         gs_lock_take(&share->opener_lock);
     }
@@ -230,7 +242,7 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
     }
     if (!opened)
         return open_new_locked(share, peer, token, bytes, context, device, ret_address);
-    if (device_has_access(opened, device))
+    if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;
     return allow_locked(share, opened, device);
@@ -244,12 +256,12 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     bool done = false;
 
     while (status == GS_OK && !done) {
-        struct gs_opened *opened = find_opened(share, token);
+        struct gs_opened *opened = gs_opened_find_locked(share, token);
         struct gs_peer *peer;
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE))
             return GS_BAD_TOKEN;
-        if (opened && (opened->count > 0 || opened->idle) && device_has_access(opened, device))
+        if (opened && (opened->count > 0 || opened->idle) && is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         peer = gs_peer_find_locked(share, token->instance);
         if (!peer)
@@ -306,15 +318,21 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
 
 /* ---- Closing and finding -------------------------------------------------------------------- */
 
-/* The open block that covers `address`. A span found without the lock is looked up again: its
- * record may have been recycled. */
-static struct gs_opened *at_locked(struct gs_share *share, CUdeviceptr address)
+/* What is mapped at `address`. A span found without the lock is looked up again: its record may
+ * have been recycled. */
+static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_span *span = gs_map_find(share->map, address);
-    struct gs_opened *opened = NULL;
 
-    if (span && span->kind == GS_SPAN_IMPORT)
-        opened = gs_import_at_locked((struct gs_import *)span, address);
+    return span && span->kind == GS_SPAN_IMPORT ? (struct gs_import *)span : NULL;
+}
+
+/* The open block that covers `address`. */
+struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_import *import = import_locked(share, address);
+    struct gs_opened *opened = import ? gs_import_at_locked(import, address) : NULL;
+
     return opened && opened->count > 0 ? opened : NULL;
 }
 
@@ -334,7 +352,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener_lock);
-    opened = at_locked(share, address);
+    opened = gs_opened_at_locked(share, address);
     if (opened && opened->address == address) {
         if (--opened->count == 0)
             gs_idle_start_locked(share, opened);
@@ -354,15 +372,52 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener_lock);
-    opened = at_locked(share, address);
+    opened = gs_opened_at_locked(share, address);
     if (opened) {
         *ret_info = (struct gs_import_info){.base = opened->address,
                                             .size = opened->size,
                                             .id = opened->id,
                                             .context = opened->uses[0].context};
-        memcpy(ret_info->token, opened->token, GS_TOKEN_SIZE);
         status = GS_OK;
     }
     gs_lock_release(&share->opener_lock);
     return status;
+}
+
+bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device)
+{
+    struct gs_import *import;
+    bool home;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    home = import && is_home(import, device);
+    gs_lock_release(&share->opener_lock);
+    return home;
+}
+
+gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device)
+{
+    struct gs_import *import;
+    gs_status status;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    /* Under the lock it stays mapped: it leaves the map first. */
+    status = import ? gs_import_give(share, import, device) : GS_NOT_OURS;
+    gs_lock_release(&share->opener_lock);
+    return status;
+}
+
+void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
+                       void (*visit)(CUcontext context, void *arg), void *arg)
+{
+    const struct gs_import *import;
+
+    gs_lock_take(&share->opener_lock);
+    import = import_locked(share, address);
+    for (unsigned i = 0; import && i < import->count; i++)
+        for (unsigned k = 0; k < import->sorted[i]->use_count; k++)
+            visit(import->sorted[i]->uses[k].context, arg);
+    gs_lock_release(&share->opener_lock);
 }

@@ -2,7 +2,7 @@
  * What copies and fills may touch: one allocation to its last byte, memory of other devices, and
  * what peer access adds to that.
  */
-#include "conform.h"
+#include "peer.h"
 
 #include <criterion/criterion.h>
 
@@ -445,4 +445,58 @@ Test(reach, peer_access_is_the_contexts)
     OK(fill_now(far, 2, 8 * MIB));
     cr_assert_eq(words_other(far, 2, 8 * MIB), 0);
     OK(cuMemFree(far));
+}
+
+/* Memory of another process follows the context that opened it. */
+Test(reach, peer_access_covers_what_another_process_shared)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr first = 0, later = 0, opened[2] = {0, 0};
+    CUipcMemHandle handle;
+    uint32_t word = 0;
+    CUresult r;
+
+    two_devices(2 * MIB);
+    if (!can_reach()) {
+        peer_quit(peer);
+        cr_skip_test("the devices do not reach each other");
+    }
+    OK(peer_alloc(peer, MEMORY_PLAIN, &first, 4 * MIB));
+    OK(peer_fill(peer, first, 21, MIB));
+    OK(peer_alloc(peer, MEMORY_PLAIN, &later, 4 * MIB));
+    OK(peer_fill(peer, later, 22, MIB));
+    OK(peer_share(peer, first, &handle));
+    OK(cuIpcOpenMemHandle(&opened[0], handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(peer_share(peer, later, &handle));
+    OK(cuCtxSetCurrent(second));
+    r = cuMemsetD8(opened[0], 1, 16);
+    probe("fill_of_shared_memory_from_another_device", "%s", result_name(r));
+    if (software_driver())
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemcpyDtoD(far, opened[0], 4));
+    OK(cuMemcpyDtoDAsync(far + 4, opened[0] + 4, 4, CU_STREAM_LEGACY));
+    OK(cuMemcpyDtoH(&word, opened[0], 4));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(word, 21);
+    cr_assert_eq(words_other(far, 21, 2), 0);
+    r = cuMemsetD8(opened[0], 1, 16);
+    if (software_driver())
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "a copy opens the door for copies alone");
+    OK(cuCtxEnablePeerAccess(context, 0));
+    OK(fill_now(opened[0], 23, MIB)); /* memory that was open */
+    OK(cuMemsetD32(opened[0], 24, 16));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(context));
+    OK(cuIpcOpenMemHandle(&opened[1], handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuCtxSetCurrent(second));
+    OK(fill_now(opened[1], 25, MIB)); /* memory that was opened later */
+    cr_assert_eq(words_other(opened[1], 25, MIB), 0);
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(words_other(opened[0], 24, 16), 0);
+    cr_assert_eq(words_other(opened[0] + 64, 23, MIB - 16), 0);
+    OK(cuIpcCloseMemHandle(opened[0]));
+    OK(cuIpcCloseMemHandle(opened[1]));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+    peer_quit(peer);
 }

@@ -89,16 +89,25 @@ static void *worker(void *unused);
 
 static void thread_start(void)
 {
+    const struct timespec pause = {.tv_nsec = 1000000};
     pthread_attr_t attr;
     pthread_t thread;
     sigset_t all, before;
+    int error = EAGAIN;
 
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, &attr, worker, NULL) == 0)
+    /* While another thread is in execve, no thread can be made: it succeeds, and this one ends, or
+     * it fails. */
+    for (int i = 0; error == EAGAIN && i < 1000; i++) {
+        error = pthread_create(&thread, &attr, worker, NULL);
+        if (error == EAGAIN)
+            nanosleep(&pause, NULL);
+    }
+    if (error == 0)
         idle_threads++; /* it will ask for work; it counts from now so that one is enough */
     else
         abort(); /* work that never runs would look like a hang of the program under test */

@@ -72,6 +72,9 @@ for name in sorted(expected - set(starts)):
 for name, instruction in starts.items():
     if instruction.startswith('endbr'):
         faults.append(f'{name} begins with {instruction}')
+    if (re.match('cuMem(Alloc|Free)', name) and
+            not re.match(r'mov +(\$0x0,%eax|x0, x0)', instruction)):
+        faults.append(f'{name} begins with {instruction}: see shim/patchable.h')
 
 # dlsym's way for foreign names, where no libc or sanitizer may be ready: no calls out of it, but
 # for ours, and for getauxval, which needs no libc that is ready and is intercepted by nothing.
