@@ -26,8 +26,8 @@ BUGS = {
         ["--seconds", "40", "--processes", "12"],
         r"holds a block of .* and sees [0-9a-f]{8} in word"),
     "fence": (
-        "        if (!all_passed(share, opened)) {\n",
-        "        if (!all_passed(share, opened) && !share) {\n",
+        "        if (!all_passed(share, opened) || is_held(share, opened)) {\n",
+        "        if ((!all_passed(share, opened) && !share) || is_held(share, opened)) {\n",
         ["--seconds", "40", "--processes", "12"],
         r"its own block of .* has [0-9a-f]{8} in word|sees [0-9a-f]{8} in word|ILLEGAL_ADDRESS"),
 }
