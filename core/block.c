@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IDS_AT_ONCE 4096
+#define IDS_AT_ONCE 65536 /* so seldom do pools write what others read */
 #define QUICK_BYTES_MIN ((size_t)16 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE 16                     /* this part of what is live */
 #define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
