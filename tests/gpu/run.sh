@@ -293,7 +293,7 @@ part_examples()
     done
 }
 
-# What a machine has to register GPU memory with, and the price of the cache of registrations.
+# What a machine has to register GPU memory with; tests/gpu/bench.sh measures what the cache costs.
 # Libraries that the loader does not know are looked for where packages put them.
 part_register()
 {
@@ -309,8 +309,6 @@ part_register()
     grep -E '^(RESULT|PROBE|SKIP) ' "$logs/registration.shim" | cut -c 1-160
     echo '-- probes and skips, native'
     grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
-    run native "$logs/register" 60 "$bundle/register" --ranges 100000 --threads 16
-    cat "$logs/register" "$logs/register.err"
 }
 
 # Memory that two have, looked for under a busy GPU. The same program finds it in a library that
