@@ -594,16 +594,25 @@ fi
 }
 # shellcheck disable=SC2086 # lists of names
 [ $# -gt 0 ] || set -- $alone $beside
+# is_of NAME LIST
+is_of()
+{
+    case " $2 " in
+        *" $1 "*) return 0 ;;
+    esac
+    return 1
+}
+
 quietly='' together=''
 for part; do
-    case " $alone / $beside " in
-        *" $part "*" / "*) quietly="$quietly $part" ;;
-        *" / "*" $part "*) together="$together $part" ;;
-        *)
-            echo "run: no part $part; there are: $alone $beside" >&2
-            exit 1
-            ;;
-    esac
+    if is_of "$part" "$alone"; then
+        quietly="$quietly $part"
+    elif is_of "$part" "$beside"; then
+        together="$together $part"
+    else
+        echo "run: no part $part; there are: $alone $beside" >&2
+        exit 1
+    fi
 done
 
 mkdir -p "$out"
