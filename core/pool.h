@@ -103,6 +103,8 @@ struct gs_stream_list {
     struct gs_bins small, large;
 };
 
+#define GS_TOOK 24 /* the last one is for all above 4 s */
+
 /* Counted from the pool's start. Written with its lock held, read by anyone. */
 struct gs_pool_counts {
     uint64_t hits;   /* allocations served by memory that was there */
@@ -115,6 +117,8 @@ struct gs_pool_counts {
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
+    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
+                               below 1 us, 2, 4, ... Written by anyone */
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
