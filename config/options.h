@@ -87,7 +87,10 @@
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
     OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \
            "How much free memory a process keeps on each GPU for its next allocations; what is "   \
-           "beyond goes back to the driver.")
+           "beyond goes back to the driver.")                                                      \
+    OPTION(pool, neighbours, BOOL(), "on",                                                         \
+           "Whether a process that finds the GPU full asks the user's other processes there to "   \
+           "give back what they keep and do not use, and gives such memory itself.")
 
 #define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                            \
     OPTION(share, enable, BOOL(), "on",                                                            \

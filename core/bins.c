@@ -93,10 +93,14 @@ static int next_bin(const struct gs_bins *bins, struct position *at)
 
 struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
 {
-    struct position at = position_of(bins, size);
-    struct gs_bin_entry *first = bins->head[at.level][at.slot];
-    struct gs_bin_entry *best = tightest(first, size, limit, COMPARED_MAX);
+    struct position at;
+    struct gs_bin_entry *first, *best;
 
+    if (!bins->levels)
+        return NULL;
+    at = position_of(bins, size);
+    first = bins->head[at.level][at.slot];
+    best = tightest(first, size, limit, COMPARED_MAX);
     while (!best && next_bin(bins, &at)) {
         best = tightest(bins->head[at.level][at.slot], size, limit, COMPARED_MAX);
         if (!best && bins->head[at.level][at.slot]->size > limit)

@@ -12,17 +12,11 @@
 #define QUICK_BYTES_MIN ((size_t)16 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE 16                     /* this part of what is live */
 #define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
-/* What may lie stranded: the larger of the first and a part of what was live lately, while the
- * device has so many times as much left. */
+/* What may lie stranded: the larger of the first and a part of what was live lately. */
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
 #define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
-#define STRANDED_LEFT 40
-/* While the device has less left than so many times what was live lately, a block goes into no
- * chunk but of its own size: beside another one it would keep the chunk from its next use, and from
- * the driver. Where making chunks takes time that is felt, that begins later. */
-#define TIGHT_TIMES 4
-#define TIGHT_TIMES_IN_HASTE 2
+#define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent */
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -184,6 +178,8 @@ static void make_ready(struct gs_pool *pool, struct gs_block *block)
     gs_bins_insert(&pool->bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
         pool->stranded += block->entry.size;
+    if (kind == GS_BIN_LARGE_WHOLE)
+        gs_chunk_settle_debt(pool, block->chunk);
 }
 
 static void unbin(struct gs_pool *pool, struct gs_block *block)
@@ -193,6 +189,48 @@ static void unbin(struct gs_pool *pool, struct gs_block *block)
     gs_bins_remove(&pool->bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
         pool->stranded -= block->entry.size;
+}
+
+/* ---- Debt -------------------------------------------------------------------------------- */
+
+static size_t debt_of(const struct gs_chunk *chunk, size_t need)
+{
+    size_t pages = (need + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+
+    return chunk->span.size > pages ? chunk->span.size - pages : 0;
+}
+
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes)
+{
+    size_t owed = __atomic_load_n(&pool->shared->debt[pool->device->ordinal], __ATOMIC_RELAXED);
+
+    return owed + bytes <= pool->device->total / DEBT_SHARE;
+}
+
+bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
+{
+    size_t debt = debt_of(block->chunk, need);
+
+    return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt);
+}
+
+void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
+{
+    size_t debt = debt_of(chunk, need);
+
+    if (debt <= chunk->debt)
+        return;
+    __atomic_add_fetch(&pool->shared->debt[pool->device->ordinal], debt - chunk->debt,
+                       __ATOMIC_RELAXED);
+    chunk->debt = debt;
+}
+
+void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
+{
+    if (chunk->debt)
+        __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
+                           __ATOMIC_RELAXED);
+    chunk->debt = 0;
 }
 
 /* ---- Cutting and merging ---------------------------------------------------------------- */
@@ -273,26 +311,14 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
     }
 }
 
-/* Little is left on the device, beside what was live lately. */
-static bool is_tight(const struct gs_pool *pool)
-{
-    bool in_haste = pool->spare_percent > GS_SPARE_PERCENT_MIN;
-
-    return pool->left + pool->ready <
-           pool->live_peak * (in_haste ? TIGHT_TIMES_IN_HASTE : TIGHT_TIMES);
-}
-
 size_t gs_pool_strandable(const struct gs_pool *pool)
 {
-    size_t left = (pool->left + pool->ready) / STRANDED_LEFT;
     size_t most = pool->live_peak / 100 *
                   (STRANDED_PERCENT +
                    STRANDED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN));
 
     if (most < STRANDED_MIN)
         most = STRANDED_MIN;
-    if (most > left)
-        most = is_tight(pool) ? 0 : left;
     return most > pool->stranded ? most - pool->stranded : 0;
 }
 
@@ -303,8 +329,7 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     struct gs_bin_entry *whole;
     size_t slack;
 
-    if (part && is_tight(pool) &&
-        ((struct gs_block *)part)->chunk->span.size > need + GS_PAGE_SIZE - 1)
+    if (part && !gs_block_may_lie(pool, (struct gs_block *)part, need))
         part = NULL;
     if (part && part->size - need <= PART_SLACK)
         return part;
@@ -312,6 +337,8 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
     whole = gs_bins_find(&pool->bins[GS_BIN_LARGE_WHOLE], need, need + slack);
+    if (whole && !gs_block_may_lie(pool, (struct gs_block *)whole, need))
+        whole = NULL;
     return whole ? whole : part;
 }
 
@@ -334,6 +361,8 @@ static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *en
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
     unbin(pool, block);
+    if (is_large(block->chunk))
+        gs_block_lies(pool, block->chunk, need);
     rest = gs_block_cut(pool, block, need);
     if (rest)
         make_ready(pool, rest);
@@ -357,21 +386,72 @@ static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t siz
     return block;
 }
 
-struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t size)
 {
-    bool small;
-    size_t need = gs_pool_round(pool, size, &small), unit = need >> GS_UNIT_SHIFT;
+    size_t unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
 
-    if (small && unit < GS_QUICK_CLASSES) {
+    if (unit < GS_QUICK_CLASSES) {
         if (__builtin_expect(!pool->quick[unit] && pool->oldest, 0) &&
             pool->polls++ % POLLED_ONCE_IN == 0)
             gs_pool_poll(pool);
         if (pool->quick[unit])
             return take_quick(pool, unit, size);
     }
-    entry = small ? find_small(pool, need) : find_large(pool, need);
+    entry = find_small(pool, need);
     return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Among the ready ones proper; false: there was none. */
+static bool settle_whole(struct gs_pool *pool)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    if (block)
+        make_ready(pool, block);
+    return block != NULL;
+}
+
+static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    pool->ready -= block->entry.size;
+    note_ready(pool);
+    gs_block_live(pool, block, size);
+    return block;
+}
+
+static struct gs_block *take_large_ready(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_bin_entry *entry;
+
+    if (pool->quick_whole && pool->quick_whole->entry.size == need)
+        return take_whole(pool, size);
+    settle_whole(pool);
+    entry = find_large(pool, need);
+    return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Looks at what has come back rather than find nothing: one large block is often all of it. */
+static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_block *block = take_large_ready(pool, need, size);
+
+    if (block || (!pool->oldest && !pool->retiring.first))
+        return block;
+    gs_pool_collect(pool);
+    return take_large_ready(pool, need, size);
+}
+
+struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+{
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    return small ? take_small(pool, need, size) : take_large(pool, need, size);
 }
 
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
@@ -414,6 +494,14 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
 {
     size_t unit = block->entry.size >> GS_UNIT_SHIFT;
 
+    if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
+        settle_whole(pool);
+        gs_chunk_settle_debt(pool, block->chunk);
+        block->state = GS_BLOCK_QUICK;
+        pool->quick_whole = block;
+        pool->ready += block->entry.size;
+        return;
+    }
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
         (pool->quick_bytes > QUICK_BYTES_MIN && pool->quick_bytes > pool->live / QUICK_SHARE)) {
         gs_pool_give(pool, block);
@@ -429,8 +517,10 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
 
 bool gs_pool_settle(struct gs_pool *pool)
 {
+    bool any = settle_whole(pool);
+
     if (!pool->quick_bytes)
-        return false;
+        return any;
     for (size_t word = 0; word < GS_QUICK_CLASSES / 64; word++)
         while (pool->quick_used[word]) {
             size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->quick_used[word]);
@@ -460,6 +550,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
     chunk->handle = handle;
     chunk->reach = 0;
+    chunk->debt = 0;
     chunk->id = next_id(pool);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;
@@ -475,10 +566,11 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     pool->chunks = chunk;
     pool->reserved += size;
     pool->ready += size;
-    pool->left -= size < pool->left ? size : pool->left;
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);
+    if (small)
+        gs_block_lies(pool, chunk, GS_PAGE_SIZE);
     make_ready(pool, block);
     return GS_OK;
 no_memory:

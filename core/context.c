@@ -36,14 +36,17 @@ void gs_context_handles_changed(struct gs_core *core)
 }
 
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context, bool first)
+                  const struct gs_device *device, CUcontext context,
+                  const struct gs_fence_pool *events)
 {
+    const bool first = !events;
+
     /* The lock of a recycled record stays: a late reader may be waiting for it. */
     memset((char *)pool + sizeof pool->lock, 0, sizeof *pool - sizeof pool->lock);
     pool->shared = shared;
     pool->device = device;
     pool->context = context;
-    gs_fence_pool_init(&pool->events, context);
+    gs_fence_pool_init(shared->fences, &pool->events, context, events);
     gs_bins_init(&pool->bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
@@ -119,7 +122,8 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     }
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
         if (context->pools[i])
-            gs_pool_init(context->pools[i], &core->shared, device, handle, i == 0);
+            gs_pool_init(context->pools[i], &core->shared, device, handle,
+                         i == 0 ? NULL : &context->pools[0]->events);
     context->handle = handle;
     context->ordinal = ordinal;
     context->detached = false;
@@ -277,7 +281,8 @@ static void move_on(struct gs_core *core, struct gs_context *context)
         struct gs_pool *pool = pool_new();
 
         if (pool) {
-            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle, false);
+            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle,
+                         &context->pools[0]->events);
             pool->dead = context->pools[0]->dead;
             pool->leaving = context->pools[0]->leaving;
         }
@@ -391,6 +396,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
+    gs_async_keep_peak(core, context->pools[0]->device->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;

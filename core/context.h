@@ -10,6 +10,7 @@
 
 #include "core/core.h"
 #include "core/decay.h"
+#include "core/neighbour.h"
 #include "core/pool.h"
 
 #define GS_DEVICES_MAX 64
@@ -51,6 +52,7 @@ struct gs_core {
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
+    struct gs_neighbour neighbour;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
@@ -59,7 +61,8 @@ struct gs_core {
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
-    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
+    size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     int device_count;      /* atomic; 0: not asked yet */
 };
 

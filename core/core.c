@@ -11,7 +11,7 @@
 #define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
 
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
- * share thread, or on the one that ended the use. */
+ * share thread, or on the one that ended the use. No lock is held. */
 static void hold_ended(void *arg)
 {
     struct gs_core *core = arg;
@@ -31,8 +31,21 @@ static void hold_ended(void *arg)
     gs_context_bury_dead(core);
 }
 
-/* What of it is registered and in use has its device's own rules: another process may go on
- * sharing the memory, but nothing that only the cache keeps is in its way. */
+static void registration_released(void *arg)
+{
+    struct gs_core *core = arg;
+
+    hold_ended(core);
+    gs_share_look_again(core->share);
+}
+
+static bool import_held(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+
+    return gs_regcache_in_use(core->regcache, base, size);
+}
+
 static void import_going(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
@@ -44,9 +57,11 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {
-        .lease_ended = hold_ended, .unmapping = import_going, .arg = core};
-    struct gs_regcache_events released = {.released = hold_ended, .arg = core};
+    struct gs_share_events events = {.lease_ended = hold_ended,
+                                     .unmapping = import_going,
+                                     .held = import_held,
+                                     .arg = core};
+    struct gs_regcache_events released = {.released = registration_released, .arg = core};
     gs_status status;
 
     if (!core)
@@ -76,6 +91,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .fences = &core->fences,
         .share = core->share,
         .async = core->async,
+        .debt = core->debt,
         .regcache = core->regcache,
         .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
@@ -95,6 +111,8 @@ void gs_core_destroy(struct gs_core *core)
     CUcontext popped;
 
     gs_decay_stop(core);
+    gs_neighbour_leave(core);
+    gs_neighbour_free(core);
     for (context = core->contexts; context; context = context->next) {
         if (context->pools[0]->dead ||
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
@@ -105,7 +123,7 @@ void gs_core_destroy(struct gs_core *core)
                 continue;
             gs_latch_take(&context->pools[i]->lock);
             gs_pool_collect(context->pools[i]);
-            gs_fence_pool_destroy(&core->fences, &context->pools[i]->events);
+            gs_fence_pool_destroy(&context->pools[i]->events);
             gs_latch_release(&context->pools[i]->lock);
         }
         core->driver.ctx_pop_current(&popped);
@@ -136,6 +154,7 @@ void gs_core_destroy(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
+    gs_neighbour_leave(core);
     gs_stats_log(core);
     gs_share_at_exit(core->share);
 }
@@ -235,10 +254,23 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
-    if (stream_key)
+    if (stream_key) {
+        gs_latch_take(&pool->lock);
         gs_pool_count_async(pool, block);
+        gs_latch_release(&pool->lock);
+    }
     *ret_address = block->base;
     return GS_OK;
+}
+
+/* The device was too full even to be tried. */
+static gs_status try_device_again(struct gs_core *core, struct gs_context **context)
+{
+    const struct gs_device *device = (*context)->pools[0]->device;
+
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
+        return GS_OK;
+    return gs_context_current(core, context);
 }
 
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
@@ -246,6 +278,8 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
     struct gs_context *context;
     gs_status status = gs_context_current(core, &context);
 
+    if (status == GS_OK && context->pools[0]->device->rung == GS_RUNG_UNKNOWN)
+        status = try_device_again(core, &context);
     return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
 }
 
@@ -337,7 +371,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (pool->ready > core->options.cache_limit)
         surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
     gs_latch_release(&pool->lock);
-    gs_chunks_release(&core->shared, surplus);
+    if (surplus)
+        gs_chunks_release(&core->shared, surplus);
     return status;
 }
 
@@ -349,17 +384,13 @@ static gs_status wait_for_context(struct gs_core *core, struct gs_context *conte
     gs_status status;
 
     gs_latch_take(&pool->lock);
-    status = gs_fence_record(&core->fences, &pool->events, &fence);
+    status = gs_fence_record(&pool->events, &fence);
     gs_latch_release(&pool->lock);
     if (status == GS_NOT_OFFERED)
         return synchronize(core, context->handle);
     if (status != GS_OK)
         return status;
-    status = gs_fence_wait(&core->fences, &fence, UINT64_MAX);
-    gs_latch_take(&pool->lock);
-    gs_fence_query(&core->fences, &pool->events, &fence);
-    gs_latch_release(&pool->lock);
-    return status;
+    return gs_fence_wait(&fence, UINT64_MAX);
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -515,17 +546,12 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
                         unsigned char ret_token[GS_TOKEN_SIZE])
 {
     struct gs_share_source source;
-    struct gs_import_info import;
     struct gs_offer *offer;
     struct gs_block *block;
     gs_status status = lock_around(core, address, &block);
 
-    if (status == GS_NOT_LIVE) {
-        status = gs_share_find(core->share, address, &import);
-        if (status == GS_OK)
-            memcpy(ret_token, import.token, GS_TOKEN_SIZE);
-        return status == GS_OK ? GS_OK : GS_INVALID;
-    }
+    if (status == GS_NOT_LIVE)
+        return gs_share_pass_on(core->share, address, ret_token) == GS_OK ? GS_OK : GS_INVALID;
     if (status != GS_OK)
         return status;
     source = source_of(block);

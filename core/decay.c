@@ -33,11 +33,37 @@ static void futex_wake(int *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void sleep_on(struct gs_decay *decay, int state, uint64_t ns)
+/* Begins what may call the driver; false: the process exits. Ended by setting `busy` to false. */
+static bool begin(struct gs_decay *decay)
 {
-    struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    __atomic_store_n(&decay->busy, true, __ATOMIC_SEQ_CST);
+    return !__atomic_load_n(&decay->ending, __ATOMIC_SEQ_CST);
+}
 
-    syscall(SYS_futex, &decay->state, FUTEX_WAIT_PRIVATE, state, ns ? &time : NULL, NULL, 0);
+static void end(struct gs_decay *decay)
+{
+    __atomic_store_n(&decay->busy, false, __ATOMIC_SEQ_CST);
+}
+
+/* Until the state is another one or `ns` are over (0: without end). Other processes that ask for
+ * memory are answered meanwhile. */
+static int sleep_in(struct gs_core *core, int state, uint64_t ns)
+{
+    struct gs_decay *decay = &core->decay;
+    uint64_t until = gs_now_ns() + ns, now = until - ns;
+    int seen;
+
+    while ((seen = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST)) == state &&
+           (!ns || now < until)) {
+        gs_neighbour_sleep(core, &decay->state, state, ns ? until - now : 0);
+        if (gs_neighbour_wanted(core)) {
+            if (begin(decay))
+                gs_neighbour_answer(core);
+            end(decay);
+        }
+        now = gs_now_ns();
+    }
+    return seen;
 }
 
 /* The pool's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
@@ -116,18 +142,23 @@ static void *run(void *arg)
     int state = DECAY_AWAKE;
 
     pthread_setname_np(pthread_self(), "gpushim-decay");
+    if (begin(decay))
+        gs_neighbour_join(core);
+    end(decay);
     while (state != DECAY_STOP) {
         bool used;
 
-        sleep_on(decay, DECAY_AWAKE, pause ? pause : 1);
-        __atomic_store_n(&decay->busy, true, __ATOMIC_SEQ_CST);
-        used = !__atomic_load_n(&decay->ending, __ATOMIC_SEQ_CST) && look(core);
-        __atomic_store_n(&decay->busy, false, __ATOMIC_SEQ_CST);
+        if (core->options.decay_ns == 0) {
+            state = sleep_in(core, DECAY_AWAKE, 0);
+            continue;
+        }
+        sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
+        used = begin(decay) && look(core);
+        end(decay);
         state = DECAY_AWAKE;
         if (!used && __atomic_compare_exchange_n(&decay->state, &state, DECAY_ASLEEP, false,
                                                  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            while ((state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST)) == DECAY_ASLEEP)
-                sleep_on(decay, DECAY_ASLEEP, 0);
+            state = sleep_in(core, DECAY_ASLEEP, 0);
         else
             state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
     }
@@ -158,7 +189,8 @@ void gs_decay_grown(struct gs_core *core, size_t reserved)
     struct gs_decay *decay = &core->decay;
     int expected = DECAY_NONE;
 
-    if (reserved < WORTH_A_THREAD || core->options.decay_ns == 0 ||
+    if (reserved < WORTH_A_THREAD ||
+        (core->options.decay_ns == 0 && !core->options.neighbours) ||
         __atomic_load_n(&decay->state, __ATOMIC_RELAXED) != DECAY_NONE ||
         !__atomic_compare_exchange_n(&decay->state, &expected, DECAY_STARTING, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -187,7 +219,7 @@ void gs_decay_stop(struct gs_core *core)
         return;
     __atomic_store_n(&decay->ending, true, __ATOMIC_SEQ_CST);
     __atomic_store_n(&decay->state, DECAY_STOP, __ATOMIC_SEQ_CST);
-    futex_wake(&decay->state);
+    gs_neighbour_wake(core, &decay->state);
     pthread_join(decay->thread, NULL);
 }
 

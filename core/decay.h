@@ -1,7 +1,8 @@
 /*
  * Giving idle memory back in the background. A thread, started when a process first holds a good
  * deal, looks twice in each decay time: what was ready all the time since the last look goes back
- * to the driver. When nothing changes any more it sleeps until memory is freed again.
+ * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
+ * answers other processes that find the GPU full (core/neighbour.h).
  */
 #ifndef GS_CORE_DECAY_H
 #define GS_CORE_DECAY_H

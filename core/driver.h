@@ -21,7 +21,7 @@
  *   event_create, event_destroy   a context is current (the event belongs to it). Neither blocks.
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
- *                                 capture. Neither blocks: fence.c calls them under its lock.
+ *                                 capture. Neither blocks: a capture's begin waits for them.
  *   mem_get_info                  a context is current.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.

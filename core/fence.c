@@ -1,4 +1,4 @@
-/* Fences (core/fence.h): context events, and the count of open captures that forbids them. */
+/* Fences (core/fence.h): lines of context events, and the count of open captures that forbids them. */
 #include "core/fence.h"
 
 #include <sched.h>
@@ -37,6 +37,17 @@ bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
 
 void gs_fences_destroy(struct gs_fences *fences)
 {
+    struct gs_fence_line *line;
+    struct gs_fence_event *event;
+
+    while ((line = fences->lines)) {
+        fences->lines = line->next;
+        while ((event = line->spare)) {
+            line->spare = event->next;
+            free(event);
+        }
+        free(line);
+    }
     free(fences->capture);
     gs_lock_destroy(&fences->lock);
 }
@@ -57,7 +68,16 @@ uint64_t gs_stream_key(CUstream stream)
 
 static void set_count(struct gs_fences *fences, unsigned count)
 {
-    __atomic_store_n(&fences->captures, count, __ATOMIC_RELAXED);
+    __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
+}
+
+/* Called with the lock held, after the count was raised: whoever takes a line from here on sees it.
+ * No driver call that is waited for blocks. */
+static void wait_for_lines(struct gs_fences *fences)
+{
+    for (struct gs_fence_line *line = fences->lines; line; line = line->next)
+        while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
+            sched_yield();
 }
 
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
@@ -79,6 +99,7 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
     if (status == GS_OK) {
         fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
         set_count(fences, fences->captures + 1);
+        wait_for_lines(fences);
     }
     gs_lock_release(&fences->lock);
     return status;
@@ -116,103 +137,280 @@ bool gs_fences_capturing(struct gs_fences *fences)
     return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
 }
 
-void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context)
+/* ---- Lines ------------------------------------------------------------------------------ */
+
+static bool line_try(struct gs_fence_line *line)
 {
-    memset(pool, 0, sizeof *pool);
-    pool->context = context;
+    return !__atomic_exchange_n(&line->taken, true, __ATOMIC_SEQ_CST);
 }
 
-void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool)
+static void line_take(struct gs_fence_line *line)
 {
-    for (unsigned i = 0; i < pool->count; i++)
-        fences->driver->event_destroy(pool->spare[i]);
-    gs_fence_pool_forget(pool);
+    while (!line_try(line))
+        sched_yield();
+}
+
+static void line_release(struct gs_fence_line *line)
+{
+    __atomic_store_n(&line->taken, false, __ATOMIC_RELEASE);
+}
+
+/* Called with the lock of `fences` held. A spare one, or a new one; NULL without host memory. */
+static struct gs_fence_line *line_new(struct gs_fences *fences, CUcontext context)
+{
+    struct gs_fence_line *line = fences->lines;
+
+    while (line && line->users)
+        line = line->next;
+    if (!line) {
+        line = aligned_alloc(_Alignof(struct gs_fence_line), sizeof *line);
+        if (!line)
+            return NULL;
+        *line = (struct gs_fence_line){.next = fences->lines, .fences = fences};
+        fences->lines = line;
+    }
+    line_take(line); /* a late waiter may be looking */
+    line->context = context;
+    __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
+    line_release(line);
+    return line;
+}
+
+void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
+                        const struct gs_fence_pool *like)
+{
+    gs_lock_take(&fences->lock);
+    pool->line = like ? like->line : line_new(fences, context);
+    if (pool->line)
+        pool->line->users++;
+    gs_lock_release(&fences->lock);
+}
+
+/* The line is taken. All fences have passed, those too that no event was recorded for. */
+static void line_over(struct gs_fence_line *line)
+{
+    line->context = NULL;
+    while (line->oldest) {
+        struct gs_fence_event *event = line->oldest;
+
+        line->oldest = event->next;
+        event->next = line->spare;
+        line->spare = event;
+    }
+    line->newest = NULL;
+    for (struct gs_fence_event *event = line->spare; event; event = event->next)
+        event->event = NULL;
+    __atomic_store_n(&line->begun, line->begun + 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&line->recorded, line->begun, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->passed, line->begun, __ATOMIC_RELEASE);
+}
+
+static void events_destroy(const struct gs_driver *driver, const struct gs_fence_event *event)
+{
+    for (; event; event = event->next)
+        if (event->event)
+            driver->event_destroy(event->event);
+}
+
+/* Called with the lock of `fences` held. */
+static void pool_leave(struct gs_fence_pool *pool)
+{
+    pool->line->users--;
+    pool->line = NULL;
+}
+
+void gs_fence_pool_destroy(struct gs_fence_pool *pool)
+{
+    struct gs_fence_line *line = pool->line;
+    struct gs_fences *fences;
+
+    if (!line)
+        return;
+    fences = line->fences;
+    gs_lock_take(&fences->lock);
+    pool_leave(pool);
+    if (line->users == 0) {
+        line_take(line);
+        events_destroy(fences->driver, line->oldest);
+        events_destroy(fences->driver, line->spare);
+        line_over(line);
+        line_release(line);
+    }
+    gs_lock_release(&fences->lock);
 }
 
 void gs_fence_pool_forget(struct gs_fence_pool *pool)
 {
-    free(pool->spare);
-    pool->spare = NULL;
-    pool->count = pool->room = 0;
+    struct gs_fence_line *line = pool->line;
+    struct gs_fences *fences;
+
+    if (!line)
+        return;
+    fences = line->fences;
+    gs_lock_take(&fences->lock);
+    line_take(line);
+    line_over(line);
+    line_release(line);
+    pool_leave(pool);
+    gs_lock_release(&fences->lock);
 }
 
-/* Room for one more spare event is made before an event is made, so giving it back cannot fail. */
-static gs_status event_take(struct gs_fences *fences, struct gs_fence_pool *pool, CUevent *ret)
+/* ---- Recording -------------------------------------------------------------------------- */
+
+/* A spare event, or a new one. The line is taken. */
+static gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
 {
-    const struct gs_driver *driver = fences->driver;
+    const struct gs_driver *driver = line->fences->driver;
+    struct gs_fence_event *event = line->spare;
     CUcontext popped;
     gs_status status;
 
-    if (pool->count > 0) {
-        *ret = pool->spare[--pool->count];
-        return GS_OK;
-    }
-    CUevent *grown = realloc(pool->spare, (pool->room + 1) * sizeof *grown);
-    if (!grown)
+    if (!event && !(line->spare = event = calloc(1, sizeof *event)))
         return GS_NO_HOST_MEMORY;
-    pool->spare = grown;
-    status = driver->ctx_push_current(pool->context);
-    if (status != GS_OK)
-        return status;
-    status = driver->event_create(ret, CU_EVENT_DISABLE_TIMING);
-    driver->ctx_pop_current(&popped);
-    if (status == GS_OK)
-        pool->room++;
-    return status;
-}
-
-static void event_give(struct gs_fence_pool *pool, CUevent event)
-{
-    pool->spare[pool->count++] = event;
-}
-
-gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
-                          struct gs_fence *ret)
-{
-    CUevent event;
-    gs_status status;
-
-    if (!fences->driver->ctx_record_event)
-        return GS_NOT_OFFERED;
-    if (gs_fences_capturing(fences))
-        return GS_CAPTURING;
-    status = event_take(fences, pool, &event);
-    if (status != GS_OK)
-        return status;
-    gs_lock_take(&fences->lock);
-    status = fences->captures > 0 ? GS_CAPTURING
-                                  : (gs_status)fences->driver->ctx_record_event(pool->context,
-                                                                                event);
-    gs_lock_release(&fences->lock);
-    if (status != GS_OK)
-        event_give(pool, event);
-    else
-        ret->event = event;
-    return status;
-}
-
-static gs_status query(struct gs_fences *fences, CUevent event)
-{
-    gs_status status;
-
-    gs_lock_take(&fences->lock);
-    status = fences->captures > 0 ? GS_CAPTURING : (gs_status)fences->driver->event_query(event);
-    gs_lock_release(&fences->lock);
-    return status;
-}
-
-gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
-                         struct gs_fence *fence)
-{
-    gs_status status;
-
-    if (!fence->event)
-        return GS_OK;
-    status = query(fences, fence->event);
-    if (status == GS_OK) {
-        event_give(pool, fence->event);
-        fence->event = NULL;
+    if (!event->event) {
+        status = driver->ctx_push_current(line->context);
+        if (status != GS_OK)
+            return status;
+        status = driver->event_create(&event->event, CU_EVENT_DISABLE_TIMING);
+        driver->ctx_pop_current(&popped);
+        if (status != GS_OK) {
+            event->event = NULL;
+            return status;
+        }
     }
+    line->spare = event->next;
+    event->next = NULL;
+    *ret = event;
+    return GS_OK;
+}
+
+static void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
+{
+    event->next = line->spare;
+    line->spare = event;
+}
+
+/* The line is taken and no capture is open. */
+static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *pool)
+{
+    const struct gs_driver *driver = line->fences->driver;
+    struct gs_fence_event *event;
+    gs_status status;
+
+    if (!line->context)
+        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    status = event_take(line, &event);
+    if (status != GS_OK)
+        return status;
+    event->number = line->begun + 1;
+    __atomic_store_n(&line->begun, event->number, __ATOMIC_SEQ_CST);
+    status = (gs_status)driver->ctx_record_event(line->context, event->event);
+    if (status != GS_OK) {
+        event_give(line, event);
+        return status;
+    }
+    if (line->newest)
+        line->newest->next = event;
+    else
+        line->oldest = event;
+    line->newest = event;
+    __atomic_store_n(&line->recorded, event->number, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->recorder, pool, __ATOMIC_RELAXED);
+    return GS_OK;
+}
+
+/* Takes the line while no capture is open; NOT_READY: another thread has it. */
+static gs_status line_enter(struct gs_fence_line *line)
+{
+    if (!line_try(line))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) == 0)
+        return GS_OK;
+    line_release(line);
+    return GS_CAPTURING;
+}
+
+gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
+{
+    struct gs_fence_line *line = pool->line;
+    const struct gs_fence_pool *recorder;
+    gs_status status;
+    uint64_t number;
+
+    if (!line)
+        return GS_NO_HOST_MEMORY;
+    if (!line->fences->driver->ctx_record_event)
+        return GS_NOT_OFFERED;
+    if (gs_fences_capturing(line->fences))
+        return GS_CAPTURING;
+    /* Whatever this thread has submitted is there for all to see before the number is read. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    number = __atomic_load_n(&line->begun, __ATOMIC_SEQ_CST) + 1;
+    recorder = __atomic_load_n(&line->recorder, __ATOMIC_RELAXED);
+    if (!recorder || recorder == pool) {
+        status = line_enter(line);
+        if (status == GS_OK) {
+            status = record(line, pool);
+            line_release(line);
+        }
+        if (status != GS_OK && status != (gs_status)CUDA_ERROR_NOT_READY)
+            return status;
+    }
+    *ret = (struct gs_fence){line, number};
+    return GS_OK;
+}
+
+/* ---- Looking ---------------------------------------------------------------------------- */
+
+static bool has_passed(const struct gs_fence *fence)
+{
+    return fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
+}
+
+/* The line is taken: takes the oldest events out while they have passed, up to the fence's. */
+static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fence)
+{
+    gs_status status = GS_OK;
+
+    while (line->oldest && !has_passed(fence)) {
+        struct gs_fence_event *event = line->oldest;
+
+        status = (gs_status)line->fences->driver->event_query(event->event);
+        if (status != GS_OK)
+            return status;
+        line->oldest = event->next;
+        if (!line->oldest)
+            line->newest = NULL;
+        __atomic_store_n(&line->passed, event->number, __ATOMIC_RELEASE);
+        event_give(line, event);
+    }
+    return status;
+}
+
+static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *pool)
+{
+    struct gs_fence_line *line = fence->line;
+    gs_status status;
+
+    if (!line || has_passed(fence))
+        return GS_OK;
+    status = line_enter(line);
+    if (status != GS_OK)
+        return status;
+    if (line->recorded < fence->number && !has_passed(fence))
+        status = record(line, pool);
+    if (status == GS_OK)
+        status = advance(line, fence);
+    line_release(line);
+    return status;
+}
+
+gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
+{
+    gs_status status = look(fence, pool);
+
+    if (status == GS_OK)
+        *fence = (struct gs_fence){0};
     return status;
 }
 
@@ -226,16 +424,13 @@ static bool is_over(uint64_t deadline_ns)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
 }
 
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
-                        uint64_t deadline_ns)
+gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
     unsigned yields = 0;
     gs_status status;
 
-    if (!fence->event)
-        return GS_OK;
-    while ((status = query(fences, fence->event)) == (gs_status)CUDA_ERROR_NOT_READY &&
+    while ((status = look(fence, NULL)) == (gs_status)CUDA_ERROR_NOT_READY &&
            !is_over(deadline_ns)) {
         if (yields++ < YIELDS) {
             sched_yield();

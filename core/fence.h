@@ -4,8 +4,14 @@
  * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs
  * 0.16 us, and does not wait for later work. While any stream of the context captures a graph it
  * fails and breaks the capture, so captures are counted (process-wide: simple, and captures are
- * short), and the count and the recording share a lock: no event is recorded between a check and
- * a capture's begin.
+ * short), and no event is recorded between a look at the count and a capture's begin: who records
+ * or queries takes the context's line first and then looks, a capture counts itself first and then
+ * waits for every line that is taken.
+ *
+ * An event covers all of its context, whoever asked for it. So the events of a context stand in one
+ * line, numbered as their recording began, and a fence is a number: it has passed when an event of
+ * that number or a later one has. A pool whose neighbour keeps recording needs no event of its own,
+ * and nobody waits for the line: who finds it taken looks again later.
  */
 #ifndef GS_CORE_FENCE_H
 #define GS_CORE_FENCE_H
@@ -24,25 +30,41 @@ struct gs_capture {
 
 struct gs_fences {
     const struct gs_driver *driver;
-    struct gs_lock lock; /* rank CAPTURE; protects what is below, held while an event is recorded */
+    struct gs_lock lock; /* rank CAPTURE; protects what is below, held while lines are waited for */
+    struct gs_fence_line *lines; /* all there are, in use or spare; never freed before `fences` */
     struct gs_capture *capture; /* captures that have begun, or are about to, and have not ended */
     unsigned captures;          /* how many; atomic for readers without the lock */
     unsigned room;
 };
 
-/*
- * Spare events of one context. Not locked: the owner's lock covers it. Dies with the context:
- * after the context is destroyed the events are gone and only gs_fence_pool_forget is called.
- */
+struct gs_fence_event {
+    struct gs_fence_event *next;
+    CUevent event;
+    uint64_t number;
+};
+
+/* One context's events. Numbers go on when the line serves another context. */
+struct gs_fence_line {
+    struct gs_fence_line *next;
+    struct gs_fences *fences;
+    unsigned users; /* fence pools; 0: spare. Protected by the lock of `fences` */
+    bool taken;     /* atomic; the owner may call the driver. Protects what is below; the numbers
+                       and `recorder` are read without */
+    const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
+    uint64_t begun, recorded, passed;     /* the last event of which that is true */
+    CUcontext context;                    /* NULL: it is gone, and its events with it */
+    struct gs_fence_event *oldest, *newest, *spare;
+} __attribute__((aligned(128)));
+
+/* Who uses a context's line; at one address until it is destroyed or forgotten. */
 struct gs_fence_pool {
-    CUcontext context;
-    CUevent *spare;
-    unsigned count, room;
+    struct gs_fence_line *line; /* NULL: none, nothing is recorded */
 };
 
 /* One point in a context's work. Zeroed: passed. */
 struct gs_fence {
-    CUevent event;
+    struct gs_fence_line *line;
+    uint64_t number;
 };
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver);
@@ -68,32 +90,32 @@ void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key);
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
 
-void gs_fence_pool_init(struct gs_fence_pool *pool, CUcontext context);
-/* Destroys the spare events; the context is alive. */
-void gs_fence_pool_destroy(struct gs_fences *fences, struct gs_fence_pool *pool);
-/* The context is gone and its events with it. */
+/* `like`: a pool of the same context whose line it shares; NULL: a line of its own. Without host
+ * memory it has none, and recording fails. */
+void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
+                        const struct gs_fence_pool *like);
+/* Destroys the line's events if it has no other user; the context is alive. */
+void gs_fence_pool_destroy(struct gs_fence_pool *pool);
+/* The context is gone and its events with it: all fences have passed. Twice is once. */
 void gs_fence_pool_forget(struct gs_fence_pool *pool);
 
 /*
- * Records a fence behind all work submitted so far in the pool's context. Never waits for the
- * GPU. GS_CAPTURING: a capture is open, try later. GS_NOT_OFFERED: the driver has no
- * cuCtxRecordEvent. A driver's error: the context is broken or going away. On any failure
- * *ret is untouched.
+ * A fence behind all work submitted so far in the pool's context. An event is recorded now if this
+ * pool recorded the last one, and otherwise when the fence is looked at and no other pool has
+ * recorded one meanwhile. Never waits for the GPU. GS_CAPTURING: a capture is open, try later.
+ * GS_NOT_OFFERED: the driver has no cuCtxRecordEvent. GS_NO_HOST_MEMORY. A driver's error: the
+ * context is broken or going away. On any failure *ret is untouched.
  */
-gs_status gs_fence_record(struct gs_fences *fences, struct gs_fence_pool *pool,
-                          struct gs_fence *ret);
+gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret);
 
-/* GS_OK: passed, and the event went back to the pool. GS_CAPTURING, or CUDA_ERROR_NOT_READY:
- * not yet. Another driver's error (a broken context): the work will never run any more. */
-gs_status gs_fence_query(struct gs_fences *fences, struct gs_fence_pool *pool,
-                         struct gs_fence *fence);
+/* GS_OK: passed, and the fence is zeroed. GS_CAPTURING, or CUDA_ERROR_NOT_READY: not yet. Another
+ * error (a broken context): the work will never run any more. */
+gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence);
 
 /* Waits until the fence has passed, by looking again and again: a blocking driver call could not
- * be kept apart from a capture that begins meanwhile. As gs_fence_query; NOT_READY when
- * `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come.
- * No lock is held by the caller but what protects this fence alone; the event stays in *fence
- * until the caller queries it once more under the pool's lock. */
-gs_status gs_fence_wait(struct gs_fences *fences, const struct gs_fence *fence,
-                        uint64_t deadline_ns);
+ * be kept apart from a capture that begins meanwhile. As gs_fence_query, but leaves the fence as it
+ * is; NOT_READY when `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come. No lock that
+ * protects more than this fence is held by the caller. */
+gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
 
 #endif

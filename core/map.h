@@ -31,6 +31,7 @@ struct gs_span {
         GS_SPAN_CHUNK = 1,  /* a pool's chunk: struct gs_chunk of core/pool.h */
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
     } kind;
+    uint32_t frees; /* atomic; of a chunk: counts the blocks freed in it, and wraps */
 };
 
 struct gs_map_leaf {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "core/context.h"
+#include "core/stats.h"
 
 #define TRIM_LOOKS 20
 
@@ -57,8 +58,9 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     struct survey survey = {.core = core, .device = device};
     uint64_t high;
 
-    ret_figures->used = __atomic_load_n(&count->live, __ATOMIC_RELAXED);
-    ret_figures->used_high = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+    gs_lock_take(&core->lock);
+    gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
+    gs_lock_release(&core->lock);
     survey.cached = __atomic_load_n(&count->ever, __ATOMIC_RELAXED);
     if (survey.cached)
         gs_map_each(&core->map, survey_chunk, &survey);
@@ -80,10 +82,19 @@ void gs_core_mempool_reset_reserved_high(struct gs_core *core, CUdevice device)
 
 void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
 {
-    struct gs_async_count *count = &core->async[device];
+    gs_lock_take(&core->lock);
+    core->async[device].peak = 0;
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
 
-    __atomic_store_n(&count->peak, __atomic_load_n(&count->live, __ATOMIC_RELAXED),
-                     __ATOMIC_RELAXED);
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            gs_latch_take(&pool->lock);
+            __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
+            gs_latch_release(&pool->lock);
+        }
+    gs_lock_release(&core->lock);
 }
 
 struct trimming {

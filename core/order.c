@@ -127,6 +127,8 @@ static struct gs_block *take_entry(struct gs_pool *pool, struct gs_stream_list *
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
     gs_bins_remove(bins_of(stream, block), entry);
+    if (block->chunk->shift == GS_LARGE_SHIFT)
+        gs_block_lies(pool, block->chunk, need);
     rest = gs_block_cut(pool, block, need);
     if (rest)
         gs_bins_insert(bins_of(stream, rest), &rest->entry);
@@ -146,7 +148,9 @@ static struct gs_block *take_binned(struct gs_pool *pool, struct gs_stream_list 
         limit = need + (slack > need / 8 ? slack : need / 8);
     }
     entry = gs_bins_find(small ? &stream->small : &stream->large, need, limit);
-    return entry ? take_entry(pool, stream, entry, need) : NULL;
+    if (!entry || (!small && !gs_block_may_lie(pool, (struct gs_block *)entry, need)))
+        return NULL;
+    return take_entry(pool, stream, entry, need);
 }
 
 struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key)

@@ -8,10 +8,11 @@
  *
  * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
  * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
- * others, as far as the memory stranded that way stays a small share of what is live. No block
- * crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
+ * others, as far as the memory stranded that way stays a small share of what is live, and what
+ * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
  * small block that becomes ready goes to a quick list of its exact size first and merges when an
- * allocation finds nothing else.
+ * allocation finds nothing else; of the large ones that are their chunk's only block the last one is
+ * kept apart.
  *
  * A context has one pool, and more for small blocks of threads that got into each other's way.
  *
@@ -41,7 +42,7 @@
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* ready as well, in a quick list, not merged */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's quick_whole, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRING,
     GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
@@ -81,6 +82,7 @@ struct gs_chunk {
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
     uint64_t reach;               /* devices besides its own that have access, one bit each */
+    size_t debt;                  /* gs_block_may_lie */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -117,9 +119,9 @@ struct gs_pool_counts {
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device, in bytes as asked for. Atomic. */
+/* Stream-ordered memory of one device in bytes as asked for, beside what its pools count. Atomic. */
 struct gs_async_count {
-    uint64_t live, peak;
+    uint64_t peak;          /* of pools that are gone, or before they counted anew */
     uint64_t reserved_high; /* core/mempool.c */
     bool ever;              /* there was any */
 };
@@ -133,6 +135,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
+    size_t *debt;                 /* the same, of all chunks of a device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
     bool whole_chunks; /* a large block has its chunk alone, for good */
@@ -164,8 +167,6 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
-    size_t left;                  /* bytes free on the device, by the last look and what was made
-                                     and given back since */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */
@@ -190,18 +191,22 @@ struct gs_pool {
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
     struct gs_pool_counts counts;
+    size_t async_live, async_peak;         /* stream-ordered bytes as asked for; read by anyone */
     size_t quick_bytes;
     uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
     struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_block *quick_whole; /* a large chunk, the last that came back; may be NULL */
     struct gs_bins bins[GS_BIN_KINDS];
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
-/* Everything but the lock, which is made once for a record and kept when it is recycled. `first`:
- * the context's first pool. Another one is there because threads met: it records fewer events,
- * since those are where threads meet next, and holds more memory for it. */
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
+ * those of the context's first pool, or NULL for that one. Another one is there because threads
+ * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * it. */
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context, bool first);
+                  const struct gs_device *device, CUcontext context,
+                  const struct gs_fence_pool *events);
 /* The pool has no chunks. Lock not held. */
 void gs_pool_fini(struct gs_pool *pool);
 
@@ -223,7 +228,7 @@ struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
 void gs_pool_give(struct gs_pool *pool, struct gs_block *block);
 /* The same without merging where its size allows. */
 void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block);
-/* Merges what is in the quick lists; false: nothing was. */
+/* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
 bool gs_pool_settle(struct gs_pool *pool);
 
 /* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
@@ -234,6 +239,22 @@ void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_bloc
 
 /* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
 size_t gs_pool_strandable(const struct gs_pool *pool);
+
+/*
+ * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks would
+ * have whole pages to each and the rest free. A chunk whose last block is small keeps all but that
+ * block's pages. The debt of all chunks of a device stays a small share of its memory, so that no
+ * more than that share is ever missing where the driver alone would still have had memory.
+ *
+ * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding it;
+ * that it does, or that so much of a small chunk may be all that is used.
+ */
+bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need);
+void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
+/* The chunk owes nothing any more: nothing lies in it. */
+void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
+/* Whether so much more debt is within the bounds. */
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
@@ -277,8 +298,7 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether so much retires that an allocation should wait rather than grow the pool. */
 bool gs_pool_behind(const struct gs_pool *pool);
-/* A live block that the program does not know yet is its device's stream-ordered memory. Needs no
- * lock. */
+/* A live block that the program does not know yet is its device's stream-ordered memory. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on

@@ -10,7 +10,6 @@
 
 #include "core/context.h"
 
-#define GROWN_PER_LOOK 8 /* chunks, for one look at what the device has left */
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define START_NS UINT64_C(1000000000)
@@ -18,6 +17,7 @@
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time */
 #define UNFELT_PART 1000
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
     __atomic_store_n(&chunk->pool, NULL, __ATOMIC_RELAXED);
     pool->reserved -= chunk->span.size;
     pool->ready -= chunk->span.size;
-    pool->left += chunk->span.size;
+    gs_chunk_settle_debt(pool, chunk);
     if (pool->ready < pool->ready_low)
         pool->ready_low = pool->ready;
     GS_COUNT(pool->counts.trims);
@@ -158,8 +158,8 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* What one pool can give up; with `wait`, also what has to be waited for. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait)
+/* What one pool can give up of `bytes`; with `wait`, also what has to be waited for. */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait, size_t bytes)
 {
     struct gs_chunk *chunks;
 
@@ -169,29 +169,48 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
         continue;
     gs_pool_collect_limbo(pool, wait);
-    chunks = gs_pool_detach_ready(pool, 0);
+    chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     return gs_chunks_release(&core->shared, chunks);
 }
 
-size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+/* A pool found under the contexts' lock stays a pool after it (records are recycled, not freed);
+ * one that dies meanwhile has nothing to give. */
+static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
+                         struct gs_pool *ret_pools[POOLS_MAX])
 {
-    struct gs_pool *pools[POOLS_MAX];
     unsigned count = 0;
-    size_t bytes = 0;
 
-    /* A pool found under the contexts' lock stays a pool after it (records are recycled, not
-     * freed); one that dies meanwhile has nothing to give. */
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
             if (context->pools[i] && context->pools[i]->device == device)
-                pools[count++] = context->pools[i];
+                ret_pools[count++] = context->pools[i];
     gs_lock_release(&core->lock);
-    for (unsigned i = 0; i < count; i++)
-        bytes += release_pool(core, pools[i], wait);
+    return count;
+}
+
+static size_t release_pools(struct gs_core *core, const struct gs_device *device, bool wait,
+                            size_t bytes)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = pools_of(core, device, pools);
+    size_t released = 0;
+
+    for (unsigned i = 0; i < count && released < bytes; i++)
+        released += release_pool(core, pools[i], wait, bytes - released);
     gs_context_bury_dead(core);
-    return bytes;
+    return released;
+}
+
+size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+{
+    return release_pools(core, device, wait, SIZE_MAX);
+}
+
+size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    return release_pools(core, device, false, bytes);
 }
 
 void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
@@ -202,24 +221,6 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
-}
-
-/* Now and then; what the pools of other contexts and processes do shows here. */
-static void look_at_device(struct gs_core *core, struct gs_pool *pool)
-{
-    size_t left, total;
-    CUcontext popped;
-
-    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
-        __atomic_load_n(&pool->counts.grown, __ATOMIC_RELAXED) % GROWN_PER_LOOK != 0 ||
-        core->driver.ctx_push_current(pool->context) != CUDA_SUCCESS)
-        return;
-    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
-        gs_latch_take(&pool->lock);
-        pool->left = left;
-        gs_latch_release(&pool->lock);
-    }
-    core->driver.ctx_pop_current(&popped);
 }
 
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
@@ -233,9 +234,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_status status;
 
     chunk_size = (chunk_size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
-    if (small && pool->grown_first)
+    if (small && pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST))
         chunk_size = GROWN_FIRST;
-    look_at_device(core, pool);
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (status != GS_OK)
         return status;
@@ -254,42 +254,105 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     return status;
 }
 
-/* Waits for this pool's epochs one by one, until the block can be had. */
-static struct gs_block *wait_for_block(struct gs_pool *pool, size_t size)
+static bool is_out(gs_status status)
 {
+    return status == GS_NO_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
+ * block. GS_NO_MEMORY: nothing was ready. */
+static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t size, bool all,
+                          struct gs_block **ret_block)
+{
+    struct gs_chunk *chunks;
+
+    gs_latch_take(&pool->lock);
+    gs_pool_settle(pool);
+    chunks = detach_bytes(pool, all ? pool->ready : size + GS_PAGE_SIZE);
+    gs_latch_release(&pool->lock);
+    if (!chunks)
+        return GS_NO_MEMORY;
+    gs_pool_release(core, pool, chunks);
+    return gs_pool_grow(core, pool, size, ret_block);
+}
+
+/* A block from what is ready in any pool of the context; with `any`, whatever it strands. */
+static struct gs_block *take_anywhere(struct gs_core *core, const struct gs_pool *pool, size_t size,
+                                      bool any)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = pools_of(core, pool->device, pools);
     struct gs_block *block = NULL;
+
+    for (unsigned i = 0; i < count && !block; i++) {
+        gs_latch_take(&pools[i]->lock);
+        if (pools[i]->context == pool->context && !pools[i]->dead && !pools[i]->leaving) {
+            gs_pool_settle(pools[i]);
+            block = any ? gs_pool_take_any(pools[i], size) : gs_pool_take(pools[i], size);
+        }
+        gs_latch_release(&pools[i]->lock);
+    }
+    return block;
+}
+
+/* Waits for this pool's epochs one by one, until the block can be had. */
+static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, size_t size,
+                                struct gs_block **ret_block)
+{
+    gs_status status = GS_NO_MEMORY;
     bool more = true;
 
     gs_latch_take(&pool->lock);
     gs_pool_flush_streams(pool, 0);
-    while (!block && more) {
+    gs_latch_release(&pool->lock);
+    while (more && is_out(status)) {
+        gs_latch_take(&pool->lock);
         more = gs_pool_wait_oldest(pool, UINT64_MAX);
         gs_pool_settle(pool);
-        block = gs_pool_take_any(pool, size);
+        *ret_block = gs_pool_take(pool, size);
+        gs_latch_release(&pool->lock);
+        if (*ret_block)
+            return GS_OK;
+        if (more)
+            status = exchange(core, pool, size, true, ret_block);
     }
-    gs_latch_release(&pool->lock);
-    return block;
+    return status;
 }
 
+static gs_status found(struct gs_block *block, struct gs_block **ret_block)
+{
+    *ret_block = block;
+    return block ? GS_OK : GS_NO_MEMORY;
+}
+
+/*
+ * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
+ * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
+ */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
                           struct gs_block **ret_block)
 {
-    gs_status status = GS_NO_MEMORY;
+    gs_status status = exchange(core, pool, size, false, ret_block);
 
-    gs_latch_take(&pool->lock);
-    *ret_block = gs_pool_take_any(pool, size);
-    gs_latch_release(&pool->lock);
-    if (*ret_block)
-        return GS_OK;
-    if (gs_device_release(core, pool->device, false) > 0) {
+    if (is_out(status) && gs_device_release(core, pool->device, false) > 0) {
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
-        if (status != (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-            return status;
     }
-    *ret_block = wait_for_block(pool, size);
-    if (*ret_block)
-        return GS_OK;
-    gs_device_release(core, pool->device, true);
-    status = gs_pool_grow(core, pool, size, ret_block);
-    return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ? GS_NO_MEMORY : status;
+    if (is_out(status))
+        status = found(take_anywhere(core, pool, size, false), ret_block);
+    if (is_out(status))
+        status = wait_for_block(core, pool, size, ret_block);
+    if (is_out(status)) {
+        gs_device_release(core, pool->device, true);
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        status = gs_pool_grow(core, pool, size, ret_block);
+    }
+    if (is_out(status))
+        status = found(take_anywhere(core, pool, size, true), ret_block);
+    /* Twice: others may take what one gave. */
+    for (int i = 0; i < 2 && is_out(status) &&
+                    gs_neighbour_ask(core, pool->device, pool->context, size);
+         i++)
+        status = gs_pool_grow(core, pool, size, ret_block);
+    return is_out(status) ? GS_NO_MEMORY : status;
 }

@@ -26,4 +26,8 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
  * Returns bytes given to the driver. */
 size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait);
 
+/* The same for another process, without waiting: about `bytes` of what is ready, if there is so
+ * much. */
+size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
+
 #endif

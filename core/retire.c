@@ -68,21 +68,22 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 }
 
 /* Whether no registration in use, no lease and no grace covers a block. */
-static bool let_go(struct gs_pool *pool, struct gs_block *block, uint64_t now, bool no_grace)
+static bool let_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
 {
     if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
         return false;
     if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, now, no_grace))
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, gs_now_ns(),
+                           no_grace))
         return false;
     block->offer = NULL;
     return true;
 }
 
 /* No GPU work can touch the block any more; a peer or a network card may. */
-static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
+static void passed(struct gs_pool *pool, struct gs_block *block)
 {
-    if (!let_go(pool, block, now, false)) {
+    if (!let_go(pool, block, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
@@ -93,12 +94,11 @@ static void passed(struct gs_pool *pool, struct gs_block *block, uint64_t now)
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
-    uint64_t now = block ? gs_now_ns() : 0;
 
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        passed(pool, block, now);
+        passed(pool, block);
     }
 }
 
@@ -124,7 +124,7 @@ static void close_epoch(struct gs_pool *pool)
     else if (!(epoch = calloc(1, sizeof *epoch)))
         return;
     epoch->next = NULL;
-    if (gs_fence_record(pool->shared->fences, &pool->events, &epoch->fence) != GS_OK) {
+    if (gs_fence_record(&pool->events, &epoch->fence) != GS_OK) {
         epoch->next = pool->spare_epochs;
         pool->spare_epochs = epoch;
         return;
@@ -160,24 +160,22 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
-    uint64_t live = __atomic_add_fetch(&count->live, block->size, __ATOMIC_RELAXED);
-    uint64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
 
     block->async = true;
+    GS_ADD(pool->async_live, block->size);
+    if (pool->async_live > pool->async_peak)
+        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
     if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
         __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&count->peak, &peak, live, true,
-                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        continue;
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     if (block->async)
-        __atomic_sub_fetch(&pool->shared->async[pool->device->ordinal].live, block->size,
-                           __ATOMIC_RELAXED);
+        GS_ADD(pool->async_live, -block->size);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
+    GS_COUNT(block->chunk->span.frees);
     pool->live -= block->entry.size;
     if (block->offer) {
         block->freed_ns = gs_now_ns();
@@ -230,7 +228,7 @@ bool gs_pool_poll(struct gs_pool *pool)
     bool any = false;
 
     while (pool->oldest && !pool->leaving &&
-           gs_fence_query(pool->shared->fences, &pool->events, &pool->oldest->fence) == GS_OK) {
+           gs_fence_query(&pool->events, &pool->oldest->fence) == GS_OK) {
         epoch_passed(pool, pop_oldest(pool));
         any = true;
     }
@@ -246,11 +244,10 @@ void gs_pool_collect(struct gs_pool *pool)
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 {
     struct gs_block *block = pool->limbo.first, *next;
-    uint64_t now = block ? gs_now_ns() : 0;
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (!let_go(pool, block, now, no_grace))
+        if (!let_go(pool, block, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
         gs_pool_give(pool, block);
@@ -278,16 +275,16 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
     began = gs_now_ns();
-    gs_fence_wait(pool->shared->fences, &epoch->fence, deadline_ns);
+    gs_fence_wait(&epoch->fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
     if (pool->dead) { /* its events went with the context */
-        epoch->fence.event = NULL;
+        epoch->fence = (struct gs_fence){0};
         epoch_passed(pool, epoch);
         return true;
     }
     if (!pool->leaving &&
-        gs_fence_query(pool->shared->fences, &pool->events, &epoch->fence) == GS_OK) {
+        gs_fence_query(&pool->events, &epoch->fence) == GS_OK) {
         epoch_passed(pool, epoch);
         return true;
     }
@@ -313,7 +310,7 @@ bool gs_pool_behind(const struct gs_pool *pool)
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
 {
-    passed(pool, block, gs_now_ns());
+    passed(pool, block);
 }
 
 void gs_pool_context_over(struct gs_pool *pool)
@@ -321,7 +318,7 @@ void gs_pool_context_over(struct gs_pool *pool)
     gs_pool_flush_streams(pool, 0);
     all_passed(pool, &pool->retiring);
     while (pool->oldest) {
-        pool->oldest->fence.event = NULL; /* it went with the context */
+        pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         epoch_passed(pool, pop_oldest(pool));
     }
 }

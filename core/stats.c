@@ -38,6 +38,31 @@ static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
     gs_counts_add(&stats->counts, &pool->counts);
 }
 
+void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
+                   uint64_t *ret_peak)
+{
+    *ret_live = *ret_peak = 0;
+    for (const struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            const struct gs_pool *pool = context->pools[i];
+
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            *ret_live += LOAD(pool->async_live);
+            *ret_peak += LOAD(pool->async_peak);
+        }
+    if (*ret_peak < core->async[device].peak)
+        *ret_peak = core->async[device].peak;
+}
+
+void gs_async_keep_peak(struct gs_core *core, CUdevice device)
+{
+    uint64_t live, peak;
+
+    gs_async_read(core, device, &live, &peak);
+    core->async[device].peak = peak;
+}
+
 /* Called with the contexts' lock held. */
 static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
@@ -77,8 +102,22 @@ static void log_device(struct gs_core *core, CUdevice device)
                 MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
 }
 
+static void log_neighbours(struct gs_core *core)
+{
+    const struct gs_neighbour_counts *counts = &core->neighbour.counts;
+
+    if (LOAD(counts->asked) + LOAD(counts->answered) == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "other processes were asked for memory %" PRIu64 " times and gave %" PRIu64
+                " MiB back; this one was asked %" PRIu64 " times and gave %" PRIu64 " MiB",
+                LOAD(counts->asked), MIB(LOAD(counts->got)), LOAD(counts->answered),
+                MIB(LOAD(counts->given)));
+}
+
 void gs_stats_log(struct gs_core *core)
 {
+    log_neighbours(core);
     if (!gs_lock_try(&core->lock))
         return;
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)

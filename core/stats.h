@@ -21,6 +21,13 @@ struct gs_stats {
 /* Adds what one pool counted. */
 void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
 
+/* Stream-ordered bytes of one device, live and at most; each pool's most, where several threads
+ * have pools of their own, counts as if it had been at the same time. The contexts' lock is held. */
+void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
+                   uint64_t *ret_peak);
+/* A pool is about to go; its most is not forgotten. The contexts' lock is held. */
+void gs_async_keep_peak(struct gs_core *core, CUdevice device);
+
 /* Of one device. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
 

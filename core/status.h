@@ -18,11 +18,12 @@ enum {
     GS_NO_HOST_MEMORY = -4,
     GS_CAPTURING = -5,     /* a capture is open: no event may be recorded or queried now */
     GS_NOT_OFFERED = -6,   /* this device or process cannot do it: the driver's way is left */
-    GS_BAD_TOKEN = -7,     /* a token of ours that is damaged, stale or refused */
+    GS_BAD_TOKEN = -7,     /* a token of ours that is damaged, or that we may not have */
     GS_SAME_PROCESS = -8,  /* a token opened in the process that made it */
     GS_UNREACHABLE = -9,   /* the exporter is gone or does not answer */
     GS_NO_CONTEXT = -10,   /* no context is current */
     GS_INVALID = -11,      /* an argument no call of this kind takes */
+    GS_STALE = -12,        /* a token that its exporter does not take: its block was freed */
 };
 
 #endif

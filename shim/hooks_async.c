@@ -81,18 +81,20 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t 
     return gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
 }
 
-/* False: the driver is to be asked. */
+/* False: the driver is to be asked. What is kept over its memory goes before it frees it. */
 static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
 {
-    gs_status status;
+    gs_status status = GS_NOT_OURS;
 
-    if (!gs_state_enter() || !gs_ours(dptr))
+    if (!gs_state_enter())
         return false;
     GS_KEEP_ERRNO;
-    if (captures(stream))
-        return false;
-    gs_tell_freeing(dptr);
-    status = gs_core_free_async(gs_core, dptr, stream);
+    if (gs_ours(dptr)) {
+        if (captures(stream))
+            return false;
+        gs_tell_freeing(dptr);
+        status = gs_core_free_async(gs_core, dptr, stream);
+    }
     if (status == GS_NOT_OURS)
         gs_core_foreign_going(gs_core, dptr, 0);
     *ret_result = gs_result(status);

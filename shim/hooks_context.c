@@ -6,6 +6,7 @@
 #include "hook.h"
 #include "start.h"
 
+#include "core/pin.h"
 #include "core/reach.h"
 
 /* The driver has ended a context. */
@@ -24,6 +25,7 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
     if (!gs_state_enter())
         return real(ctx);
     GS_KEEP_ERRNO;
+    gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
     result = real(ctx);
     if (result == CUDA_SUCCESS)
@@ -54,6 +56,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
     if (!gs_state_enter())
         return gs_real.cuCtxDetach(ctx);
     GS_KEEP_ERRNO;
+    gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
     result = gs_real.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
@@ -73,6 +76,7 @@ static CUresult primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool al
     if (!gs_state_enter())
         return real(dev);
     GS_KEEP_ERRNO;
+    gs_core_context_going(gs_core);
     handle = gs_core_primary(gs_core, dev);
     context = handle ? gs_core_context_detach(gs_core, handle) : NULL;
     result = real(dev);

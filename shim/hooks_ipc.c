@@ -2,6 +2,7 @@
  * CUDA IPC of memory. Handles for our memory are tokens of ours; a handle that is not one was made
  * by the native driver and goes to it.
  */
+#include "core/pin.h"
 #include "hook.h"
 #include "result.h"
 #include "start.h"
@@ -71,13 +72,16 @@ GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandl
 
 GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
-    gs_status status;
+    gs_status status = GS_NOT_OURS;
 
-    if (!gs_state_enter() || !gs_ours(dptr))
+    if (!gs_state_enter())
         return gs_real.cuIpcCloseMemHandle(dptr);
     GS_KEEP_ERRNO;
-    status = gs_core_close(gs_core, dptr);
-    if (status == GS_NOT_OURS && !gs_ours(dptr))
-        return gs_real.cuIpcCloseMemHandle(dptr);
-    return gs_result(status);
+    if (gs_ours(dptr)) {
+        status = gs_core_close(gs_core, dptr);
+        if (status != GS_NOT_OURS || gs_ours(dptr))
+            return gs_result(status);
+    }
+    gs_core_foreign_going(gs_core, dptr, 0); /* opened by the driver's own handle */
+    return gs_real.cuIpcCloseMemHandle(dptr);
 }

@@ -58,13 +58,15 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter() || !gs_ours(dptr))
+    if (!gs_state_enter())
         return gs_real.cuMemFree_v2(dptr);
     GS_KEEP_ERRNO;
-    gs_tell_freeing(dptr);
-    status = gs_core_free(gs_core, dptr);
-    if (status != GS_NOT_OURS)
-        return gs_result(status);
+    if (gs_ours(dptr)) {
+        gs_tell_freeing(dptr);
+        status = gs_core_free(gs_core, dptr);
+        if (status != GS_NOT_OURS)
+            return gs_result(status);
+    }
     gs_core_foreign_going(gs_core, dptr, 0);
     return gs_real.cuMemFree_v2(dptr);
 }

@@ -4,10 +4,15 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
 #include "elf_symbols.h"
+#include "hook.h"
 #include "lookup.h"
 #include "resolve.h"
 #include "state.h"
@@ -102,55 +107,109 @@ bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer)
 
 /* ---- What dma-bufs stand for --------------------------------------------------------------------- */
 
-/* The last descriptors made. One that was pushed out is unknown, and its registration is only
- * passed on; programs register a descriptor right after they made it. */
-#define DMABUFS 256
+/*
+ * Which range each descriptor was made of, by the inode that all copies of it share. When the last
+ * one is closed we are not told, so the oldest are forgotten at some number; one that is unknown is
+ * only passed on, and what is registered through it is not kept.
+ *
+ * The driver's tag of the mapping tells whether the address is still that memory: a descriptor
+ * holds its memory, and the address may have become something else.
+ */
+#define DMABUFS_MOST 65536
+
+struct dmabuf_key {
+    dev_t device;
+    ino_t inode;
+};
+
+struct dmabuf {
+    struct dmabuf_key key;
+    uint64_t address;
+    size_t size;
+    unsigned long long id;
+    UT_hash_handle hh; /* in the order in which they were made */
+};
 
 static struct {
     pthread_mutex_t mutex;
-    unsigned next;
-    struct {
-        dev_t device;
-        ino_t inode;
-        uint64_t address;
-        size_t size;
-    } made[DMABUFS];
+    struct dmabuf *table;
 } dmabufs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size)
+static bool dmabuf_key(int fd, struct dmabuf_key *ret_key)
 {
     struct stat status;
 
     if (fstat(fd, &status) != 0)
+        return false;
+    memset(ret_key, 0, sizeof *ret_key);
+    ret_key->device = status.st_dev;
+    ret_key->inode = status.st_ino;
+    return true;
+}
+
+/* Not by the hook, which gives a block's own: this is the mapping's. 0: it is not memory. */
+static unsigned long long mapping_id(uint64_t address)
+{
+    unsigned long long id = 0;
+
+    if (gs_real.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+/* Called with the mutex held. */
+static struct dmabuf *dmabuf_add(const struct dmabuf_key *key)
+{
+    struct dmabuf *made = HASH_COUNT(dmabufs.table) < DMABUFS_MOST ? calloc(1, sizeof *made)
+                                                                  : dmabufs.table;
+
+    if (!made)
+        return NULL;
+    if (made == dmabufs.table)
+        HASH_DEL(dmabufs.table, made);
+    made->key = *key;
+    HASH_ADD(hh, dmabufs.table, key, sizeof made->key, made);
+    if (made->hh.tbl)
+        return made;
+    free(made);
+    return NULL;
+}
+
+void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size)
+{
+    unsigned long long id = mapping_id(address);
+    struct dmabuf_key key;
+    struct dmabuf *found;
+
+    if (!id || !dmabuf_key(fd, &key))
         return;
     pthread_mutex_lock(&dmabufs.mutex);
-    dmabufs.made[dmabufs.next].device = status.st_dev;
-    dmabufs.made[dmabufs.next].inode = status.st_ino;
-    dmabufs.made[dmabufs.next].address = address;
-    dmabufs.made[dmabufs.next].size = size;
-    dmabufs.next = (dmabufs.next + 1) % DMABUFS;
+    HASH_FIND(hh, dmabufs.table, &key, sizeof key, found);
+    if (!found) /* else an inode's number has come again */
+        found = dmabuf_add(&key);
+    if (found) {
+        found->address = address;
+        found->size = size;
+        found->id = id;
+    }
     pthread_mutex_unlock(&dmabufs.mutex);
 }
 
 bool gs_pin_dmabuf_find(int fd, uint64_t *ret_address, size_t *ret_size)
 {
-    struct stat status;
-    bool found = false;
+    unsigned long long id = 0;
+    struct dmabuf_key key;
+    struct dmabuf *found;
 
-    if (fstat(fd, &status) != 0)
+    if (!dmabuf_key(fd, &key))
         return false;
     pthread_mutex_lock(&dmabufs.mutex);
-    /* The latest first: an inode number comes back when its dma-buf is gone. */
-    for (unsigned i = 1; i <= DMABUFS && !found; i++) {
-        unsigned at = (dmabufs.next + DMABUFS - i) % DMABUFS;
-
-        found = dmabufs.made[at].size && dmabufs.made[at].device == status.st_dev &&
-                dmabufs.made[at].inode == status.st_ino;
-        if (found) {
-            *ret_address = dmabufs.made[at].address;
-            *ret_size = dmabufs.made[at].size;
-        }
+    HASH_FIND(hh, dmabufs.table, &key, sizeof key, found);
+    if (found) {
+        *ret_address = found->address;
+        *ret_size = found->size;
+        id = found->id;
     }
     pthread_mutex_unlock(&dmabufs.mutex);
-    return found;
+    return id && mapping_id(*ret_address) == id;
 }

@@ -22,6 +22,8 @@ static inline CUresult gs_result(gs_status status)
     case GS_SAME_PROCESS:
     case GS_NO_CONTEXT:
         return CUDA_ERROR_INVALID_CONTEXT;
+    case GS_STALE: /* measured on an H200 with a handle of freed memory */
+        return CUDA_ERROR_NOT_PERMITTED;
     case GS_NOT_OURS:
     case GS_NOT_LIVE:
     case GS_BAD_TOKEN:

@@ -27,8 +27,9 @@ bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, st
 {
     uint32_t idle = 0, doomed = GS_REG_DOOMED;
 
-    if (!__atomic_compare_exchange_n(&reg->uses, &idle, GS_REG_LEAVING, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED) &&
+    /* Against a release: either it is idle here, or the release sees what flags were set before. */
+    if (!__atomic_compare_exchange_n(&reg->uses, &idle, GS_REG_LEAVING, false, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST) &&
         !__atomic_compare_exchange_n(&reg->uses, &doomed, GS_REG_LEAVING, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
         return false;
@@ -126,23 +127,17 @@ static struct gs_reg *take_any(struct gs_regcache *cache, struct gs_reg_leavers 
     return reg ? reg : take_oldest(cache, leavers);
 }
 
-unsigned gs_reg_evict(struct gs_regcache *cache, uint64_t bytes)
+unsigned gs_reg_evict(struct gs_regcache *cache, bool all)
 {
     struct gs_reg_leavers leavers = {NULL};
-    uint64_t taken = 0;
     unsigned count = 0;
     struct gs_reg *reg;
 
     gs_lock_take(&cache->lock);
-    while (bytes ? taken < bytes
-                 : cache->entries - cache->departed > GS_LOAD(cache->limit_count) ||
-                       cache->bytes - cache->departed_bytes > GS_LOAD(cache->limit_bytes)) {
-        reg = take_any(cache, &leavers);
-        if (!reg)
-            break;
-        taken += reg->end - reg->base;
+    while ((all || cache->entries - cache->departed > cache->limit_count ||
+            cache->bytes - cache->departed_bytes > cache->limit_bytes) &&
+           (reg = take_any(cache, &leavers)))
         count++;
-    }
     cache->stats.evictions += count;
     gs_lock_release(&cache->lock);
     gs_reg_unpin(cache, &leavers);
@@ -298,6 +293,8 @@ void gs_regcache_flush(struct gs_regcache *cache,
             next = reg->next_used;
             if (!matches(&info, arg))
                 continue;
+            /* A use that ends just now ends it with the flag, or leaves it to be taken here. */
+            __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_SEQ_CST);
             if (gs_reg_depart(cache, &leavers, reg))
                 cache->stats.invalidations++;
             else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !gs_reg_unpinning())

@@ -6,8 +6,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#define SLAB_ENTRIES 64
+#define SLAB_FIRST ((size_t)12 << 10)
+#define SLAB_LARGE ((size_t)2 << 20) /* a huge page, for the sake of hits among many entries */
+#define SLABS_SMALL (8 * SLAB_FIRST)
 #define LINK_MASK UINT64_C(63) /* entries are aligned to 64 bytes: the rest is the link's number */
 #define BITS_LEAST 14
 #define BITS_MOST 20
@@ -42,43 +45,56 @@ static struct gs_reg *link_entry(uint64_t link)
     return (struct gs_reg *)(uintptr_t)(link & ~LINK_MASK);
 }
 
+/* Memory in huge pages where it is as large; its contents are anything. */
+static void *memory_new(size_t bytes)
+{
+    size_t align = bytes >= SLAB_LARGE ? SLAB_LARGE : 64;
+    void *memory = aligned_alloc(align, (bytes + align - 1) & ~(align - 1));
+
+    if (memory && align == SLAB_LARGE)
+        madvise(memory, bytes, MADV_HUGEPAGE); /* or not: it is only faster */
+    return memory;
+}
+
 static gs_status make_buckets(struct gs_regcache *cache)
 {
     uint64_t *page;
+    size_t bytes;
 
     if (cache->page)
         return GS_OK;
     cache->bits = BITS_LEAST;
     while (cache->bits < BITS_MOST && cache->limit_count > (UINT64_C(1) << cache->bits) / 2)
         cache->bits++;
-    page = calloc((size_t)1 << cache->bits, sizeof *page);
-    cache->by_handle = calloc((size_t)1 << cache->bits, sizeof(struct gs_reg *));
+    bytes = sizeof *page << cache->bits;
+    page = memory_new(bytes);
+    cache->by_handle = memory_new(bytes);
     if (!page || !cache->by_handle) {
         free(page);
         free(cache->by_handle);
         cache->by_handle = NULL;
         return GS_NO_HOST_MEMORY;
     }
+    memset(page, 0, bytes);
+    memset(cache->by_handle, 0, bytes);
     __atomic_store_n(&cache->page, page, __ATOMIC_RELEASE);
     return GS_OK;
 }
 
-/* Entries are made many at a time; the place of the first holds the list of these slabs. */
-static struct gs_reg *add_slab(struct gs_regcache *cache)
+/* Entries come from slabs; the first place of each holds the list of them. */
+static bool add_slab(struct gs_regcache *cache)
 {
-    struct gs_reg *slab = aligned_alloc(64, SLAB_ENTRIES * sizeof *slab);
+    size_t bytes = cache->slab_bytes < SLABS_SMALL ? SLAB_FIRST : SLAB_LARGE;
+    struct gs_reg *slab = memory_new(bytes);
 
     if (!slab)
-        return NULL;
-    memset(slab, 0, SLAB_ENTRIES * sizeof *slab);
-    for (unsigned i = 1; i < SLAB_ENTRIES; i++) {
-        slab[i].uses = GS_REG_FREE;
-        slab[i].next_handle = i + 1 < SLAB_ENTRIES ? &slab[i + 1] : NULL;
-    }
+        return false;
     slab->next_handle = cache->slabs;
     cache->slabs = slab;
-    cache->slab_count++;
-    return slab + 1;
+    cache->slab_bytes += bytes;
+    cache->fresh = slab + 1;
+    cache->fresh_end = slab + bytes / sizeof *slab;
+    return true;
 }
 
 void gs_reg_slabs_free(struct gs_regcache *cache)
@@ -91,9 +107,19 @@ void gs_reg_slabs_free(struct gs_regcache *cache)
     }
 }
 
-uint64_t gs_reg_slab_bytes(const struct gs_regcache *cache)
+/* A late reader may still look at one that is recycled, and at no other. */
+static struct gs_reg *take_spare(struct gs_regcache *cache)
 {
-    return cache->slab_count * SLAB_ENTRIES * sizeof(struct gs_reg);
+    struct gs_reg *reg = cache->spare;
+
+    if (reg) {
+        cache->spare = reg->next_handle;
+    } else if (cache->fresh != cache->fresh_end || add_slab(cache)) {
+        reg = cache->fresh++;
+        memset(reg, 0, sizeof *reg);
+        reg->uses = GS_REG_FREE;
+    }
+    return reg;
 }
 
 struct gs_reg *gs_reg_new(struct gs_regcache *cache)
@@ -102,16 +128,14 @@ struct gs_reg *gs_reg_new(struct gs_regcache *cache)
 
     if (make_buckets(cache) != GS_OK)
         return NULL;
-    if (!cache->spare)
-        cache->spare = add_slab(cache);
-    reg = cache->spare;
+    reg = take_spare(cache);
     if (!reg)
         return NULL;
-    cache->spare = reg->next_handle;
     GS_STORE(reg->next_handle, NULL);
     GS_STORE(reg->flags, 0);
     GS_STORE(reg->handle, NULL);
     GS_STORE(reg->hits, 0);
+    GS_STORE(reg->proof, 0);
     reg->note[0] = reg->note[1] = 0;
     return reg;
 }
@@ -158,6 +182,23 @@ void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg)
 
 /* ---- By address ------------------------------------------------------------------------------ */
 
+void gs_reg_describe(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
+                     uint64_t end)
+{
+    GS_STORE(reg->key.backend, request->key.backend);
+    GS_STORE(reg->key.domain, request->key.domain);
+    GS_STORE(reg->key.access, request->key.access);
+    GS_STORE(reg->key.shift, request->key.shift);
+    GS_STORE(reg->base, base);
+    GS_STORE(reg->end, end);
+    GS_STORE(reg->id, request->id);
+    reg->exact = request->exact;
+    gs_reg_set_view(reg, request);
+    /* Who read the serial before this and claims the entry after it looks in vain; who reads it
+     * after this reads all of the above. */
+    __atomic_store_n(&reg->serial, reg->serial + 1, __ATOMIC_RELEASE);
+}
+
 void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg)
 {
     uint64_t base = reg->base, end = reg->end, first, last;
@@ -178,6 +219,7 @@ void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg)
     list_append(cache, reg);
     GS_STORE(cache->bytes, cache->bytes + (end - base));
     __atomic_store_n(&cache->entries, cache->entries + 1, __ATOMIC_RELEASE);
+    gs_reg_weigh(cache);
 }
 
 void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg)
@@ -198,6 +240,7 @@ void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg)
     list_remove(cache, reg);
     GS_STORE(cache->bytes, cache->bytes - (reg->end - reg->base));
     __atomic_store_n(&cache->entries, cache->entries - 1, __ATOMIC_RELEASE);
+    gs_reg_weigh(cache);
 }
 
 struct overlap {
@@ -305,45 +348,64 @@ struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_b
     return NULL;
 }
 
-/* ---- The claim ------------------------------------------------------------------------------- */
+/* ---- The hit --------------------------------------------------------------------------------- */
 
-static bool fits(const struct gs_reg *reg, const struct gs_reg_request *request)
+static inline bool fits(const struct gs_reg *reg, const struct gs_reg_request *request,
+                        uint64_t end)
 {
-    uint64_t base = GS_LOAD(reg->base), end = GS_LOAD(reg->end);
-    uint64_t wanted_end = request->base + request->size;
+    uint64_t base = GS_LOAD(reg->base), reg_end = GS_LOAD(reg->end), differs;
 
-    if (base > request->base || end < wanted_end || GS_LOAD(reg->id) != request->id ||
-        GS_LOAD(reg->key.domain) != request->key.domain ||
-        GS_LOAD(reg->key.access) != request->key.access ||
-        GS_LOAD(reg->key.shift) != request->key.shift ||
-        GS_LOAD(reg->key.backend) != request->key.backend)
+    if (base > request->base || reg_end < end) /* most others are told from it by this */
         return false;
-    return !request->exact || (base == request->base && end == wanted_end);
-}
-
-/* What tells most others from it at once. */
-static inline bool may_fit(const struct gs_reg *reg, const struct gs_reg_request *request)
-{
-    return GS_LOAD(reg->base) <= request->base &&
-           GS_LOAD(reg->end) - request->base >= request->size && GS_LOAD(reg->uses) < GS_REG_PENDING;
+    differs = (GS_LOAD(reg->id) ^ request->id) |
+              (GS_LOAD(reg->key.domain) ^ request->key.domain) |
+              (GS_LOAD(reg->key.access) ^ request->key.access) |
+              (GS_LOAD(reg->key.shift) ^ request->key.shift) |
+              ((uintptr_t)GS_LOAD(reg->key.backend) ^ (uintptr_t)request->key.backend);
+    if (request->exact)
+        differs |= (base ^ request->base) | (reg_end ^ end);
+    return differs == 0;
 }
 
 /* A use more, if the entry may have one. */
-static bool claim(struct gs_reg *reg, bool lends)
+static inline bool claim(struct gs_reg *reg, bool lends)
 {
-    uint32_t uses = GS_LOAD(reg->uses);
+    uint32_t uses = 0;
 
-    while (lends ? uses == 0 : uses < GS_REG_PENDING - 1)
+    if (lends)
+        return GS_LOAD(reg->uses) == 0 &&
+               __atomic_compare_exchange_n(&reg->uses, &uses, 1, false, __ATOMIC_ACQ_REL,
+                                           __ATOMIC_RELAXED);
+    uses = GS_LOAD(reg->uses);
+    while (uses < GS_REG_PENDING - 1)
         if (__atomic_compare_exchange_n(&reg->uses, &uses, uses + 1, true, __ATOMIC_ACQ_REL,
                                         __ATOMIC_RELAXED))
             return true;
     return false;
 }
 
-struct gs_reg *gs_reg_claim(struct gs_regcache *cache, const struct gs_reg_request *request)
+/* The entry is the caller's. */
+static inline struct gs_reg *use(const struct gs_regcache *cache, struct gs_reg *reg,
+                                 const struct gs_reg_request *request)
+{
+    uint32_t tick = GS_LOAD(cache->tick) + 1; /* later than what was entered last */
+
+    if (request->key.backend->lends) {
+        gs_reg_set_view(reg, request);
+        GS_STORE(reg->hits, GS_LOAD(reg->hits) + 1);
+    } else {
+        __atomic_fetch_add(&reg->hits, 1, __ATOMIC_RELAXED);
+    }
+    if (GS_LOAD(reg->stamp) != tick)
+        GS_STORE(reg->stamp, tick);
+    return reg;
+}
+
+struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_request *request)
 {
     const uint64_t *buckets = __atomic_load_n(&cache->page, __ATOMIC_ACQUIRE);
     uint64_t classes = GS_LOAD(cache->classes);
+    uint64_t end = request->base + request->size;
     bool lends = request->key.backend->lends;
 
     for (; buckets && classes; classes &= classes - 1) {
@@ -354,11 +416,13 @@ struct gs_reg *gs_reg_claim(struct gs_regcache *cache, const struct gs_reg_reque
 
         for (unsigned steps = 0; link && steps < GS_REG_STEPS_MAX; steps++) {
             struct gs_reg *reg = link_entry(link);
+            uint32_t serial = __atomic_load_n(&reg->serial, __ATOMIC_ACQUIRE);
 
-            /* What was read of an unclaimed entry may be of two registrations: look again. */
-            if (may_fit(reg, request) && fits(reg, request) && claim(reg, lends)) {
-                if (fits(reg, request))
-                    return reg;
+            __builtin_prefetch(&reg->view_base, 1); /* with the first line, not after it */
+            if (fits(reg, request, end) && claim(reg, lends)) {
+                /* It may have become another since its serial was read, but not any more. */
+                if (__builtin_expect(GS_LOAD(reg->serial) == serial, 1))
+                    return use(cache, reg, request);
                 gs_regcache_release(cache, reg);
             }
             link = __atomic_load_n(&reg->next[link & LINK_MASK], __ATOMIC_ACQUIRE);

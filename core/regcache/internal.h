@@ -23,47 +23,59 @@
 #define GS_REG_UNKEPT 4u  /* it was not to be kept from the start */
 
 /*
- * Atomic: what look-ups read without the lock (key, range, id, next, uses, flags, view, handle).
- * All of these but uses, flags, hits, stamp and view change under the lock only, while the entry
- * is not to be found (pending, or free).
+ * Atomic: what look-ups read without the lock (serial, key, range, id, next, uses, flags, view,
+ * handle). All of these but uses, flags, hits, stamp, proof and view change under the lock only,
+ * while the entry is not to be found (pending, or free).
+ *
+ * A hit and its release touch the first two cache lines, which no other entry shares.
  */
 struct gs_reg {
-    /* A hit and its release touch two cache lines. */
-    uint32_t uses, flags;
+    /* What a look-up compares. */
+    uint32_t uses;
+    uint32_t serial;    /* rises when any of the following has changed */
     uint64_t base, end; /* [base, end) is pinned */
     uint64_t id;
     struct gs_reg_key key;
+    /* What its user reads and writes. */
     uint64_t view_base, view_end; /* the part that its one user uses; all of it if users share */
-    uint64_t next[GS_REG_LINKS];  /* in the chains of its pages: entry | link number */
+    uint64_t proof;               /* gs_reg_proof */
     uint32_t stamp, hits;         /* the stamp is of the tick's low bits */
     void *handle;
     uint64_t note[2];
+    uint8_t flags;
     /* Under the lock. */
+    uint8_t class, links;
+    bool exact;
+    uint32_t placed; /* the stamp when it got its place in the list */
+    /* Lists. */
+    uint64_t next[GS_REG_LINKS]; /* in the chains of its pages: entry | link number */
     struct gs_reg *next_handle;
     struct gs_reg *prev_used, *next_used; /* all entries, least recently placed first */
-    uint32_t placed;                      /* the stamp when it got its place in that list */
-    bool exact;
-    uint8_t class, links;
 } __attribute__((aligned(64)));
 
 struct gs_regcache {
-    struct gs_lock lock; /* rank REGISTRATIONS; protects what is below but what is said atomic */
+    /* What hits read. It changes with misses and ends only. */
+    uint64_t *page;  /* atomic, set once: buckets of the page index */
+    struct gs_reg **by_handle;
+    unsigned bits;   /* log2 of the buckets of either */
+    uint32_t tick;   /* atomic: rises with each change, tells old stamps from new */
+    bool over;       /* atomic: a limit is exceeded */
+    uint64_t classes; /* atomic: bit c: some entry is of class c */
+    uint64_t entries, bytes;           /* atomic; of all that are not free */
+    uint64_t limit_count, limit_bytes; /* under the lock */
+
+    /* rank REGISTRATIONS; protects what is below, and what is above but what is said atomic */
+    struct gs_lock lock __attribute__((aligned(64)));
     pthread_cond_t left; /* an entry that was leaving is gone */
     struct gs_log log;
     struct gs_regcache_events events;
-    uint64_t limit_count, limit_bytes; /* atomic */
-    uint64_t entries, bytes;           /* atomic; of all that are not free */
-    uint64_t departed, departed_bytes; /* of these, what some thread is unpinning */
-    uint64_t classes;                  /* atomic: bit c: some entry is of class c */
+    uint64_t departed, departed_bytes; /* of the entries, what some thread is unpinning */
     uint64_t class_entries[GS_REG_CLASSES];
-    uint32_t tick;  /* atomic: rises with each change, tells old stamps from new */
-    uint64_t *page; /* atomic, set once: buckets of the page index */
-    struct gs_reg **by_handle;
-    unsigned bits; /* log2 of the buckets of either */
     struct gs_reg *first_used, *last_used;
     struct gs_reg *spare;
-    struct gs_reg *slabs; /* linked by next_handle */
-    uint64_t slab_count;
+    struct gs_reg *fresh, *fresh_end; /* of the newest slab, never used yet */
+    struct gs_reg *slabs;             /* linked by next_handle of their first places */
+    uint64_t slab_bytes;
     uint64_t hits; /* of entries that are gone */
     struct gs_regcache_stats stats;
 };
@@ -74,10 +86,12 @@ struct gs_regcache {
 /* ---- Index (index.c). With the lock held unless said otherwise --------------------------- */
 
 void gs_reg_slabs_free(struct gs_regcache *cache);
-uint64_t gs_reg_slab_bytes(const struct gs_regcache *cache);
 /* A spare entry with fresh fields, in no list; NULL without host memory. */
 struct gs_reg *gs_reg_new(struct gs_regcache *cache);
-/* Enters an entry whose key and range are set, and which is not to be found yet. */
+/* Sets key, range and view of an entry that is not to be found. */
+void gs_reg_describe(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
+                     uint64_t end);
+/* Enters it. It can be found as soon as its uses say so. */
 void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg);
 /* Takes it out of all lists but that of handles. */
 void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg);
@@ -93,9 +107,21 @@ struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_b
 bool gs_reg_overlaps(struct gs_regcache *cache, uint64_t base, uint64_t end,
                      bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
 
-/* Claims an entry for the request: its user's. Lock-free; NULL: there is none, or, without the
- * lock, others changed the index meanwhile. */
-struct gs_reg *gs_reg_claim(struct gs_regcache *cache, const struct gs_reg_request *request);
+/* What of the entry its user has. With users that share it, all of it. */
+static inline void gs_reg_set_view(struct gs_reg *reg, const struct gs_reg_request *request)
+{
+    bool lends = request->key.backend->lends;
+
+    GS_STORE(reg->view_base, lends ? request->base : reg->base);
+    GS_STORE(reg->view_end, lends ? request->base + request->size : reg->end);
+}
+
+/* After a limit or what it limits has changed. */
+static inline void gs_reg_weigh(struct gs_regcache *cache)
+{
+    GS_STORE(cache->over,
+             cache->entries > cache->limit_count || cache->bytes > cache->limit_bytes);
+}
 
 /* To the end of the list of all entries. */
 void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg);
@@ -114,9 +140,9 @@ bool gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers);
 /* Unpins one that has departed and is in no list of leavers. 0, and it is gone; or the backend's
  * error, and it is leaving still. Lock not held by the caller before, and held after. */
 int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg);
-/* Unpins idle entries, the least recently used first, until at least `bytes` are unpinned (all of
- * them: UINT64_MAX) or no limit is exceeded (0). Lock not held. Returns how many. */
-unsigned gs_reg_evict(struct gs_regcache *cache, uint64_t bytes);
+/* Unpins idle entries, the least recently used first, until no limit is exceeded, or all of them.
+ * Lock not held. Returns how many. */
+unsigned gs_reg_evict(struct gs_regcache *cache, bool all);
 /* Whether this thread is in an unpin function. */
 bool gs_reg_unpinning(void);
 uint64_t gs_reg_now_ns(void);

@@ -9,10 +9,11 @@ gs_status gs_regcache_create(const struct gs_regcache_options *options,
                              const struct gs_regcache_events *events, const struct gs_log *log,
                              struct gs_regcache **ret_cache)
 {
-    struct gs_regcache *cache = calloc(1, sizeof *cache);
+    struct gs_regcache *cache = aligned_alloc(_Alignof(struct gs_regcache), sizeof *cache);
 
     if (!cache)
         return GS_NO_HOST_MEMORY;
+    memset(cache, 0, sizeof *cache);
     gs_lock_init(&cache->lock, GS_RANK_REGISTRATIONS);
     pthread_cond_init(&cache->left, NULL);
     cache->limit_count = options->count;
@@ -44,8 +45,11 @@ void gs_regcache_destroy(struct gs_regcache *cache)
 
 void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
 {
-    if (bytes < GS_LOAD(cache->limit_bytes))
-        GS_STORE(cache->limit_bytes, bytes);
+    gs_lock_take(&cache->lock);
+    if (bytes < cache->limit_bytes)
+        cache->limit_bytes = bytes;
+    gs_reg_weigh(cache);
+    gs_lock_release(&cache->lock);
 }
 
 bool gs_regcache_empty(const struct gs_regcache *cache)
@@ -54,31 +58,6 @@ bool gs_regcache_empty(const struct gs_regcache *cache)
 }
 
 /* ---- Making ------------------------------------------------------------------------------------ */
-
-/* What of the entry its user has. With users that share it, all of it. */
-static void set_view(struct gs_reg *reg, const struct gs_reg_request *request)
-{
-    bool lends = request->key.backend->lends;
-
-    GS_STORE(reg->view_base, lends ? request->base : reg->base);
-    GS_STORE(reg->view_end, lends ? request->base + request->size : reg->end);
-}
-
-struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_request *request)
-{
-    struct gs_reg *reg = gs_reg_claim(cache, request);
-    uint32_t tick;
-
-    if (!reg)
-        return NULL;
-    if (request->key.backend->lends)
-        set_view(reg, request);
-    tick = GS_LOAD(cache->tick) + 1; /* later than what was entered last */
-    if (GS_LOAD(reg->stamp) != tick)
-        GS_STORE(reg->stamp, tick);
-    GS_STORE(reg->hits, GS_LOAD(reg->hits) + 1); /* may miss one when users share */
-    return reg;
-}
 
 struct growth {
     const struct gs_reg_request *request;
@@ -120,16 +99,8 @@ gs_status gs_regcache_begin(struct gs_regcache *cache, const struct gs_reg_reque
     if (!reg && (reg = gs_reg_new(cache))) {
         if (request->keep && !request->exact && cache->entries)
             gs_reg_overlaps(cache, growth.base, growth.end, grow, &growth);
-        GS_STORE(reg->key.backend, request->key.backend);
-        GS_STORE(reg->key.domain, request->key.domain);
-        GS_STORE(reg->key.access, request->key.access);
-        GS_STORE(reg->key.shift, request->key.shift);
-        GS_STORE(reg->base, growth.base);
-        GS_STORE(reg->end, growth.end);
-        GS_STORE(reg->id, request->id);
+        gs_reg_describe(reg, request, growth.base, growth.end);
         GS_STORE(reg->flags, request->keep ? 0 : GS_REG_UNKEPT);
-        reg->exact = request->exact;
-        set_view(reg, request);
         __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
         gs_reg_enter(cache, reg);
         cache->stats.misses++;
@@ -157,8 +128,8 @@ static bool absorb(struct gs_reg *reg, void *arg)
     struct absorption *absorption = arg;
     const struct gs_reg *by = absorption->by;
 
-    if (reg != by && reg->base >= by->base && reg->end <= by->end && gs_reg_kept(reg) && !reg->exact &&
-        reg->id == by->id && memcmp(&reg->key, &by->key, sizeof by->key) == 0 &&
+    if (reg != by && reg->base >= by->base && reg->end <= by->end && gs_reg_kept(reg) &&
+        !reg->exact && reg->id == by->id && memcmp(&reg->key, &by->key, sizeof by->key) == 0 &&
         (reg->base > by->base || reg->end < by->end) &&
         gs_reg_depart(absorption->cache, absorption->leavers, reg))
         absorption->cache->stats.merges++;
@@ -196,10 +167,8 @@ static int pin(struct gs_regcache *cache, struct gs_reg *reg, void *arg, void **
     if (backend->refuses)
         make_way(cache, reg);
     error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
-    if (is_full(error) && gs_reg_evict(cache, size))
-        error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
     /* Nothing kept may make a call fail that would have succeeded without a cache. */
-    if (is_full(error) && gs_reg_evict(cache, UINT64_MAX))
+    if (is_full(error) && gs_reg_evict(cache, true))
         error = backend->pin(&reg->key, reg->base, size, arg, ret_handle);
     return error;
 }
@@ -232,12 +201,11 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     if (gs_reg_kept(reg) && !reg->exact)
         gs_reg_overlaps(cache, reg->base, reg->end, absorb, &absorption);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
-    over = cache->entries > GS_LOAD(cache->limit_count) ||
-           cache->bytes > GS_LOAD(cache->limit_bytes);
+    over = GS_LOAD(cache->over);
     gs_lock_release(&cache->lock);
     gs_reg_unpin(cache, &leavers);
     if (over)
-        gs_reg_evict(cache, 0);
+        gs_reg_evict(cache, false);
     return 0;
 }
 
@@ -266,31 +234,60 @@ static int end_unkept(struct gs_regcache *cache, struct gs_reg *reg)
     return error;
 }
 
+/* What a flag that came during the use asks for after it. */
+static void end_dropped(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    struct gs_reg_leavers leavers = {NULL};
+
+    gs_lock_take(&cache->lock);
+    if (GS_LOAD(reg->flags) & GS_REG_DROP && gs_reg_depart(cache, &leavers, reg))
+        cache->stats.invalidations++;
+    gs_lock_release(&cache->lock);
+    gs_reg_unpin(cache, &leavers);
+}
+
+static void announce(struct gs_regcache *cache)
+{
+    if (cache->events.released)
+        cache->events.released(cache->events.arg);
+}
+
+static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+    int error = end_unkept(cache, reg);
+
+    if (error)
+        __atomic_fetch_or(&reg->flags, flags & GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+    else if (flags & GS_REG_AWAITED)
+        announce(cache);
+    return error;
+}
+
+/* From the end of its use on it may be another's: a flag of theirs that is taken here is only
+ * announced early, and one of theirs that is to be dropped and idle is to be dropped. */
+static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+
+    if (flags & GS_REG_DROP)
+        end_dropped(cache, reg);
+    if (flags & GS_REG_AWAITED)
+        announce(cache);
+}
+
 int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg)
 {
-    uint32_t flags = 0;
-    int error = 0;
-
-    if (__builtin_expect(GS_LOAD(reg->flags) & (GS_REG_UNKEPT | GS_REG_DROP), 0)) {
-        flags = __atomic_fetch_and(&reg->flags, ~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-        error = end_unkept(cache, reg);
-        if (error)
-            __atomic_fetch_or(&reg->flags, flags & GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-    } else {
-        if (reg->key.backend->lends) /* the next user's is not this one's: nothing until it says */
-            GS_STORE(reg->view_end, 0);
-        __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST);
-        /* From here on it may be another's; a flag of theirs taken here is only announced early. */
-        if (__builtin_expect(__atomic_load_n(&reg->flags, __ATOMIC_SEQ_CST) & GS_REG_AWAITED, 0))
-            flags = __atomic_fetch_and(&reg->flags, ~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-        if (__builtin_expect(GS_LOAD(cache->entries) > GS_LOAD(cache->limit_count) ||
-                                 GS_LOAD(cache->bytes) > GS_LOAD(cache->limit_bytes),
-                             0))
-            gs_reg_evict(cache, 0);
-    }
-    if (flags & GS_REG_AWAITED && !error && cache->events.released)
-        cache->events.released(cache->events.arg);
-    return error;
+    if (__builtin_expect(GS_LOAD(reg->flags) & (GS_REG_UNKEPT | GS_REG_DROP), 0))
+        return release_unkept(cache, reg);
+    if (reg->key.backend->lends) /* the next user's is not this one's: nothing until it says */
+        GS_STORE(reg->view_end, 0);
+    __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(__atomic_load_n(&reg->flags, __ATOMIC_SEQ_CST), 0))
+        after_release(cache, reg);
+    if (__builtin_expect(GS_LOAD(cache->over), 0))
+        gs_reg_evict(cache, false);
+    return 0;
 }
 
 struct gs_reg *gs_regcache_find(struct gs_regcache *cache, const struct gs_reg_backend *backend,
@@ -329,15 +326,9 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
     /* Not to be found while it changes. */
     __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
     gs_reg_leave(cache, reg);
-    GS_STORE(reg->key.domain, request->key.domain);
-    GS_STORE(reg->key.access, request->key.access);
-    GS_STORE(reg->key.shift, request->key.shift);
-    GS_STORE(reg->base, request->base);
-    GS_STORE(reg->end, request->base + request->size);
-    GS_STORE(reg->id, request->id);
-    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
+    gs_reg_describe(reg, request, request->base, request->base + request->size);
     reg->exact = true;
-    set_view(reg, request);
+    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
     gs_reg_enter(cache, reg);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     gs_lock_release(&cache->lock);
@@ -425,6 +416,16 @@ bool gs_reg_kept(const struct gs_reg *reg)
     return !(GS_LOAD(reg->flags) & GS_REG_UNKEPT);
 }
 
+uint64_t gs_reg_proof(const struct gs_reg *reg)
+{
+    return GS_LOAD(reg->proof);
+}
+
+void gs_reg_prove(struct gs_reg *reg, uint64_t proof)
+{
+    GS_STORE(reg->proof, proof);
+}
+
 uint64_t *gs_reg_note(struct gs_reg *reg)
 {
     return reg->note;
@@ -445,7 +446,7 @@ void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_
     }
     ret_stats->entries = cache->entries;
     ret_stats->bytes = cache->bytes;
-    ret_stats->host_bytes = sizeof *cache + gs_reg_slab_bytes(cache);
+    ret_stats->host_bytes = sizeof *cache + cache->slab_bytes;
     if (cache->page)
         ret_stats->host_bytes += ((uint64_t)16) << cache->bits;
     gs_lock_release(&cache->lock);

@@ -162,6 +162,9 @@ const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg);
 uint64_t gs_reg_base(const struct gs_reg *reg);
 size_t gs_reg_size(const struct gs_reg *reg);
 bool gs_reg_kept(const struct gs_reg *reg);
+/* One word of what the owner of the memory has found out about it; 0 at first. Atomic. */
+uint64_t gs_reg_proof(const struct gs_reg *reg);
+void gs_reg_prove(struct gs_reg *reg, uint64_t proof);
 /* Two words for whoever has a lent registration in use; zero when it is made. */
 uint64_t *gs_reg_note(struct gs_reg *reg);
 
@@ -179,7 +182,8 @@ bool gs_regcache_doom(struct gs_regcache *cache, uint64_t base, size_t size);
  * use, or could not be unpinned: the range must not be unmapped. No lock is held. */
 bool gs_regcache_settle(struct gs_regcache *cache, uint64_t base, size_t size);
 
-/* Unpins the idle registrations that `matches` picks; it is called under the cache's lock. */
+/* Unpins the idle registrations that `matches` picks, which is called under the cache's lock; of
+ * those in use it makes ones that are not kept after their use. */
 void gs_regcache_flush(struct gs_regcache *cache,
                        bool (*matches)(const struct gs_regcache_info *info, void *arg), void *arg);
 

@@ -77,10 +77,10 @@ static bool has_exited(const struct gs_client *client)
     return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
 }
 
-/* It holds something, or has left something here. */
+/* It holds something, or has left something here, and may again: it has one connection in its life. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->holds || client->left > 0;
+    return client->holds || client->left > 0 || (client->shares && !client->exited);
 }
 
 /* The lease is over: every hold goes back. */
@@ -94,6 +94,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         gs_offer_drop(share, hold->offer, hold->count);
         free(hold);
     }
+    gs_keep_client_gone(share, client);
     if (client->left)
         gs_broker_client_gone(share, client, client->pidfd < 0 || has_exited(client));
     client_close_socket(share, client);
@@ -108,7 +109,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     uint64_t now = gs_now();
 
-    if (!is_needed(client)) {
+    if (!is_needed(client) && !client->keeps) { /* with them its memory goes at its exit */
         client_free(share, client);
         return;
     }
@@ -172,6 +173,8 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (stays)
         return true;
     send_off(share, client, error, &message);
+    if (client->left && error != -ENOTCONN && error != -ECONNRESET) /* it lives on, unheard */
+        gs_broker_client_gone(share, client, false);
     client_hang_up(share, client);
     return false;
 }
@@ -204,16 +207,31 @@ static void watch_messages(struct gs_share *share, const struct gs_client *clien
              GS_WATCH_CLIENT, client->id);
 }
 
+/* One of either; false where it does not go now. */
+static bool send_due(struct gs_client *client, enum gs_wire_type type, uint64_t id)
+{
+    union gs_wire_message message;
+    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
+
+    if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+        return false;
+    gs_wire_start(&message, type, 0);
+    if (type == GS_WIRE_RECALL)
+        message.recall.block_id = id;
+    else
+        message.unmap.chunk_id = id;
+    return gs_wire_send(client->fd, &message, -1) == 0;
+}
+
 /*
- * Sends the RECALLs that are due, as many as leave most of the socket's buffer free: an answer must
+ * Sends the RECALLs and UNMAPs that are due, as many as leave most of the socket's buffer free: an answer must
  * always fit, since a client that does not take its answers is let go. The rest follows when the
  * client has read.
  */
-static void send_recalls(struct gs_share *share, struct gs_client *client)
+void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 {
     struct gs_hold *hold, *next;
-    union gs_wire_message message;
-    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
+    struct gs_keep *keep, *next_keep;
 
     HASH_ITER(hh, client->holds, hold, next)
     {
@@ -221,13 +239,20 @@ static void send_recalls(struct gs_share *share, struct gs_client *client)
             break;
         if (hold->recall != GS_RECALL_DUE)
             continue;
-        if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
-            break;
-        gs_wire_start(&message, GS_WIRE_RECALL, 0);
-        message.recall.block_id = hold->block_id;
-        if (gs_wire_send(client->fd, &message, -1) != 0)
+        if (!send_due(client, GS_WIRE_RECALL, hold->block_id))
             break;
         hold->recall = GS_RECALL_SENT;
+        client->recalls_due--;
+    }
+    HASH_ITER(hh, client->keeps, keep, next_keep)
+    {
+        if (client->recalls_due == 0)
+            break;
+        if (keep->unmap != GS_UNMAP_DUE)
+            continue;
+        if (!send_due(client, GS_WIRE_UNMAP, keep->chunk_id))
+            break;
+        keep->unmap = GS_UNMAP_SENT;
         client->recalls_due--;
     }
     watch_messages(share, client);
@@ -246,7 +271,7 @@ void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
             continue;
         hold->recall = GS_RECALL_DUE;
         if (client->recalls_due++ == 0)
-            send_recalls(share, client);
+            gs_client_send_due(share, client);
     }
 }
 
@@ -255,7 +280,7 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
     struct gs_client *client = client_find(share, id);
 
     if (client && client->fd >= 0 && client->recalls_due)
-        send_recalls(share, client);
+        gs_client_send_due(share, client);
 
     for (int i = 0; client && client->fd >= 0 && i < MESSAGES_MAX; i++)
         if (!serve_one(share, client))

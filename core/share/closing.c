@@ -2,6 +2,7 @@
  * Opener: holds on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
+ *        │                                          └─ or kept mapped (keep.c) ───────────► KEEP sent
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -34,10 +35,11 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
     if (!added)
         return GS_NO_HOST_MEMORY;
     added->context = context;
-    gs_fence_pool_init(&added->pool, context);
+    gs_fence_pool_init(share->fences, &added->pool, context, NULL);
     HASH_ADD(hh, share->contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
+    gs_fence_pool_forget(&added->pool);
     free(added);
     return GS_NO_HOST_MEMORY;
 }
@@ -69,7 +71,7 @@ static void use_record(struct gs_share *share, struct gs_use *use)
     if (context && context->leaving)
         return;
     if (context)
-        status = gs_fence_record(share->fences, &context->pool, &use->fence);
+        status = gs_fence_record(&context->pool, &use->fence);
     if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY)
         return;
     if (status == GS_NOT_OFFERED) {
@@ -83,21 +85,21 @@ static void use_record(struct gs_share *share, struct gs_use *use)
 /* Whether nothing that the context submitted before the last close can still run. */
 static bool use_passed(struct gs_share *share, struct gs_use *use)
 {
-    if (use->fence.event) {
+    if (use->fence.line) {
         struct gs_opener_context *context = context_find(share, use->context);
         gs_status status = GS_OK;
 
         if (context && context->leaving)
             return false;
         if (context)
-            status = gs_fence_query(share->fences, &context->pool, &use->fence);
+            status = gs_fence_query(&context->pool, &use->fence);
         if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY)
             return false;
-        use->fence.event = NULL; /* passed, or of a broken context */
+        use->fence.line = NULL; /* passed, or of a broken context */
     }
     if (use->next == GS_FENCE_WANTED)
         use_record(share, use);
-    return !use->fence.event && use->next == GS_FENCE_NONE;
+    return !use->fence.line && use->next == GS_FENCE_NONE;
 }
 
 static bool all_passed(struct gs_share *share, struct gs_opened *opened)
@@ -113,7 +115,7 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
 {
     for (unsigned i = 0; i < opened->use_count; i++) {
         opened->uses[i].next = GS_FENCE_WANTED;
-        if (!opened->uses[i].fence.event)
+        if (!opened->uses[i].fence.line)
             use_record(share, &opened->uses[i]);
     }
     opened->next = share->closing;
@@ -165,21 +167,27 @@ static void wait_for_contexts_locked(struct gs_share *share)
 /* ---- Giving back ---------------------------------------------------------------------------- */
 
 /* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
- * while the chunk is unmapped. */
+ * while registrations end and the chunk is unmapped. */
 static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 {
     struct gs_peer *peer = opened->peer;
     struct gs_import *import = opened->import;
+    bool last;
 
     peer->busy = true;
     gs_import_remove_locked(import, opened);
-    if (import->count == 0) {
+    opened->keeps = import->count == 0 && gs_kept_start_locked(share, import, opened);
+    last = import->count == 0 && !opened->keeps;
+    if (last)
         gs_import_leave_locked(share, import);
-        gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener_lock);
+    if (last)
         gs_import_unmap(share, import);
-        gs_lock_take(&share->opener_lock);
+    else if (share->events.unmapping)
+        share->events.unmapping(share->events.arg, opened->address, opened->size);
+    gs_lock_take(&share->opener_lock);
+    if (last)
         gs_import_recycle_locked(share, import);
-    }
     if (!opened->replaced)
         HASH_DEL(share->opened, opened);
     peer->opened_count--;
@@ -191,6 +199,22 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_peer_release_locked(share, peer);
 }
 
+/* A device may reach it still. */
+static bool is_held(struct gs_share *share, struct gs_opened *opened)
+{
+    opened->held = share->events.held &&
+                   share->events.held(share->events.arg, opened->address, opened->size);
+    return opened->held;
+}
+
+void gs_share_look_again(struct gs_share *share)
+{
+    gs_lock_take(&share->opener_lock);
+    if (share->closing)
+        gs_thread_wake(share);
+    gs_lock_release(&share->opener_lock);
+}
+
 /* The blocks whose fences have passed, out of `closing`. */
 static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
@@ -199,7 +223,7 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
     while (*link) {
         struct gs_opened *opened = *link;
 
-        if (!all_passed(share, opened)) {
+        if (!all_passed(share, opened) || is_held(share, opened)) {
             link = &opened->next;
             continue;
         }
@@ -215,11 +239,13 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 static bool flush_all_locked(struct gs_share *share)
 {
     struct gs_peer *peer, *next;
-    bool left = share->closing != NULL;
+    bool left = false;
 
+    for (const struct gs_opened *opened = share->closing; opened; opened = opened->next)
+        left |= !opened->held; /* the end of what holds it is announced */
     HASH_ITER(hh, share->peers, peer, next)
     {
-        if (!peer->unsent)
+        if (!peer->unsent && !peer->unmapped)
             continue;
         if (peer->busy || !gs_peer_flush_locked(share, peer))
             left = true;
@@ -232,7 +258,7 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, look, due = GS_NEVER;
+    uint64_t idle, kept, look, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
@@ -252,6 +278,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
+    kept = gs_kept_tick_locked(share, now);
     share->polling = flush_all_locked(share);
     if (share->polling) {
         due = now + share->poll_ns;
@@ -260,7 +287,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     }
     gs_lock_release(&share->opener_lock);
     due = look < due ? look : due;
-    return due < idle ? due : idle;
+    due = due < idle ? due : idle;
+    return due < kept ? due : kept;
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -343,6 +371,7 @@ void gs_closing_finish(struct gs_share *share)
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
+    gs_kept_finish_locked(share);
     HASH_ITER(hh, share->peers, peer, next_peer)
     {
         gs_peer_disconnect(share, peer);
@@ -352,7 +381,7 @@ void gs_closing_finish(struct gs_share *share)
     HASH_ITER(hh, share->contexts, context, next_context)
     {
         HASH_DEL(share->contexts, context);
-        gs_fence_pool_destroy(share->fences, &context->pool);
+        gs_fence_pool_destroy(&context->pool);
         free(context);
     }
     while (share->spare_imports) {

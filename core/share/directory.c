@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -22,6 +23,7 @@
 #define SWEEP_ENTRIES 4096
 #define LOCK_TRIES    100 /* of the directory, for a broker: */
 #define LOCK_WAIT_US  10000
+#define RELAY_ENTRIES 65536
 #define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
 
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
@@ -203,6 +205,35 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
     return fd;
 }
 
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name)
+{
+    struct sockaddr_un address;
+    struct pollfd exit = {.fd = -1, .events = POLLIN};
+    socklen_t size = sizeof exit.fd;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool gone = false;
+
+    if (fd < 0 || address_of(directory, options, name, &address) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+        gone = errno == ECONNREFUSED || errno == ENOENT;
+    else if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &exit.fd, &size) != 0)
+        gone = errno == EINVAL || errno == ESRCH || errno == ENODATA;
+    else
+        gone = poll(&exit, 1, 0) > 0;
+    if (exit.fd >= 0)
+        close(exit.fd);
+    close(fd);
+    return gone;
+}
+
 /* Whether nobody listens there any more. In doubt it lives. */
 static bool is_dead(int directory, const struct gs_share_options *options, const char *name)
 {
@@ -229,6 +260,10 @@ static enum entry_kind kind_of(const char *name)
         return FOREIGN;
     if (name[length] == 0)
         return SOCKET;
+    if (name[length] == '.' &&
+        strspn(name + length + 1, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1 &&
+        name[GS_RELAY_NAME_SIZE - 1] == 0)
+        return SOCKET;
     return strcmp(name + length, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
 }
 
@@ -244,6 +279,29 @@ static void sweep_entry(int directory, const struct gs_share_options *options, c
     if (kind == NEW_SOCKET ? time(NULL) - info.stx_mtime.tv_sec > NEW_AGE_S
                            : is_dead(directory, options, name))
         unlinkat(directory, name, 0);
+}
+
+int gs_directory_relays(int directory, const char *instance,
+                        char ret_names[][GS_RELAY_NAME_SIZE], int max)
+{
+    int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = again < 0 ? NULL : fdopendir(again);
+    const struct dirent *entry;
+    unsigned seen = 0;
+    int count = 0;
+
+    if (!list) {
+        if (again >= 0)
+            close(again);
+        return 0;
+    }
+    while (count < max && seen++ < RELAY_ENTRIES && (entry = readdir(list)))
+        if (strlen(entry->d_name) == GS_RELAY_NAME_SIZE - 1 &&
+            strncmp(entry->d_name, instance, GS_SOCKET_NAME_SIZE - 1) == 0 &&
+            kind_of(entry->d_name) == SOCKET)
+            memcpy(ret_names[count++], entry->d_name, GS_RELAY_NAME_SIZE);
+    closedir(list);
+    return count;
 }
 
 void gs_directory_sweep(int directory, const struct gs_share_options *options)

@@ -14,6 +14,8 @@
 #define GS_REASON_SIZE      256
 #define GS_BROKER_NAME      "broker"
 #define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
+/* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
+#define GS_RELAY_NAME_SIZE  66
 
 /* Whether this user is our own, or one that the options name. */
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
@@ -43,6 +45,14 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
 /* A connection to the exporter under `name`, made within `timeout_ns`; or a negative errno
  * (-ENOENT, -ECONNREFUSED: there is none any more; -EMFILE: no descriptor is left here). */
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name);
+
+/* Whether whoever put the socket there has ended. Does not wait; in doubt it has not. */
+bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name);
+
+/* Writes the names of those who pass on what `instance` (in hex) had shared, `max` at most; how
+ * many. */
+int gs_directory_relays(int directory, const char *instance,
+                        char ret_names[][GS_RELAY_NAME_SIZE], int max);
 
 /* Removes sockets that killed processes left. A bounded number of entries is looked at. */
 void gs_directory_sweep(int directory, const struct gs_share_options *options);

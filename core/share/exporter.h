@@ -79,6 +79,13 @@ struct gs_hold {
     UT_hash_handle hh;
 };
 
+/* A chunk that a client keeps mapped though it holds nothing of it. */
+struct gs_keep {
+    uint64_t chunk_id;
+    enum { GS_UNMAP_NONE = 0, GS_UNMAP_DUE, GS_UNMAP_SENT } unmap;
+    UT_hash_handle hh;
+};
+
 struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
@@ -95,7 +102,8 @@ struct gs_client {
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
-    unsigned recalls_due; /* holds whose RECALL is not sent yet */
+    struct gs_keep *keeps; /* chunks that it has mapped without a hold */
+    unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };
@@ -117,6 +125,26 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 void gs_broker_free(struct gs_share *share);
+/* relay.c: what this process has open of others and passes on, once they have ended. */
+bool gs_relay_knows(struct gs_share *share, const unsigned char *instance);
+bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_open *open);
+
+/* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
+/* The client keeps the chunk; false: it may not, or there is no host memory to note it. */
+bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* It does not any more, or has a hold instead; nothing where it did not. */
+void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+void gs_keep_client_gone(struct gs_share *share, struct gs_client *client);
+/* Asks for the mappings of chunks that have gone. */
+void gs_keep_work(struct gs_share *share);
+/* Any thread, the lock held: the chunk's memory goes, whoever keeps it mapped is to be asked. */
+void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
+void gs_keeps_free(struct gs_share *share);
+
+/* Sends the RECALLs and UNMAPs that are due (clients.c). */
+void gs_client_send_due(struct gs_share *share, struct gs_client *client);
+
 /* report.c */
 /* Says so when more bytes than limbo_warning are in limbo. */
 void gs_limbo_check(struct gs_share *share);

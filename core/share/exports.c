@@ -151,6 +151,7 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     HASH_FIND(hh, share->exports, &chunk_id, sizeof chunk_id, entry);
     if (entry)
         HASH_DEL(share->exports, entry);
+    gs_keep_chunk_gone_locked(share, chunk_id);
     gs_lock_release(&share->lock);
     if (entry) {
         close(entry->fd);

@@ -26,6 +26,22 @@ void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened)
     opened->next = opened->older = NULL;
     opened->idle = false;
     share->idle_count--;
+    share->passed_idle -= opened->passed_on;
+}
+
+/* How long it stays idle. What was passed on stays for the grace at least. */
+static uint64_t stays_ns(const struct gs_share *share, const struct gs_opened *opened)
+{
+    uint64_t ns = share->options.idle_ns;
+
+    if (opened->recalled || opened->orphan || !share->options.idle_blocks)
+        ns = 0;
+    return opened->passed_on && ns < share->options.grace_ns ? share->options.grace_ns : ns;
+}
+
+static bool is_over(const struct gs_share *share, const struct gs_opened *opened, uint64_t now)
+{
+    return now >= opened->idle_ns && now - opened->idle_ns >= stays_ns(share, opened);
 }
 
 static void end_locked(struct gs_share *share, struct gs_opened *opened)
@@ -34,15 +50,25 @@ static void end_locked(struct gs_share *share, struct gs_opened *opened)
     gs_closing_start_locked(share, opened);
 }
 
+/* Nobody wants it any more, but whoever it was passed on to. */
+static void end_unwanted_locked(struct gs_share *share, struct gs_opened *opened)
+{
+    if (!opened->idle)
+        return;
+    if (is_over(share, opened, gs_now()))
+        end_locked(share, opened);
+    else
+        gs_thread_wake(share);
+}
+
 void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    uint64_t idle_ns = share->options.idle_ns;
-
-    if (!idle_ns || !share->options.idle_blocks || opened->recalled || opened->orphan) {
+    if (!stays_ns(share, opened)) {
         gs_closing_start_locked(share, opened);
         return;
     }
-    if (share->idle_count >= share->options.idle_blocks)
+    if (share->idle_count + share->kept_count >= share->options.idle_blocks &&
+        !gs_kept_evict_locked(share) && share->idle_oldest)
         end_locked(share, share->idle_oldest);
     opened->idle = true;
     opened->idle_ns = gs_now();
@@ -54,6 +80,7 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         share->idle_oldest = opened;
     share->idle_newest = opened;
     share->idle_count++;
+    share->passed_idle += opened->passed_on;
     if (share->idle_armed)
         return;
     share->idle_armed = true;
@@ -70,8 +97,7 @@ bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_
     if (!opened)
         return false;
     opened->recalled = true;
-    if (opened->idle)
-        end_locked(share, opened);
+    end_unwanted_locked(share, opened);
     return true;
 }
 
@@ -82,23 +108,34 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
     if (peer->known == peer->connection)
         return;
     peer->known = peer->connection;
+    gs_kept_lost_locked(share);
     HASH_ITER(hh, share->opened, opened, next)
     {
         if (opened->peer != peer || opened->connection == peer->connection)
             continue;
         opened->orphan = true;
-        if (opened->idle)
-            end_locked(share, opened);
+        end_unwanted_locked(share, opened);
     }
 }
 
 uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
 {
-    while (share->idle_oldest && now >= share->idle_oldest->idle_ns &&
-           now - share->idle_oldest->idle_ns >= share->options.idle_ns)
-        end_locked(share, share->idle_oldest);
+    struct gs_opened *opened = share->idle_oldest, *newer;
+    uint64_t due = GS_NEVER;
+
+    for (; opened; opened = newer) {
+        newer = opened->next;
+        if (is_over(share, opened, now)) {
+            end_locked(share, opened);
+            continue;
+        }
+        if (opened->idle_ns + stays_ns(share, opened) < due)
+            due = opened->idle_ns + stays_ns(share, opened);
+        if (!share->passed_idle)
+            break; /* all stay for the same time */
+    }
     share->idle_armed = share->idle_oldest != NULL;
-    return share->idle_armed ? share->idle_oldest->idle_ns + share->options.idle_ns : GS_NEVER;
+    return due;
 }
 
 void gs_idle_finish_locked(struct gs_share *share)

@@ -106,6 +106,9 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->read_only = grant->read_only || share->options.read_only;
+    import->strict = grant->strict;
+    import->kept = import->unwanted = false;
+    import->fd = -1;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
@@ -131,6 +134,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     const struct gs_driver *driver = share->driver;
     CUresult result;
 
+    gs_import_close_fd(share, import);
     if (share->events.unmapping)
         share->events.unmapping(share->events.arg, import->span.base, import->span.size);
     result = driver->mem_unmap(import->span.base, import->span.size);

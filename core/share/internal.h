@@ -8,10 +8,13 @@
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     clients.c  connections and leases             peer.c     connections to exporters
  *     broker.c   offers left with a broker
+ *     keepers.c  chunks mapped without a hold
+ *     relay.c    what is passed on, of both sides
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
  *                                                   idle.c     closed, kept for the next open
+ *                                                   keep.c     chunks kept without a hold
  *                                                   closing.c  holds on their way back
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
@@ -74,6 +77,11 @@ struct gs_share {
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_offer *work, **work_end; /* offers with something to do, oldest first */
+    struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
+    struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
+    unsigned unmaps_due;               /* how many there are */
+    bool unmaps_new;                   /* clients are not asked for all of them yet */
+    pthread_cond_t unmapped;           /* there are fewer */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
@@ -91,6 +99,8 @@ struct gs_share {
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory of dead sockets; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
+    struct gs_share_stats stats; /* as they were told last, */
+    uint64_t stats_due_ns;       /* and are told until then */
     bool lease_ended;        /* the pool is to be told at the end of this round */
 
     struct gs_lock opener_lock;    /* rank OPENER: from here on */
@@ -100,6 +110,12 @@ struct gs_share {
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
     struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
     unsigned idle_count;
+    struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
+    unsigned kept_count;
+    unsigned kept_fds;                 /* atomic; descriptors of imports */
+    struct gs_relay_name *relay_names; /* atomic; names put up, added under `lock`, freed at the end */
+    unsigned passed_idle;              /* idle blocks that were passed on */
+    bool kept_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */

@@ -157,7 +157,7 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
     bool sooner = false;
 
     gs_lock_take(&share->lock);
-    offer->freed_ns = freed_ns;
+    __atomic_store_n(&offer->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
     share->limbo_grown = true;
     recall_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
@@ -253,10 +253,13 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
 }
 
 /* Called with the lock held. A withdrawal may have met what is gone now. */
-static void note_unheld(struct gs_share *share, const struct gs_offer *offer)
+static void note_unheld(struct gs_share *share, struct gs_offer *offer)
 {
-    if (offer->holds == 0 && offer->pins == 0)
-        share->lease_ended = true;
+    if (offer->holds > 0 || offer->pins > 0)
+        return;
+    share->lease_ended = true;
+    if (share->options.is_broker)
+        offer->keep_until_ns = gs_now() + share->options.keep_ns;
 }
 
 void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned holds)

@@ -17,7 +17,7 @@ static struct gs_opened_key key_of(const struct gs_token *token)
     return key;
 }
 
-static struct gs_opened *find_opened(struct gs_share *share, const struct gs_token *token)
+struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_token *token)
 {
     struct gs_opened_key key = key_of(token);
     struct gs_opened *opened;
@@ -94,7 +94,8 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     else
         status = GS_UNREACHABLE;
     ret->steps.mapped = gs_now();
-    if (fd >= 0)
+    if (fd >= 0 && (status != GS_OK || !ret->fresh ||
+                    !gs_import_keep_fd(share, ret->import, fd, false)))
         close(fd);
     if (status != GS_OK)
         gs_peer_return(peer, token->block_id);
@@ -118,10 +119,16 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
         status = gs_import_enter_locked(share, peer, granted->import);
     if (status != GS_OK)
         return status;
+    if (peer->relayed) { /* there is no connection, and nobody who could call it back */
+        opened->connection = granted->import->connection = GS_NO_CONNECTION;
+        opened->orphan = true;
+    }
     status = gs_import_add_locked(granted->import, opened);
     if (status == GS_OK) {
         HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
+            if (granted->import->kept)
+                gs_kept_stop_locked(share, granted->import);
             peer->opened_count++;
             return GS_OK;
         }
@@ -161,6 +168,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
             tell(share, &granted, peer);
         gs_lock_take(&share->opener_lock);
         if (status != GS_OK) {
+            if (granted.import && !granted.fresh)
+                gs_kept_doubt_locked(share, granted.import);
             opened_free(opened);
             return status;
         }
@@ -176,6 +185,8 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
         gs_lock_take(&share->opener_lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
+        else
+            gs_kept_doubt_locked(share, granted.import);
     } else {
         gs_lock_take(&share->opener_lock);
     }
@@ -245,7 +256,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     bool done = false;
 
     while (status == GS_OK && !done) {
-        struct gs_opened *opened = find_opened(share, token);
+        struct gs_opened *opened = gs_opened_find_locked(share, token);
         struct gs_peer *peer;
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE))
@@ -317,7 +328,7 @@ static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr addre
 }
 
 /* The open block that covers `address`. */
-static struct gs_opened *at_locked(struct gs_share *share, CUdeviceptr address)
+struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_import *import = import_locked(share, address);
     struct gs_opened *opened = import ? gs_import_at_locked(import, address) : NULL;
@@ -341,7 +352,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener_lock);
-    opened = at_locked(share, address);
+    opened = gs_opened_at_locked(share, address);
     if (opened && opened->address == address) {
         if (--opened->count == 0)
             gs_idle_start_locked(share, opened);
@@ -361,13 +372,12 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener_lock);
-    opened = at_locked(share, address);
+    opened = gs_opened_at_locked(share, address);
     if (opened) {
         *ret_info = (struct gs_import_info){.base = opened->address,
                                             .size = opened->size,
                                             .id = opened->id,
                                             .context = opened->uses[0].context};
-        memcpy(ret_info->token, opened->token, GS_TOKEN_SIZE);
         status = GS_OK;
     }
     gs_lock_release(&share->opener_lock);

@@ -8,6 +8,8 @@
 
 #include "core/share/internal.h"
 
+#define GS_NO_CONNECTION UINT64_MAX /* the connection of what was relayed */
+
 /* A connection to one exporter. While it is busy only the thread that made it so reads or writes
  * anything here but `busy`, `noticed` and the links of the table. */
 struct gs_peer {
@@ -20,6 +22,8 @@ struct gs_peer {
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
+    bool passes_on;     /* this process serves what it had shared, once it has ended */
+    bool relayed;       /* the last grant came from one who passes it on: no hold, no connection */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     unsigned abandoned; /* requests whose answers were not waited for */
@@ -29,7 +33,8 @@ struct gs_peer {
     bool noticed;       /* something came while it was busy: the thread looks again */
     unsigned opened_count;
     struct gs_import *imports;
-    struct gs_opened *unsent; /* blocks whose CLOSE did not fit into the socket yet */
+    struct gs_opened *unsent;   /* blocks whose CLOSE did not fit into the socket yet */
+    struct gs_import *unmapped; /* chunks whose UNMAPPED did not */
     UT_hash_handle hh;
 };
 
@@ -41,9 +46,15 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
+    int fd; /* what it was imported from, to pass it on; or -1 */
     bool read_only;
-    uint64_t devices;          /* atomic; bit d: device d has access, */
-    uint64_t homes;            /* and has opened a block; atomic as well */
+    bool strict;   /* is not kept without a hold */
+    bool kept;     /* no block of it is held; in the list of kept ones, since: */
+    bool unwanted; /* and is to go */
+    uint64_t kept_ns;
+    struct gs_import *kept_older, *kept_newer;
+    uint64_t devices; /* atomic; bit d: device d has access, */
+    uint64_t homes;   /* and has opened a block; atomic as well */
     struct gs_opened **sorted; /* by address */
     unsigned count, room;
     struct gs_import *next;
@@ -86,7 +97,10 @@ struct gs_opened {
     bool recalled;  /* the exporter wants it back */
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
+    bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
+    bool passed_on; /* the program has got a handle of it again */
+    bool keeps;     /* given back, its chunk stays mapped */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_opened *next; /* in `closing`, in `unsent`, or of the idle ones the next newer */
@@ -101,7 +115,32 @@ struct gs_opener_context {
     UT_hash_handle hh;
 };
 
+/* opener.c */
+struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_token *token);
+/* The open block that covers `address`, or NULL. */
+struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address);
+
+/* relay.c */
+/* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
+bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
+void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
+/* Asks those who pass on what an exporter had shared that has ended; as gs_peer_request, but no
+ * hold is this process's and no connection stays. */
+gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
+                           const unsigned char *bytes, struct gs_wire_grant *ret_grant,
+                           int *ret_fd);
+/* Nothing of the peer's is here any more: takes its name down. */
+void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
+/* Removes the names from the directory. No lock. */
+void gs_relay_at_exit(struct gs_share *share, int directory);
+void gs_relay_free(struct gs_share *share);
+
 /* peer.c */
+void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE]);
+/* Connects to one name in the directory; false where it cannot be had. */
+bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
+                        struct gs_peer *peer);
+bool gs_peer_hung_up(const struct gs_peer *peer);
 struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *instance);
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
@@ -130,6 +169,10 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
 
 /* request.c */
+/* As below, from the peer's own connection alone. */
+gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
+                      const unsigned char *bytes, bool want_fd, struct gs_wire_grant *ret_grant,
+                      int *ret_fd);
 /* Asks for one block; with success one hold is this process's, and must go back by a CLOSE over
  * the same connection. *ret_fd is the caller's, or -1 if it was not wanted. */
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
@@ -156,6 +199,27 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
+
+/* keep.c */
+/* The import's last block is given back: whether the mapping stays for the next open. */
+bool gs_kept_start_locked(struct gs_share *share, struct gs_import *import,
+                          const struct gs_opened *last);
+/* Makes room: the oldest one is to go. False: there is none. */
+bool gs_kept_evict_locked(struct gs_share *share);
+/* A block of it is open again. */
+void gs_kept_stop_locked(struct gs_share *share, struct gs_import *import);
+/* Opening a block of the import failed: the exporter may not know any more that it is kept. */
+void gs_kept_doubt_locked(struct gs_share *share, struct gs_import *import);
+/* The exporter wants the chunk unmapped. False: it is not mapped. */
+bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint64_t chunk_id);
+/* The peer's connection was lost. */
+void gs_kept_lost_locked(struct gs_share *share);
+/* Unmaps the ones that are to go; lets go of the lock meanwhile. When to come again. */
+uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now);
+/* Says what was unmapped; false while some is left to say. */
+bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
+/* At the very end: all. */
+void gs_kept_finish_locked(struct gs_share *share);
 
 /* idle.c */
 /* The last count is gone: kept for the next open, or on its way back. */

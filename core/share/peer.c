@@ -25,7 +25,7 @@
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS GS_NS_PER_MS
 
-static void name_of(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
+void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
     static const char digits[] = "0123456789abcdef";
 
@@ -78,12 +78,14 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
  * has ended, and of those there may be any number. */
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
 {
-    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent)
+    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent || peer->unmapped)
         return;
     if (peer->by_broker)
         gs_peer_disconnect(share, peer);
     if (peer->fd >= 0)
         return;
+    if (peer->passes_on)
+        gs_relay_leave(share, peer);
     HASH_DEL(share->peers, peer);
     free(peer);
 }
@@ -124,6 +126,10 @@ static gs_status connect_failed(struct gs_share *share, int error)
         snprintf(reason, sizeof reason,
                  "the process that shared it has ended, or uses another directory than %s",
                  share->options.dir);
+    else if (error == -EACCES || error == -EPERM)
+        snprintf(reason, sizeof reason,
+                 "its socket is another user's; name this user in the other's share.uids or "
+                 "share.gids, and the other here");
     else
         snprintf(reason, sizeof reason, "no connection: %s", strerror(-error));
     gs_say_unreachable(share, reason);
@@ -141,7 +147,8 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
     *ret_pidfd = -1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_say_unreachable(share, "it is another user's; name him or his group as one to share with");
+        gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
+                                  "share.gids");
         return -EPERM;
     }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
@@ -171,16 +178,38 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
     return fd;
 }
 
+static void set_connected(struct gs_peer *peer, int fd, int pidfd)
+{
+    peer->fd = fd;
+    peer->pidfd = pidfd;
+    peer->greeted = false;
+    peer->deaf = false;
+    peer->crossing = 0;
+    peer->connected_ns = gs_now();
+}
+
+bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
+                        struct gs_peer *peer)
+{
+    int pidfd, fd = connect_checked(share, directory, name, &pidfd);
+
+    if (fd < 0)
+        return false;
+    set_connected(peer, fd, pidfd);
+    return true;
+}
+
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
 {
-    char reason[GS_REASON_SIZE], name[GS_SOCKET_NAME_SIZE];
+    char reason[GS_REASON_SIZE], name[GS_SOCKET_NAME_SIZE], relay[1][GS_RELAY_NAME_SIZE];
+    bool passed_on;
     int fd, pidfd, directory = gs_directory_open(&share->options, false, reason);
 
     if (directory < 0) {
         gs_say_unreachable(share, reason);
         return GS_UNREACHABLE;
     }
-    name_of(peer->instance, name);
+    gs_instance_name(peer->instance, name);
     peer->by_broker = false;
     fd = connect_checked(share, directory, name, &pidfd);
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
@@ -189,18 +218,17 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         peer->by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
+    passed_on = (fd == -ENOENT || fd == -ECONNREFUSED) &&
+                gs_directory_relays(directory, name, relay, 1) > 0;
     close(directory);
+    if (passed_on) /* nothing to say yet */
+        return GS_UNREACHABLE;
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    peer->fd = fd;
-    peer->pidfd = pidfd;
-    peer->greeted = false;
-    peer->deaf = false;
-    peer->crossing = 0;
+    set_connected(peer, fd, pidfd);
     peer->watched = false;
-    peer->connected_ns = gs_now();
     return GS_OK;
 }
 
@@ -212,7 +240,7 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
-    if (peer->fd >= 0)
+    if (peer->fd >= 0 && !peer->relayed)
         gs_wire_send(peer->fd, &message, -1);
 }
 
@@ -227,16 +255,18 @@ static void take_late(struct gs_peer *peer, const union gs_wire_message *message
         gs_peer_return(peer, message->grant.block_id);
 }
 
-/* A RECALL of what is not here is fine where a CLOSE may have crossed it; an exporter that goes on
+/* A RECALL or UNMAP of what is not here is fine where its answer may have crossed it; an exporter that goes on
  * talking beyond that is not listened to any more, or it could keep this process busy. */
 void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
         close(fd);
-    if (message->head.type != GS_WIRE_RECALL)
+    if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
-    else if (gs_idle_recall_locked(share, peer, message->recall.block_id))
+    else if (message->head.type == GS_WIRE_UNMAP
+                 ? gs_kept_call_back_locked(share, peer, message->unmap.chunk_id)
+                 : gs_idle_recall_locked(share, peer, message->recall.block_id))
         return;
     else if (peer->crossing > 0)
         peer->crossing--;
@@ -252,7 +282,7 @@ void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
     gs_lock_release(&share->opener_lock);
 }
 
-static bool hung_up(const struct gs_peer *peer)
+bool gs_peer_hung_up(const struct gs_peer *peer)
 {
     struct pollfd end = {.fd = peer->fd};
 
@@ -288,7 +318,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
     peer->noticed = false;
     if (peer->fd < 0)
         return;
-    if (hung_up(peer)) {
+    if (gs_peer_hung_up(peer)) {
         gs_peer_disconnect(share, peer);
         gs_idle_lost_locked(share, peer);
         gs_peer_flush_locked(share, peer);
@@ -340,11 +370,13 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    if (!gs_kept_flush_locked(share, peer))
+        return false;
     while (peer->unsent) {
         struct gs_opened *opened = peer->unsent;
         union gs_wire_message message;
 
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, opened->keeps ? GS_WIRE_KEEP : GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
         if (peer->fd >= 0 && opened->connection == peer->connection &&
             gs_wire_send(peer->fd, &message, -1) == -EAGAIN)

@@ -5,60 +5,69 @@
 #include <string.h>
 #include <unistd.h>
 
+#define STATS_PART 20 /* of the time, one part at most goes into looking through the offers */
+
 /* What one client holds; the offers it holds stay while the share thread is here. */
-static void count_holds(struct gs_share *share, const struct gs_client *client,
-                        struct gs_wire_report *report)
+static void count_holds(const struct gs_client *client, struct gs_wire_report *report)
 {
     struct gs_hold *hold, *next;
 
-    gs_lock_take(&share->lock);
     HASH_ITER(hh, client->holds, hold, next)
     {
         report->holds++;
         report->hold_bytes += hold->offer->source.size;
-        if (!hold->offer->freed_ns)
+        if (!__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
             continue;
         report->limbo_holds++;
         report->limbo_hold_bytes += hold->offer->source.size;
     }
-    gs_lock_release(&share->lock);
 }
 
-static void describe(struct gs_share *share, const struct gs_client *client, uint64_t now,
-                     struct gs_wire_report *report)
+/* Looking through thousands of offers keeps their lock from the program. So whoever asks again and
+ * again is told what was found before. */
+static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t now)
+{
+    if (now >= share->stats_due_ns) {
+        gs_share_stats(share, &share->stats);
+        share->stats_due_ns = now + STATS_PART * (gs_now() - now);
+    }
+    return &share->stats;
+}
+
+static void describe(const struct gs_client *client, uint64_t now, struct gs_wire_report *report)
 {
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
     report->left = client->left;
     memcpy(report->client_name, client->name, sizeof report->client_name);
-    count_holds(share, client, report);
+    count_holds(client, report);
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
 {
     union gs_wire_message message;
     struct gs_client *other, *next;
-    struct gs_share_stats stats;
+    const struct gs_share_stats *stats;
     uint64_t now = gs_now();
     uint32_t index = 0;
 
     if (query->zero)
         return gs_client_fault(client, "its message has fields that make no sense");
-    gs_share_stats(share, &stats);
+    stats = stats_of(share, now);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
     message.report.pid = (uint64_t)getpid();
-    message.report.offers = stats.offers;
-    message.report.bytes = stats.bytes;
-    message.report.limbo = stats.limbo;
-    message.report.limbo_bytes = stats.limbo_bytes;
-    message.report.limbo_age_ns = stats.limbo_ns ? now - stats.limbo_ns : 0;
+    message.report.offers = stats->offers;
+    message.report.bytes = stats->bytes;
+    message.report.limbo = stats->limbo;
+    message.report.limbo_bytes = stats->limbo_bytes;
+    message.report.limbo_age_ns = stats->limbo_ns ? now - stats->limbo_ns : 0;
     message.report.is_broker = share->options.is_broker;
     message.report.clients = share->client_count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
     HASH_ITER(hh, share->clients, other, next)
     {
         if (index++ == query->index)
-            describe(share, other, now, &message.report);
+            describe(other, now, &message.report);
     }
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
@@ -83,7 +92,7 @@ void gs_limbo_check(struct gs_share *share)
     {
         struct gs_wire_report report = {0};
 
-        describe(share, client, now, &report);
+        describe(client, now, &report);
         if (report.limbo_hold_bytes > most.limbo_hold_bytes)
             most = report;
     }

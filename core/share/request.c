@@ -127,6 +127,7 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
         gs_say_unreachable(share, text); /* something that its user or ours can change */
     switch (refuse->reason) {
     case GS_REFUSED_TOKEN:
+        return GS_STALE;
     case GS_REFUSED_USER:
         return GS_BAD_TOKEN;
     case GS_REFUSED_DRIVER:
@@ -146,7 +147,8 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_token
     return grant->block_id == token->block_id && grant->chunk_id == token->chunk_id &&
            grant->size == token->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
-           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1;
+           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1 &&
+           grant->strict <= 1;
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
@@ -231,9 +233,9 @@ static bool is_early(const struct gs_peer *peer, const union gs_wire_message *me
            message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_EARLY;
 }
 
-gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
-                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_wire_grant *ret_grant, int *ret_fd)
+gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
+                      const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                      struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
     uint64_t begin = gs_now();
@@ -242,8 +244,8 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
-        if (peer->fd < 0)
-            status = gs_peer_connect(share, peer);
+        if (peer->fd < 0) /* one who passes it on is not connected to again */
+            status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
@@ -273,4 +275,25 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_OK)
         *ret_grant = message.grant;
     return status;
+}
+
+gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
+                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                          struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    gs_status relayed, status;
+
+    peer->relayed = false;
+    status = gs_peer_ask(share, peer, token, bytes, want_fd, ret_grant, ret_fd);
+    if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
+        (peer->fd >= 0 && !peer->by_broker))
+        return status;
+    relayed = gs_relay_request(share, token, bytes, ret_grant, ret_fd);
+    if (relayed != GS_OK) {
+        if (status == GS_UNREACHABLE)
+            gs_say_unreachable(share, "the process that shared it has ended");
+        return status;
+    }
+    peer->relayed = true;
+    return GS_OK;
 }

@@ -52,7 +52,8 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     if (client->greeted)
         return gs_client_fault(client, "it greeted twice");
     if (!share->options.is_broker &&
-        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0 &&
+        !gs_relay_knows(share, hello->instance))
         return gs_client_fault(client, "it wants another process");
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
@@ -130,8 +131,8 @@ static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
-static int send_grant(struct gs_client *client, const struct gs_offer *offer, uint32_t request,
-                      int fd)
+static int send_grant(struct gs_client *client, const struct gs_offer *offer, bool strict,
+                      uint32_t request, int fd)
 {
     const struct gs_share_source *source = &offer->source;
     union gs_wire_message message;
@@ -143,6 +144,7 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, ui
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = offer->read_only;
+    message.grant.strict = strict;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_wire_send(client->fd, &message, fd);
 }
@@ -168,7 +170,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         if (!hold)
             reason = GS_REFUSED_MEMORY;
         else
-            error = send_grant(client, offer, open->head.request, fd);
+            error = send_grant(client, offer, share->options.isolate, open->head.request, fd);
     }
     if (fresh)
         gs_export_keep(share, offer, fd);
@@ -177,6 +179,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         hold = NULL;
         reason = reason_of(error);
     }
+    if (hold)
+        gs_keep_remove(share, client, offer->source.chunk_id);
     if (hold)
         gs_log_line(&share->log, GS_LOG_DEBUG,
                     "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
@@ -203,6 +207,9 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
+    if (!share->options.is_broker &&
+        memcmp(client->instance, share->instance, GS_INSTANCE_SIZE) != 0)
+        return gs_relay_serve(share, client, open);
     offer = gs_offer_pin(share, open->token);
     if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
         gs_offer_unpin(share, offer, 0);
@@ -212,15 +219,17 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
 }
 
-static bool on_close(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_close *message)
+/* With `keeps` the chunk stays mapped there, which is noted before the block may go. */
+static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id,
+                     bool keeps)
 {
     struct gs_hold *hold;
-    uint64_t block_id = message->block_id;
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
         return gs_client_fault(client, "it closed a block that it does not hold");
+    if (keeps && !gs_keep_add(share, client, hold->offer->source.chunk_id))
+        return gs_client_fault(client, "it keeps more mapped than it may");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
     client->due_ns = gs_now() + GS_IDLE_NS;
@@ -236,7 +245,12 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_OPEN:
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
-        return on_close(share, client, &message->close);
+        return on_close(share, client, message->close.block_id, false);
+    case GS_WIRE_KEEP:
+        return on_close(share, client, message->keep.block_id, true);
+    case GS_WIRE_UNMAPPED:
+        gs_keep_remove(share, client, message->unmapped.chunk_id);
+        return client->greeted;
     case GS_WIRE_SHARE:
         return gs_broker_on_share(share, client, &message->share, fd);
     case GS_WIRE_UNSHARE:

@@ -26,6 +26,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           const struct gs_share_events *events, struct gs_share **ret_share)
 {
     struct gs_share *share = calloc(1, sizeof *share);
+    pthread_condattr_t monotonic;
 
     if (!share)
         return GS_NO_HOST_MEMORY;
@@ -52,6 +53,10 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
     pthread_cond_init(&share->started, NULL);
     pthread_cond_init(&share->opener_changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&share->unmapped, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     *ret_share = share;
     return GS_OK;
 }
@@ -91,9 +96,12 @@ void gs_share_destroy(struct gs_share *share)
     gs_broker_free(share);
     gs_offers_free(share);
     gs_exports_free(share);
+    gs_relay_free(share);
+    gs_keeps_free(share);
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);
+    pthread_cond_destroy(&share->unmapped);
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener_lock);
     free(share);
@@ -108,8 +116,10 @@ void gs_share_at_exit(struct gs_share *share)
         return;
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
-    if (directory >= 0)
+    if (directory >= 0) {
         unlinkat(directory, share->name, 0);
+        gs_relay_at_exit(share, directory);
+    }
     errno = saved;
 }
 
@@ -201,8 +211,10 @@ static gs_status socket_start(struct gs_share *share)
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
-            if (!share->options.is_broker)
+            if (!share->options.is_broker) {
                 __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+                gs_thread_wake(share); /* or it sleeps until somebody connects */
+            }
             return GS_OK;
         }
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));

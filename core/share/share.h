@@ -69,8 +69,12 @@ struct gs_share_options {
  * Called from the share thread with no lock held. */
 struct gs_share_events {
     void (*lease_ended)(void *arg);
-    /* Memory of another process is about to be unmapped here. No lock is held. May be NULL. */
+    /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
+     * be NULL. */
     void (*unmapping)(void *arg, uint64_t base, size_t size);
+    /* Whether a block of another process has to stay, though closed; its end is then said by
+     * gs_share_look_again. May not wait. May be NULL. */
+    bool (*held)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 
@@ -151,8 +155,12 @@ struct gs_share_stats {
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 
 /* The chunk's memory is about to go back to the driver and nothing of it is on offer: closes the
- * descriptor that was kept of it, which would keep the memory. No lock held. */
+ * descriptor that was kept of it, which would keep the memory, and calls mappings back that other
+ * processes keep of it for their next open. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
+
+/* Memory is out: waits until the mappings that were called back are gone, `limit_ns` at most. */
+void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns);
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 
@@ -163,7 +171,7 @@ bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
 /*
  * Opens a block of another process for `context` (current in the calling thread) on `device`, and
  * returns its address. Opened again: the same address, one count more.
- * GS_BAD_TOKEN, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
+ * GS_BAD_TOKEN, GS_STALE, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
  */
 gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);
@@ -177,12 +185,21 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
  */
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
+/*
+ * The token of the imported block that covers `address`, the one it was opened by: this process
+ * has passed it on, and serves it once the process that shared it has ended. GS_NOT_OURS.
+ */
+gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
+                           unsigned char ret_token[GS_TOKEN_SIZE]);
+
+/* What held a closed block may hold it no more. No lock is held. */
+void gs_share_look_again(struct gs_share *share);
+
 struct gs_import_info {
     CUdeviceptr base;  /* of the block */
     size_t size;       /* bytes the exporter's program asked for */
     uint64_t id;       /* of this import, never reused within this process */
     CUcontext context; /* that opened it */
-    unsigned char token[GS_TOKEN_SIZE];
 };
 
 /* The imported block that covers `address` (open, not only mapped); GS_NOT_OURS if none does. */

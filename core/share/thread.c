@@ -88,6 +88,7 @@ static int tick(struct gs_share *share)
     uint64_t due, closing, grace, sweep;
     bool more = gs_offers_work(share);
 
+    gs_keep_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);

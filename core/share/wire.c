@@ -20,6 +20,9 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_UNSHARE] = sizeof(struct gs_wire_unshare),
     [GS_WIRE_QUERY] = sizeof(struct gs_wire_query),
     [GS_WIRE_REPORT] = sizeof(struct gs_wire_report),
+    [GS_WIRE_KEEP] = sizeof(struct gs_wire_keep),
+    [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
+    [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

@@ -8,6 +8,9 @@
  *   CLOSE block              ------->    one hold less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
+ *   KEEP block               ------->    as CLOSE, and its chunk stays mapped for the next OPEN
+ *                            <-------    UNMAP chunk: its memory is to go
+ *   UNMAPPED chunk           ------->    it is not mapped any more
  *
  * An exporter that leaves its offers with a broker says HELLO to it and then SHARE token (+ the
  * chunk's descriptor) and UNSHARE block, without answers. Once the exporter has ended the broker
@@ -38,6 +41,9 @@ enum gs_wire_type {
     GS_WIRE_UNSHARE = 8,
     GS_WIRE_QUERY = 9,
     GS_WIRE_REPORT = 10,
+    GS_WIRE_KEEP = 11,
+    GS_WIRE_UNMAP = 12,
+    GS_WIRE_UNMAPPED = 13,
     GS_WIRE_TYPES
 };
 
@@ -84,7 +90,7 @@ struct gs_wire_grant {
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
-    uint32_t zero;
+    uint32_t strict;        /* 1: the chunk is not to stay mapped without a hold (no KEEP) */
 };
 
 struct gs_wire_refuse {
@@ -101,6 +107,21 @@ struct gs_wire_close {
 struct gs_wire_recall {
     struct gs_wire_head head;
     uint64_t block_id;
+};
+
+struct gs_wire_keep {
+    struct gs_wire_head head;
+    uint64_t block_id;
+};
+
+struct gs_wire_unmap {
+    struct gs_wire_head head;
+    uint64_t chunk_id;
+};
+
+struct gs_wire_unmapped {
+    struct gs_wire_head head;
+    uint64_t chunk_id;
 };
 
 struct gs_wire_share {
@@ -151,6 +172,9 @@ union gs_wire_message {
     struct gs_wire_unshare unshare;
     struct gs_wire_query query;
     struct gs_wire_report report;
+    struct gs_wire_keep keep;
+    struct gs_wire_unmap unmap;
+    struct gs_wire_unmapped unmapped;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

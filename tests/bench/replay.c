@@ -9,7 +9,10 @@
  * what the trace needs at its peak, every block of 1 MiB and more rounded to 2 MiB. On a real
  * device a third process without the shim holds the rest; on the software driver the device is
  * made that small.
+ *
+ * --kernel submits kernels of that length all the while, so that the GPU runs behind the calls.
  */
+#include "../conformance/kernels.h"
 #include "bench.h"
 #include "trace.h"
 #include "usage.h"
@@ -21,14 +24,17 @@
 #include <unistd.h>
 
 #define PIECE (2ull << 20)
+#define CALLS_PER_KERNEL 16
 
 static const char usage[] = "replay TRACE [--timing] [--limit BYTES|FACTORx] [--async] "
-                            "[--loops N] [--idle MILLISECONDS]";
+                            "[--loops N] [--idle MILLISECONDS] [--kernel MICROSECONDS]";
 
 struct plan {
     const char *path, *limit_text;
     bool timing, async, memory_process;
-    uint64_t limit, loops, idle_ms;
+    uint64_t limit, loops, idle_ms, kernel_us;
+    CUfunction spin;
+    unsigned calls; /* since the last kernel */
     struct trace trace;
     CUdeviceptr *blocks; /* by slot; 0: not live, or it could not be allocated */
     CUstream stream;
@@ -126,9 +132,31 @@ static void release_all(struct plan *plan)
         release(plan, slot);
 }
 
+static void load_kernel(struct plan *plan)
+{
+    CUmodule module; /* goes with the process */
+
+    if (!plan->kernel_us)
+        return;
+    MUST(cuModuleLoadData(&module, kernels_ptx));
+    MUST(cuModuleGetFunction(&plan->spin, module, "spin"));
+}
+
+static void work(struct plan *plan)
+{
+    unsigned long long ns = plan->kernel_us * 1000;
+    void *arguments[] = {&ns};
+
+    if (!plan->spin || ++plan->calls < CALLS_PER_KERNEL)
+        return;
+    plan->calls = 0;
+    MUST(cuLaunchKernel(plan->spin, 1, 1, 1, 1, 1, 1, 0, plan->stream, arguments, NULL));
+}
+
 /* Returns whether the call worked. */
 static bool play(struct plan *plan, const struct trace_op *op)
 {
+    work(plan);
     if (op->alloc)
         return allocate(plan, op);
     release(plan, op->slot);
@@ -174,6 +202,7 @@ static void measure_time(struct plan *plan, struct times *times)
     struct holder holder = holder_start(plan);
     if (plan->async)
         MUST(cuStreamCreate(&plan->stream, CU_STREAM_NON_BLOCKING));
+    load_kernel(plan);
     uint64_t before = bench_software_driver() ? usage_driver_calls() : 0;
     for (uint64_t i = 0; i < plan->loops; i++) {
         times->loop_ns[i] =
@@ -222,6 +251,7 @@ static void measure_memory(struct plan *plan)
     struct holder holder = holder_start(plan);
     if (plan->async)
         MUST(cuStreamCreate(&plan->stream, CU_STREAM_NON_BLOCKING));
+    load_kernel(plan);
     memory.known = usage_start();
     if (memory.known)
         watch_memory(plan, &memory);
@@ -321,6 +351,7 @@ int main(int argc, char **argv)
                                            {"async", BENCH_FLAG, &plan.async},
                                            {"loops", BENCH_NUMBER, &plan.loops},
                                            {"idle", BENCH_NUMBER, &plan.idle_ms},
+                                           {"kernel", BENCH_NUMBER, &plan.kernel_us},
                                            {"memory", BENCH_FLAG, &plan.memory_process},
                                            {NULL}};
     char number[32];

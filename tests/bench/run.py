@@ -103,6 +103,8 @@ def all_rows(quick, software):
         Row('ipc_reopen', 'IPC: open and close again', ipc, 'reopen_close_us', 'us'),
         Row('ipc_share_each', 'IPC: share 1 of many', ipc, 'share_each_us', 'us', drawn=False),
         Row('ipc_open_each', 'IPC: open 1 of many', ipc, 'open_each_us', 'us', drawn=False),
+        Row('neighbour', 'another caches 60 %: 60 % allocated', ('neighbour',), 'all_ms', 'ms',
+            drawn=False),
         OverheadRow('foreign_attribute', 'attribute of memory not ours',
                     'pointer_attribute_instructions', 'instructions'),
         OverheadRow('foreign_range', 'range of memory not ours', 'address_range_instructions',

@@ -148,6 +148,16 @@ def replay():
                     5552)
 
 
+def tight():
+    """What the driver has memory for, the shim has as well: in 1.02 of what a program needs at its
+    peak, also when the GPU runs behind and what is freed comes back late."""
+    for name, more in (('gpt', ()), ('resnet', ()), ('decode', ()), ('gnn', ()),
+                       ('resnet', ('--kernel', 50)), ('gnn', ('--kernel', 200))):
+        line = measure('shim', 'replay', HERE / 'traces' / f'{name}.trace.xz', '--loops', 4,
+                       '--limit', '1.02x', *more)
+        check(line['failed'] == 0, f'{name} fails in 1.02 of its peak, natively it does not')
+
+
 def behind():
     line = measure('native', 'behind', '--ms', 20)
     positive(line, 'free_us', 'alloc_us')
@@ -160,6 +170,15 @@ def ipc():
     positive(line, 'get_handle_first_us', 'get_handle_again_ns', 'open_first_us', 'close_first_us',
              'reopen_close_us', 'share_each_us', 'open_each_us', 'close_each_us')
     refused(1, 'usage: ipc', 'ipc', '--blocks', 0)
+
+
+def neighbour():
+    for mode in ('native', 'shim'):
+        line = measure(mode, 'neighbour', '--cachers', 2)
+        positive(line, 'all_ms', 'most_ms')
+        check(line['result'] == 'success', f'{mode}: {line["result"]}')
+    refused(1, 'usage: neighbour', 'neighbour', '--takes', 0)
+    refused(1, 'usage: neighbour', 'neighbour', '--percent', 101)
 
 
 # Hooked calls that are not about our memory, and how many instructions more each may take.

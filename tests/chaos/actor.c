@@ -244,8 +244,9 @@ static void step_share(struct actor *actor)
     record.stamp = block->stamp;
     record.words = block->words;
     if (once) {
+        record.freed_ns = chaos_now(); /* or later: the grace ends no sooner than after this */
         actor_free(actor, index);
-        record.valid_until_ns = chaos_now() + actor->world->grace_ns / 2;
+        record.valid_until_ns = record.freed_ns + actor->world->grace_ns / 2;
     } else if (survives) {
         record.valid_until_ns = chaos_now() + chaos_below(&actor->random, PROMISE_MS) * MS;
         if (block->keep_until_ns < record.valid_until_ns)
@@ -272,9 +273,11 @@ static void step_open(struct actor *actor)
         atomic_fetch_add(&actor->slot->refused, 1);
         if (chaos_now() < held.record.valid_until_ns)
             actor_wrong(actor,
-                        "process %u (life %u) shared stamp %08x and still keeps it, but opening "
-                        "it gives %s",
-                        held.record.slot, held.record.life, held.record.stamp, gpu_error(r));
+                        "process %u (life %u) shared stamp %08x and %s, but opening it gives %s "
+                        "%llu ms before that ends",
+                        held.record.slot, held.record.life, held.record.stamp,
+                        held.record.freed_ns ? "its grace runs" : "keeps it", gpu_error(r),
+                        (unsigned long long)((held.record.valid_until_ns - chaos_now()) / MS));
         return;
     }
     atomic_fetch_add(&actor->slot->opened, 1);
@@ -317,7 +320,7 @@ static void step_reshare(struct actor *actor)
         return;
     record.slot = actor->number;
     record.life = actor->life;
-    record.valid_until_ns = 0;
+    record.valid_until_ns = record.freed_ns = 0;
     atomic_fetch_add(&actor->slot->shared, 1);
     pass_on(actor, &record, false);
 }

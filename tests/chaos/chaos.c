@@ -56,7 +56,7 @@ struct supervisor {
     int world_fd;
     struct place place[CHAOS_SLOTS];
     unsigned kinds[3], kind_count; /* of namespaces that can be had */
-    uint64_t kills, broker_kills;
+    uint64_t kills, driver_kills, inside_kills, broker_kills;
     uint64_t broker_kill_ns; /* when to kill the broker next; 0: never */
     uint64_t random;
     char wrong[512];
@@ -116,16 +116,34 @@ static const char *const deadly_calls[] = {
     "cuMemImportFromShareableHandle",
 };
 
-/* One process in three dies inside one of these calls, wherever that is made. */
+/* One process in three dies inside one of these calls, wherever that is made, and one in three on
+ * either side of a system call of the library's. */
 static void choose_faults(struct place *place)
 {
     const unsigned calls = sizeof deadly_calls / sizeof *deadly_calls;
+    unsigned kind = chaos_below(&place->random, 3), call;
 
-    place->launch.faults[0] = 0;
-    if (chaos_below(&place->random, 3) == 0)
+    place->launch.faults[0] = place->launch.die[0] = 0;
+    if (kind == 0)
         snprintf(place->launch.faults, sizeof place->launch.faults, "%s:kill:%u",
                  deadly_calls[chaos_below(&place->random, calls)],
                  1 + chaos_below(&place->random, 60));
+    if (kind != 1)
+        return;
+    call = chaos_below(&place->random, CHAOS_DEADLY); /* of some there are few in a life */
+    snprintf(place->launch.die, sizeof place->launch.die, "%s:%s:%u", chaos_deadly_names[call],
+             chaos_below(&place->random, 2) ? "before" : "after",
+             1 + chaos_below(&place->random,
+                             call == DEADLY_SENDMSG || call == DEADLY_RECVMSG ? 60
+                             : call == DEADLY_EPOLL                           ? 20
+                                                                              : 3));
+}
+
+static const char *choose_idle(struct place *place)
+{
+    static const char *const times[] = {NULL, "0", "30 ms"};
+
+    return times[chaos_below(&place->random, 3)];
 }
 
 static void start_in(struct supervisor *sup, unsigned slot)
@@ -138,6 +156,7 @@ static void start_in(struct supervisor *sup, unsigned slot)
     atomic_store(&sup->world->slot[slot].step_ns, chaos_now());
     if (!survives) {
         choose_faults(place);
+        place->launch.idle = choose_idle(place);
         place->kill_ns =
             chaos_now() + (RESTART_MS + chaos_below(&place->random, LIFE_MS)) * MS;
     }
@@ -164,8 +183,12 @@ static void judge_end(struct supervisor *sup, unsigned slot, int status)
 
     place->pid = 0;
     place->restart_ns = chaos_now() + chaos_below(&place->random, RESTART_MS) * MS;
-    if (by_kill && (place->killed || place->launch.faults[0])) {
+    if (by_kill && (place->killed || place->launch.faults[0] || place->launch.die[0])) {
         sup->kills++;
+        if (!place->killed && place->launch.faults[0])
+            sup->driver_kills++;
+        else if (!place->killed)
+            sup->inside_kills++;
         return;
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
@@ -330,6 +353,8 @@ static void kill_broker(struct supervisor *sup)
         return;
     sup->broker_kills += chaos_kill_broker(sup->options);
     sup->broker_kill_ns = chaos_now() + (1000 + chaos_below(&sup->random, 4000)) * MS;
+    if (chaos_below(&sup->random, 8) == 0) /* longer than a silent connection is kept */
+        sup->broker_kill_ns += 40000 * MS;
 }
 
 static void run(struct supervisor *sup)
@@ -358,6 +383,11 @@ static void run(struct supervisor *sup)
            "%u processes in all\n",
            shared, opened, SUM(refused), SUM(forks), SUM(execs),
            atomic_load(&sup->world->next_life));
+    printf("chaos: %llu were killed in the driver, %llu in a system call of the library, %llu "
+           "anywhere; %u kinds of namespaces\n",
+           (unsigned long long)sup->driver_kills, (unsigned long long)sup->inside_kills,
+           (unsigned long long)(sup->kills - sup->driver_kills - sup->inside_kills),
+           sup->kind_count);
     if (sup->options->broker)
         printf("chaos: brokers were killed %llu times\n", (unsigned long long)sup->broker_kills);
     if (!is_wrong(sup) && sup->options->broker && !sup->broker_kills && sup->options->seconds > 9)
@@ -419,6 +449,7 @@ static void assign_places(struct supervisor *sup)
 
         place->launch.slot = i;
         place->launch.flags = i % 2 == 0 ? ACTOR_SURVIVES : 0;
+        place->launch.idle = choose_idle(place);
         place->launch.namespaces = sup->kinds[i / 2 % sup->kind_count];
         place->random = sup->options->seed * 64 + i;
         chaos_random(&place->random);

@@ -4,6 +4,7 @@
  *   chaos.c      options, and the supervisor: starts processes, kills them, counts, judges
  *   process.c    how one process is started: its namespaces, its environment, its preload
  *   actor.c      one unmodified CUDA process: allocates, stamps, shares, opens, verifies, ends
+ *   deadly.c     the library's own system calls, in which an actor may be killed
  *   ending.c     how an actor accounts for what it holds at the end
  *   gpu.c        the CUDA calls that all of them need
  *   scribble.c   an exporter and consumers that are killed while their kernels write
@@ -88,6 +89,7 @@ struct chaos_record {
     uint32_t owner_slot;     /* that allocated it */
     uint64_t words;          /* 32 bits each */
     uint64_t valid_until_ns; /* before this an open must succeed; 0: nothing is promised */
+    uint64_t freed_ns;       /* when its owner freed it; 0: he keeps it until then */
 };
 
 struct chaos_options {
@@ -114,7 +116,18 @@ struct chaos_launch {
     unsigned flags;          /* enum chaos_role_flag */
     unsigned namespaces;     /* 0: the supervisor's own; 1: pid, ipc, net, mount; 2: and user */
     char faults[96];         /* SOFTCUDA_FAULTS, or empty */
+    char die[48];            /* CHAOS_DIE, or empty */
+    const char *idle;        /* GPUSHIM_SHARE_IDLE, or NULL */
 };
+
+/* ---- deadly.c ---- */
+
+enum chaos_deadly {
+    DEADLY_SENDMSG, DEADLY_RECVMSG, DEADLY_ACCEPT, DEADLY_CONNECT, DEADLY_BIND, DEADLY_LISTEN,
+    DEADLY_RENAME, DEADLY_UNLINK, DEADLY_EPOLL, DEADLY_SHUTDOWN, CHAOS_DEADLY
+};
+
+extern const char *const chaos_deadly_names[CHAOS_DEADLY];
 
 /* ---- random numbers, times (chaos.c) ---- */
 

@@ -1,15 +1,19 @@
 /*
- *   hostile SHIM
+ *   hostile SHIM            against a process that shares memory
+ *   hostile SHIM BROKER     against the broker that it and others leave it with
  *
- * Neighbours that do everything wrong, against a process that shares memory under the shim as it
- * is shipped: it goes on allocating, freeing and sharing, an honest opener opens and closes, and
- * in each phase others flood, stall, cut messages in halves, send garbage and descriptors, open
- * ten thousand connections, or are another user. What must hold in every phase: the exporter's
- * host memory and descriptors stay bounded, no call of its program is held up, and the honest
- * opener gets what it asks for.
+ * Neighbours that do everything wrong (attackers.c), against the library as it is shipped: a
+ * process goes on allocating, freeing and sharing, an honest opener opens and closes, and in each
+ * phase others flood, stall, cut messages in halves, send garbage and descriptors, open ten
+ * thousand connections, are another user or claim to be somebody. What must hold in every phase:
+ * host memory and descriptors of who is attacked stay bounded, no call of the exporter's program
+ * is held up, and the honest opener gets what it asks for. Of the broker the honest opener gets a
+ * block whose process was killed, and in the end the exporter must still be connected to it.
  *
  * The last line is "hostile: ok", or what went wrong.
  */
+#include "hostile.h"
+
 #include <cuda.h>
 #include <dirent.h>
 #include <errno.h>
@@ -32,40 +36,26 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/share/token.h"
-#include "core/share/wire.h"
 
-#define PHASE_MS        1200
-#define CONNECTIONS     10000
-#define CONNECT_LIMIT_S 20
-#define KEPT_OPEN       900  /* by one attacker at a time */
-#define RSS_MORE_KIB    8192
-#define FDS_MORE        2200 /* two for each of 1024 clients, and some */
-#define WORST_NS        500000000u
-#define USUAL_NS        1000000u /* 99 of 100 calls */
-#define OPEN_WORST_NS   3000000000u
-#define BUCKETS         40
-#define ANY_USER        65534
+#define PHASE_MS     1000
+#define MANY         2000 /* blocks on offer that nobody opens */
+#define ATTACK_S     30 /* the longest that a phase may take */
+#define RSS_MORE_KIB 8192
+#define FDS_MORE     2200 /* two for each of 1024 clients, and some */
+#define WORST_NS     500000000u
+#define USUAL_NS     1000000u /* 99 of 100 calls */
+#define OPEN_WORST_NS 3000000000u
+#define BLOCKS_MOST  "8192" /* that the broker keeps */
 
-enum timed { T_ALLOC, T_FREE, T_HANDLE, T_OPEN, TIMED };
 static const char *const timed_names[TIMED] = {"cuMemAlloc", "cuMemFree", "cuIpcGetMemHandle",
                                                "cuIpcOpenMemHandle"};
 
-/* Shared by all processes of the test. */
-struct board {
-    unsigned char token[GS_TOKEN_SIZE]; /* of the exporter's block; then: */
-    _Atomic bool ready, stop;
-    _Atomic uint64_t worst[TIMED], bucket[TIMED][BUCKETS];
-    _Atomic unsigned honest_opens, connected, turned_away;
-    char wrong[256];
-    _Atomic bool is_wrong;
-};
-
-static struct board *board;
+struct board *board;
+char hostile_dir[128];
 static int board_fd;
-static char dir[128];
+static const char *broker_program; /* NULL: the exporter itself is attacked */
 
-static uint64_t now_ns(void)
+uint64_t now_ns(void)
 {
     struct timespec now;
 
@@ -73,13 +63,12 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void sleep_us(long us)
+void sleep_us(long us)
 {
     nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
-static void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void wrong(const char *format, ...)
+void wrong(const char *format, ...)
 {
     va_list args;
 
@@ -127,22 +116,27 @@ static void start_cuda(void)
 /* The program that is attacked. */
 static int exporter(void)
 {
+    static CUdeviceptr many[MANY];
     CUipcMemHandle handle;
     CUdeviceptr shared, ptr;
     uint64_t began;
 
     start_cuda();
+    for (unsigned i = 0; i < MANY; i++) { /* so that looking through all of them would show */
+        must("cuMemAlloc", cuMemAlloc(&many[i], 512));
+        must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, many[i]));
+    }
     must("cuMemAlloc", cuMemAlloc(&shared, 1 << 20));
     must("cuMemsetD32", cuMemsetD32(shared, 7, 1 << 18));
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
-    memcpy(board->token, &handle, sizeof handle);
-    atomic_store(&board->ready, true);
-    while (!atomic_load(&board->stop)) {
+    memcpy(board->own, &handle, sizeof handle);
+    atomic_store(&board->has_own, true);
+    for (unsigned i = 0; !atomic_load(&board->stop); i++) {
         began = now_ns();
         must("cuMemAlloc", cuMemAlloc(&ptr, 64 << 10));
         note_time(T_ALLOC, began);
         began = now_ns();
-        must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
+        must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, i % 16 ? shared : ptr));
         note_time(T_HANDLE, began);
         began = now_ns();
         must("cuMemFree", cuMemFree(ptr));
@@ -150,7 +144,26 @@ static int exporter(void)
         sleep_us(200);
     }
     must("cuMemFree", cuMemFree(shared));
+    for (unsigned i = 0; i < MANY; i++)
+        must("cuMemFree", cuMemFree(many[i]));
     return 0;
+}
+
+/* Shares a block and waits to be killed. */
+static _Noreturn void leaver(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr shared;
+
+    start_cuda();
+    must("cuMemAlloc", cuMemAlloc(&shared, 1 << 20));
+    must("cuMemsetD32", cuMemsetD32(shared, 7, 1 << 18));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
+    memcpy(board->token, &handle, sizeof handle);
+    atomic_store(&board->ready, true);
+    for (;;)
+        sleep_us(1000000);
 }
 
 static int honest_opener(void)
@@ -172,223 +185,10 @@ static int honest_opener(void)
             wrong("an honest opener sees %u", word);
         must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(ptr));
         atomic_fetch_add(&board->honest_opens, 1);
-        sleep_us(20000); /* long enough that the hold goes back */
+        sleep_us(20000); /* long enough that the hold goes back: nothing is kept idle */
     }
     return 0;
 }
-
-/* ---- Attackers: no shim, no CUDA ------------------------------------------------------------ */
-
-/* The connection, or -1 with errno. */
-static int dial(void)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    struct gs_token token;
-    int n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/", dir);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    memcpy(&token, board->token, sizeof token);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        n += sprintf(to.sun_path + n, "%02x", token.instance[i]);
-    if (fd < 0)
-        return -1;
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
-        atomic_fetch_add(&board->connected, 1);
-        return fd;
-    }
-    n = errno;
-    close(fd);
-    errno = n;
-    return -1;
-}
-
-static void hello(int fd)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, board->token + offsetof(struct gs_token, instance),
-           GS_INSTANCE_SIZE);
-    message.hello.pid = 1; /* somebody else's */
-    memset(message.hello.name, 'x', sizeof message.hello.name);
-    gs_wire_send(fd, &message, -1);
-}
-
-static void send_open(int fd, bool good, uint32_t want_fd)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, board->token, GS_TOKEN_SIZE);
-    if (!good)
-        message.open.token[GS_TOKEN_SIZE - 1] ^= 1;
-    message.open.want_fd = want_fd;
-    gs_wire_send(fd, &message, -1);
-}
-
-static bool time_is_up(uint64_t end)
-{
-    return now_ns() > end || atomic_load(&board->is_wrong);
-}
-
-/* Opens as fast as it can with a secret that is wrong, and reads nothing. */
-static void flood(uint64_t end)
-{
-    while (!time_is_up(end)) {
-        int fd = dial();
-
-        hello(fd);
-        for (int i = 0; i < 2000 && !time_is_up(end); i++)
-            send_open(fd, false, 1);
-        close(fd);
-    }
-}
-
-/* Asks for the real block and takes none of the descriptors; keeps hundreds of connections. */
-static void stall(uint64_t end)
-{
-    int fds[KEPT_OPEN / 2];
-    unsigned count = 0;
-
-    while (count < KEPT_OPEN / 2 && !time_is_up(end)) {
-        fds[count] = dial();
-        if (fds[count] < 0)
-            continue;
-        hello(fds[count]);
-        for (int i = 0; i < 8; i++)
-            send_open(fds[count], true, 1);
-        count++;
-    }
-    while (!time_is_up(end))
-        sleep_us(10000);
-    while (count)
-        close(fds[--count]);
-}
-
-/* Beginnings of messages, and messages of every length. */
-static void halves(uint64_t end)
-{
-    unsigned seed = 2;
-
-    while (!time_is_up(end)) {
-        union gs_wire_message message;
-        int fd = dial();
-
-        hello(fd);
-        gs_wire_start(&message, GS_WIRE_OPEN, 1);
-        send(fd, &message, 1 + (unsigned)rand_r(&seed) % (message.head.size - 1),
-             MSG_NOSIGNAL | MSG_DONTWAIT);
-        close(fd);
-    }
-}
-
-static void garbage(uint64_t end)
-{
-    unsigned seed = 3;
-    unsigned char junk[4096];
-
-    while (!time_is_up(end)) {
-        int fd = dial();
-
-        for (size_t i = 0; i < sizeof junk; i++)
-            junk[i] = (unsigned char)rand_r(&seed);
-        if (rand_r(&seed) % 2)
-            hello(fd);
-        send(fd, junk, (unsigned)rand_r(&seed) % sizeof junk, MSG_NOSIGNAL | MSG_DONTWAIT);
-        close(fd);
-    }
-}
-
-/* Good messages with many descriptors, which would fill the exporter's table. */
-static void descriptors(uint64_t end)
-{
-    char control[CMSG_SPACE(200 * sizeof(int))] __attribute__((aligned(8)));
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-
-    while (!time_is_up(end)) {
-        union gs_wire_message message;
-        struct iovec part = {&message, 0};
-        struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                                .msg_controllen = sizeof control};
-        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
-        int fd = dial();
-
-        memset(control, 0, sizeof control);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(200 * sizeof(int));
-        for (size_t i = 0; i < 200; i++)
-            memcpy(CMSG_DATA(c) + i * sizeof null, &null, sizeof null);
-        gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, board->token + offsetof(struct gs_token, instance),
-               GS_INSTANCE_SIZE);
-        part.iov_len = message.head.size;
-        sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-        close(fd);
-    }
-    close(null);
-}
-
-/* Ten thousand connections that say nothing; as many of them as the table holds stay open. */
-static void many(uint64_t end)
-{
-    static int fds[KEPT_OPEN];
-    uint64_t limit = now_ns() + CONNECT_LIMIT_S * UINT64_C(1000000000);
-    unsigned made = 0;
-
-    memset(fds, -1, sizeof fds);
-    while (made < CONNECTIONS && !time_is_up(limit)) {
-        int fd = dial();
-
-        if (fd < 0)
-            continue;
-        if (fds[made % KEPT_OPEN] >= 0)
-            close(fds[made % KEPT_OPEN]);
-        fds[made++ % KEPT_OPEN] = fd;
-    }
-    if (made < CONNECTIONS)
-        wrong("only %u connections could be made in %d s", made, CONNECT_LIMIT_S);
-    for (unsigned i = 0; i < KEPT_OPEN; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-}
-
-/* Another user, whom nobody has listed: the folder or the socket is closed to him. */
-static void other_user(uint64_t end)
-{
-    if (setgid(ANY_USER) != 0 || setuid(ANY_USER) != 0)
-        return; /* not root: there is no other user to be had */
-    while (!time_is_up(end)) {
-        int fd = dial();
-        char byte;
-
-        if (fd >= 0) {
-            hello(fd);
-            send_open(fd, true, 1);
-            if (recv(fd, &byte, 1, 0) > 0)
-                wrong("another user got an answer");
-            close(fd);
-        } else if (errno == EACCES) {
-            atomic_fetch_add(&board->turned_away, 1);
-        }
-        sleep_us(100);
-    }
-}
-
-static const struct phase {
-    const char *name;
-    void (*attack)(uint64_t end);
-    unsigned attackers;
-} phases[] = {
-    {"nobody", NULL, 0},
-    {"a flood of wrong tokens", flood, 2},
-    {"stalled clients that asked for hundreds of descriptors", stall, 2},
-    {"halves of messages", halves, 2},
-    {"garbage", garbage, 2},
-    {"messages with 200 descriptors", descriptors, 2},
-    {"10,000 connections", many, 1},
-    {"another user", other_user, 1},
-};
 
 /* ---- The judge ------------------------------------------------------------------------------ */
 
@@ -401,10 +201,18 @@ static pid_t start_under_shim(const char *shim, const char *role)
         return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(number, sizeof number, "%d", board_fd);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    setenv("GPUSHIM_SHARE_DIR", hostile_dir, 1);
     setenv("GPUSHIM_CONFIG", "", 1);
+    setenv("GPUSHIM_SHARE_IDLE", "0", 1); /* each open asks */
+    setenv("GPUSHIM_SHARE_GRACE", "20 ms", 1);
+    setenv("GPUSHIM_SHARE_KEEP", "5 s", 1);
+    if (broker_program) {
+        setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
+        setenv("GPUSHIM_SHARE_BROKER", broker_program, 1);
+        setenv("GPUSHIM_SHARE_BROKER_BLOCKS", BLOCKS_MOST, 1);
+    }
     setenv("LD_PRELOAD", shim, 1);
-    execl("/proc/self/exe", "hostile", role, number, dir, (char *)NULL);
+    execl("/proc/self/exe", "hostile", role, number, hostile_dir, (char *)NULL);
     _exit(127);
 }
 
@@ -468,7 +276,7 @@ static void reset_figures(void)
 }
 
 struct bounds {
-    pid_t exporter;
+    pid_t attacked;
     long rss_kib;      /* after the first phase */
     long rss_most_kib; /* seen in this one */
     unsigned fds, fds_most;
@@ -476,8 +284,8 @@ struct bounds {
 
 static void look(struct bounds *bounds)
 {
-    long rss = status_kib(bounds->exporter, "VmRSS:");
-    unsigned fds = count_fds(bounds->exporter);
+    long rss = status_kib(bounds->attacked, "VmRSS:");
+    unsigned fds = count_fds(bounds->attacked);
 
     bounds->rss_most_kib = rss > bounds->rss_most_kib ? rss : bounds->rss_most_kib;
     bounds->fds_most = fds > bounds->fds_most ? fds : bounds->fds_most;
@@ -502,11 +310,11 @@ static void judge(const struct phase *phase, const struct bounds *bounds)
            atomic_load(&board->honest_opens), bounds->rss_most_kib,
            bounds->rss_most_kib - bounds->rss_kib, bounds->fds_most);
     if (bounds->rss_most_kib - bounds->rss_kib > RSS_MORE_KIB)
-        wrong("with %s the exporter grew by %ld KiB", phase->name,
+        wrong("with %s what was attacked grew by %ld KiB", phase->name,
               bounds->rss_most_kib - bounds->rss_kib);
-    if (bounds->fds_most > bounds->fds + FDS_MORE)
-        wrong("with %s the exporter had %u descriptors", phase->name, bounds->fds_most);
-    if (phase->attack == other_user ? atomic_load(&board->connected) > 0 && geteuid() == 0
+    if (bounds->fds_most > bounds->fds + (phase->for_broker ? 2 : 1) * FDS_MORE)
+        wrong("with %s what was attacked had %u descriptors", phase->name, bounds->fds_most);
+    if (phase->is_other_user ? atomic_load(&board->connected) > 0 && geteuid() == 0
                                     : phase->attack && !atomic_load(&board->connected))
         wrong("with %s %u connections were made", phase->name, atomic_load(&board->connected));
     if (atomic_load(&board->honest_opens) == 0)
@@ -533,7 +341,7 @@ static void run_phase(const struct phase *phase, struct bounds *bounds)
         sleep_us(20000);
         while (running && waitpid(attackers[running - 1], NULL, WNOHANG) != 0)
             running--;
-        if (now_ns() - began > (CONNECT_LIMIT_S + 10) * UINT64_C(1000000000)) {
+        if (now_ns() - began > ATTACK_S * UINT64_C(1000000000)) {
             wrong("with %s the attackers hang", phase->name);
             break;
         }
@@ -543,7 +351,7 @@ static void run_phase(const struct phase *phase, struct bounds *bounds)
         bounds->fds = bounds->fds_most;
     }
     judge(phase, bounds);
-    if (phase->attack == many)
+    if (phase->is_many)
         printf("   in %.1f s\n", (double)(now_ns() - began) / 1e9);
     bounds->rss_most_kib = 0;
     bounds->fds_most = 0;
@@ -563,53 +371,149 @@ static bool end_one(pid_t pid)
     return false;
 }
 
-/* What the attackers' connections took is given back within a few seconds. */
+/* What the attackers' connections took is given back within a few seconds; what they left with the broker is
+ * kept for a while. */
 static void check_rest(const struct bounds *bounds)
 {
-    unsigned left = count_fds(bounds->exporter);
+    unsigned left = count_fds(bounds->attacked);
 
-    for (int i = 0; i < 500 && left > bounds->fds + 8; i++) {
+    for (int i = 0; i < 1500 && left > bounds->fds + 8; i++) {
         sleep_us(10000);
-        left = count_fds(bounds->exporter);
+        left = count_fds(bounds->attacked);
     }
     if (left > bounds->fds + 8)
-        wrong("the exporter keeps %u descriptors, it had %u", left, bounds->fds);
+        wrong("what was attacked keeps %u descriptors, it had %u", left, bounds->fds);
+}
+
+/* ---- The broker ------------------------------------------------------------------------------ */
+
+/* What it says of itself and of its client number `index`; its own pid, or 0. */
+static pid_t ask_broker(uint32_t index, struct gs_wire_report *ret_report)
+{
+    union gs_wire_message message;
+    struct ucred who = {.pid = 0};
+    socklen_t size = sizeof who;
+    int fd = dial();
+
+    *ret_report = (struct gs_wire_report){.pid = 0};
+    if (fd < 0)
+        return 0;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    message.query.index = index;
+    if (gs_wire_send(fd, &message, -1) == 0 && recv(fd, &message, sizeof message, 0) > 0)
+        *ret_report = message.report;
+    close(fd);
+    return who.pid;
+}
+
+static bool broker_has(uint64_t blocks)
+{
+    struct gs_wire_report report;
+
+    for (int i = 0; i < 2000; i++, sleep_us(5000))
+        if (ask_broker(0, &report) && report.offers == blocks)
+            return true;
+    return false;
+}
+
+/* A process that shared a block and was killed: the broker serves it. Its pid. */
+static pid_t leave_with_broker(const char *shim)
+{
+    pid_t pid = start_under_shim(shim, "leaver");
+    struct gs_wire_report report;
+
+    for (int i = 0; i < 2000 && !atomic_load(&board->ready); i++)
+        sleep_us(5000);
+    if (!broker_has(1))
+        wrong("the broker was not left anything");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return ask_broker(0, &report);
+}
+
+/* The exporter has not given it up, nor it the exporter. */
+static void check_broker(pid_t exporter)
+{
+    struct gs_wire_report report;
+    uint32_t index = 0;
+    bool found = false;
+
+    do {
+        ask_broker(index, &report);
+        found |= report.client_pid == (uint64_t)exporter && report.left > 0;
+    } while (!found && ++index < report.clients);
+    if (!found)
+        wrong("the exporter is not connected to the broker any more");
+}
+
+static void end_broker(pid_t pid)
+{
+    kill(pid, SIGTERM);
+    for (int i = 0; i < 1000 && kill(pid, 0) == 0; i++)
+        sleep_us(5000);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+static void wait_for_exporter(void)
+{
+    for (int i = 0; i < 2000 && !atomic_load(&board->has_own); i++)
+        sleep_us(5000);
+    if (!atomic_load(&board->has_own))
+        wrong("the exporter does not start");
+    else if (!broker_program)
+        memcpy(board->token, board->own, sizeof board->token);
 }
 
 static int judge_all(const char *shim)
 {
-    struct bounds bounds = {.exporter = start_under_shim(shim, "exporter")};
-    pid_t opener;
+    pid_t broker = broker_program ? leave_with_broker(shim) : 0;
+    pid_t exporter = start_under_shim(shim, "exporter");
+    struct bounds bounds = {.attacked = broker ? broker : exporter};
 
-    for (int i = 0; i < 2000 && !atomic_load(&board->ready); i++)
-        sleep_us(5000);
-    if (!atomic_load(&board->ready))
-        wrong("the exporter does not start");
-    opener = start_under_shim(shim, "opener");
+    wait_for_exporter();
+    board->honest = start_under_shim(shim, "opener");
     sleep_us(300000);
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
-        if (!atomic_load(&board->is_wrong))
+    for (unsigned i = 0; i < phase_count; i++)
+        if (!atomic_load(&board->is_wrong) && (broker || !phases[i].for_broker))
             run_phase(&phases[i], &bounds);
-    check_rest(&bounds);
+    if (!atomic_load(&board->is_wrong)) {
+        check_rest(&bounds);
+        if (broker)
+            check_broker(exporter);
+    }
     atomic_store(&board->stop, true);
-    if (!end_one(opener) || !end_one(bounds.exporter))
+    if (!end_one(board->honest) || !end_one(exporter))
         wrong("the exporter or the honest opener did not end well");
-    if (rmdir(dir) != 0 && !atomic_load(&board->is_wrong))
-        wrong("something is left in %s", dir);
+    if (broker)
+        end_broker(broker);
+    if (rmdir(hostile_dir) != 0 && !atomic_load(&board->is_wrong))
+        wrong("something is left in %s", hostile_dir);
     printf("hostile: %s\n", atomic_load(&board->is_wrong) ? board->wrong : "ok");
     return atomic_load(&board->is_wrong);
 }
 
+static int play(const char *role)
+{
+    if (strcmp(role, "exporter") == 0)
+        return exporter();
+    if (strcmp(role, "leaver") == 0)
+        leaver();
+    return honest_opener();
+}
+
 int main(int argc, char **argv)
 {
-    bool is_judge = argc == 2;
-    char shim[PATH_MAX], made[] = "/tmp/hostile-XXXXXX";
+    bool is_judge = argc == 2 || argc == 3;
+    char shim[PATH_MAX], broker[PATH_MAX], made[] = "/tmp/hostile-XXXXXX";
     struct rlimit fds = {1024, 4096};
     int fd = is_judge ? memfd_create("hostile", 0) : argc == 4 ? atoi(argv[2]) : -1;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (fd < 0 || (is_judge && (ftruncate(fd, sizeof *board) != 0 || !realpath(argv[1], shim)))) {
-        fprintf(stderr, "usage: hostile SHIM\n");
+    if (fd < 0 || (is_judge && (ftruncate(fd, sizeof *board) != 0 || !realpath(argv[1], shim))) ||
+        (argc == 3 && !realpath(argv[2], broker))) {
+        fprintf(stderr, "usage: hostile SHIM [BROKER]\n");
         return 2;
     }
     board_fd = fd;
@@ -617,12 +521,14 @@ int main(int argc, char **argv)
     if (board == MAP_FAILED)
         return 2;
     if (!is_judge) {
-        snprintf(dir, sizeof dir, "%s", argv[3]);
-        return strcmp(argv[1], "exporter") == 0 ? exporter() : honest_opener();
+        snprintf(hostile_dir, sizeof hostile_dir, "%s", argv[3]);
+        return play(argv[1]);
     }
     if (!mkdtemp(made))
         return 2;
-    snprintf(dir, sizeof dir, "%s", made);
+    snprintf(hostile_dir, sizeof hostile_dir, "%s", made);
+    broker_program = argc == 3 ? broker : NULL;
+    board->by_broker = argc == 3;
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_NOFILE, &fds);
     return judge_all(shim);

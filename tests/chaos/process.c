@@ -91,7 +91,8 @@ static _Noreturn void follow(pid_t pid)
 }
 
 /* The environment of an unmodified program under the shim. */
-static void set_environment(const struct chaos_options *options, const char *faults)
+static void set_environment(const struct chaos_options *options,
+                            const struct chaos_launch *launch)
 {
     char dir[CHAOS_PATH + 8];
 
@@ -105,8 +106,12 @@ static void set_environment(const struct chaos_options *options, const char *fau
         setenv("GPUSHIM_SHARE_BROKER", options->broker_program, 1);
     if (options->broker)
         setenv("GPUSHIM_SHARE_KEEP", "500 ms", 0);
-    if (faults && faults[0])
-        setenv("SOFTCUDA_FAULTS", faults, 1);
+    if (launch && launch->faults[0])
+        setenv("SOFTCUDA_FAULTS", launch->faults, 1);
+    if (launch && launch->die[0])
+        setenv("CHAOS_DIE", launch->die, 1);
+    if (launch && launch->idle)
+        setenv("GPUSHIM_SHARE_IDLE", launch->idle, 1);
     if (options->shim[0])
         setenv("LD_PRELOAD", options->shim, 1);
 }
@@ -131,7 +136,7 @@ static _Noreturn void become_actor(const struct chaos_options *options,
     snprintf(world, sizeof world, "%d", world_fd);
     snprintf(slot, sizeof slot, "%u", launch->slot);
     snprintf(flags, sizeof flags, "%u", launch->flags);
-    set_environment(options, launch->faults);
+    set_environment(options, launch);
     execv(options->program, (char *[]){role, world, slot, flags, NULL});
     _exit(127);
 }

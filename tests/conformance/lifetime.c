@@ -355,8 +355,11 @@ Test(lifetime, a_stale_handle_is_refused_after_the_grace)
         CUresult r = peer_open(peer, &handle[i], &opened);
 
         probe("stale_handle_after_the_grace", "%zu bytes: %s", sizes[i], result_name(r));
-        if (under_shim())
-            CHECK(CUDA_ERROR_INVALID_VALUE, r);
+        /* The driver's own may still open the chunk that a small block lay in. */
+        if (under_shim() || r != CUDA_SUCCESS)
+            CHECK(CUDA_ERROR_NOT_PERMITTED, r);
+        else
+            OK(peer_close(peer, opened));
     }
     peer_quit(peer);
 }

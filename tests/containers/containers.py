@@ -1,11 +1,12 @@
 """Two containers share GPU memory through one mounted folder (tests/containers/meson.build).
 
-    containers.py bwrap|runc|podman PAIR SHIM LIBCUDA
+    containers.py bwrap|runc|podman PAIR SHIM LIBCUDA BROKER
 
 Each container has PID, IPC, network, mount, UTS and user namespaces of its own, no capability, no
 privilege and no device. What both see is one folder, writable, and nothing else that the other
 can change. Inside are a static busybox, the dynamic loader, the libraries that PAIR needs, the
-shim and the driver. Exit status 77 where such containers cannot be made here.
+shim, its broker and the driver. The broker runs on the host, in a third container, or is started
+by the process that shares, inside its own. Exit status 77 where such containers cannot be made here.
 """
 
 import json
@@ -13,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +42,7 @@ def libraries(program, libcuda):
     return [path for path in re.findall(r"(/\S+)", text)]
 
 
-def make_root(root, pair, shim, libcuda):
+def make_root(root, pair, shim, libcuda, broker):
     """A root file system of a few megabytes; every file keeps the path that the loader asks for."""
     for folder in ("bin", "lib", "proc", "dev", "tmp", "shared", "etc", "sys", "run", "var/tmp"):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
@@ -52,9 +54,10 @@ def make_root(root, pair, shim, libcuda):
         raise Skip("no busybox; busybox-static has it")
     shutil.copy(busybox, os.path.join(root, "bin/busybox"))
     shutil.copy(pair, os.path.join(root, "bin/pair"))
+    shutil.copy(broker, os.path.join(root, "bin/gpushim-broker"))
     shutil.copy(shim, os.path.join(root, "lib/libgpushim.so"))
     shutil.copy(libcuda, os.path.join(root, "lib/libcuda.so.1"))
-    for path in libraries(pair, libcuda) + libraries(shim, libcuda):
+    for path in libraries(pair, libcuda) + libraries(shim, libcuda) + libraries(broker, libcuda):
         if "libcuda" in path or "libgpushim" in path:
             continue
         target = root + path if "ld-" in os.path.basename(path) else \
@@ -234,6 +237,19 @@ def wait_for(path, what, running):
         time.sleep(0.01)
 
 
+def wait_for_silence(path):
+    """Until nobody listens at that socket any more: a container dies after its first process."""
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+            try:
+                caller.connect(path)
+            except ConnectionRefusedError:
+                return
+        time.sleep(0.01)
+    raise Failure(f"somebody still listens at {path}")
+
+
 class Case:
     """One giver and one taker, and a folder between them."""
 
@@ -251,12 +267,26 @@ class Case:
         os.chmod(os.path.join(self.shared, "talk"), 0o777)
         self.logs = {}
 
-    def start(self, role, user, settings):
+    def start(self, role, user, settings, argv=None):
         self.logs[role] = os.path.join(self.shared, role + ".log")
         with open(self.logs[role], "wb") as output:
             running = self.runtime.start(user, self.shared, environment(settings),
-                                         ["/bin/pair", role, "/shared/talk"], output)
+                                         argv or ["/bin/pair", role, "/shared/talk"], output)
         return running
+
+    def talk(self, name):
+        return os.path.join(self.shared, "talk", name)
+
+    def say(self, name):
+        """Tells a program that waits for it."""
+        with open(self.talk("made-" + name), "w", encoding="utf-8") as file:
+            file.write("x")
+        os.chmod(self.talk("made-" + name), 0o644)
+        os.rename(self.talk("made-" + name), self.talk(name))
+
+    def explained(self, failure):
+        said = "\n".join(f"--- {role}\n{self.log(role)}" for role in self.logs)
+        return Failure(f"{self.kind}: {failure}\n{said}")
 
     def log(self, role):
         with open(self.logs[role], encoding="utf-8", errors="replace") as file:
@@ -288,11 +318,113 @@ class Case:
                 raise Failure(f"{self.kind}: {left} is left in the runtime directory")
             return self.log(give) + self.log(take)
         except (Failure, subprocess.TimeoutExpired) as failure:
-            said = "\n".join(f"--- {role}\n{self.log(role)}" for role in self.logs)
-            raise Failure(f"{failure}\n{said}") from failure
+            raise self.explained(failure) from failure
         finally:
             for one in running:
                 one.remove()
+
+    def play_shell(self, script, settings, stays):
+        """The taker is a shell's child: the shell is the first process of its PID namespace."""
+        give = self.start("give-held", HERE, settings)
+        take = self.start("take-held", HERE, settings, ["/bin/busybox", "sh", "-c", script])
+        try:
+            wait_for(self.talk("freed"), "the giver's free", give)
+            if stays:
+                self.say("kill")
+            else:
+                take.kill()
+            self.check("give-held", give)
+            if stays and take.process.poll() is not None:
+                raise Failure("the container of the killed process ended")
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            raise self.explained(failure) from failure
+        finally:
+            take.remove()
+            give.remove()
+
+    def play_left(self, broker, kill_giver):
+        """The giver ends, or its container is killed; another container opens what it shared."""
+        settings = {**BROKERED, "GPUSHIM_SHARE_BROKER": "installed"}
+        running = [broker.start(self)]
+        try:
+            wait_for(os.path.join(self.shared, "run", "broker"), "the broker's start", running[0])
+            give = self.start("give-left", HERE, settings)
+            running += [give, self.start("take-left", HERE, settings)]
+            wait_for(self.talk("handle"), "the giver's handle", give)
+            time.sleep(LEFT_S)
+            if kill_giver:
+                give.kill()
+            else:
+                self.say("leave")
+                self.check("give-left", give)
+            self.say("gone")
+            self.check("take-left", running[2])
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            raise self.explained(failure) from failure
+        finally:
+            for one in reversed(running):
+                one.remove()
+
+    def play_within(self):
+        """The giver starts the broker in its own container, and ends; then all of that container is
+        killed, the broker in it too."""
+        settings = {**BROKERED, "GPUSHIM_SHARE_BROKER": "/bin/gpushim-broker"}
+        script = "/bin/pair give-left /shared/talk; echo ended >/shared/talk/ended; " \
+                 "while :; do /bin/busybox sleep 1; done"
+        give = self.start("give-left", HERE, settings, ["/bin/busybox", "sh", "-c", script])
+        running = [give]
+        try:
+            running.append(self.start("take-left", HERE, settings))
+            wait_for(os.path.join(self.shared, "run", "broker"), "the broker's start", give)
+            wait_for(self.talk("handle"), "the giver's handle", give)
+            time.sleep(LEFT_S)
+            self.say("leave")
+            wait_for(self.talk("ended"), "the giver's end", give)
+            self.say("gone")
+            self.check("take-left", running[1])
+            give.kill()
+            wait_for_silence(os.path.join(self.shared, "run", "broker"))
+            running.append(self.start("take-lost", HERE, settings))
+            self.check("take-lost", running[2])
+            if "has ended, or uses another directory" not in self.log("take-lost"):
+                raise Failure("who comes too late is not told why")
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            raise self.explained(failure) from failure
+        finally:
+            for one in running:
+                one.remove()
+
+
+BROKERED = {"GPUSHIM_SHARE_STRATEGY": "broker", "GPUSHIM_SHARE_KEEP": "60 s"}
+LEFT_S = 1.5    # after the handle is out, the broker has the memory, too
+
+
+class HostBroker:
+    """A broker on the host, of the user who is user 0 inside."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def start(self, case):
+        outside = str(case.runtime.outside(HERE))
+        command = [self.program]
+        if os.geteuid() == 0 and outside != "0":
+            command = ["setpriv", "--reuid", outside, "--regid", outside, "--clear-groups",
+                       self.program]
+        env = {"PATH": os.environ["PATH"], "GPUSHIM_CONFIG": "", "GPUSHIM_LOG": "debug",
+               "GPUSHIM_SHARE_DIR": os.path.join(case.shared, "run"), **BROKERED}
+        case.logs["broker"] = os.path.join(case.shared, "broker.log")
+        with open(case.logs["broker"], "wb") as output:
+            return Running(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL,
+                                            stdout=output, stderr=subprocess.STDOUT))
+
+
+class ContainedBroker:
+    """A broker in a container of its own."""
+
+    @staticmethod
+    def start(case):
+        return case.start("broker", HERE, BROKERED, ["/bin/gpushim-broker"])
 
 
 def try_out(runtime, folder):
@@ -308,6 +440,29 @@ def try_out(runtime, folder):
         with open(path, encoding="utf-8", errors="replace") as file:
             said = file.read().strip().splitlines()
         raise Skip(f"{runtime.name} makes no container here: {said[-1] if said else status}")
+
+
+def prove_broker(runtime, folder, broker):
+    Case(runtime, folder, "broker on the host").play_left(HostBroker(broker), False)
+    Case(runtime, folder, "broker on the host, giver killed").play_left(HostBroker(broker), True)
+    print("a broker on the host: serves what a container shared that ended or was killed")
+    Case(runtime, folder, "broker in a container").play_left(ContainedBroker, True)
+    print("a broker in a third container: the same")
+    Case(runtime, folder, "broker on demand").play_within()
+    print("a broker that a process starts in its container: serves until that is killed")
+
+
+def prove_kills(runtime, folder):
+    wait = "while [ ! -e /shared/talk/kill ]; do /bin/busybox usleep 10000; done; "
+    stay = "while :; do /bin/busybox sleep 1; done"
+    for name, settings in (("embedded", {}), ("broker", {
+            **BROKERED, "GPUSHIM_SHARE_BROKER": "/bin/gpushim-broker"})):
+        Case(runtime, folder, f"killed inside, {name}").play_shell(
+            "/bin/pair take-held /shared/talk & taker=$!; " + wait + "kill -9 $taker; " + stay,
+            settings, True)
+        Case(runtime, folder, f"first process killed, {name}").play_shell(
+            "/bin/pair take-held /shared/talk & " + stay, settings, False)
+        print(f"{name}: killed inside its container, or with its first process: memory came back")
 
 
 def prove(runtime, folder):
@@ -329,7 +484,7 @@ def prove(runtime, folder):
 
 def main():
     kinds = {"bwrap": Bwrap, "runc": Runc, "podman": Podman}
-    name, pair, shim, libcuda = sys.argv[1:]
+    name, pair, shim, libcuda, broker = sys.argv[1:]
     if not shutil.which(name):
         print(f"skipped: no {name} here")
         return 77
@@ -338,10 +493,12 @@ def main():
     os.chmod(folder, 0o755)
     try:
         root = os.path.join(folder, "root")
-        make_root(root, pair, shim, libcuda)
+        make_root(root, pair, shim, libcuda, broker)
         runtime = kinds[name](root, folder)
         try_out(runtime, folder)
         prove(runtime, folder)
+        prove_kills(runtime, folder)
+        prove_broker(runtime, folder, os.path.realpath(broker))
         print("ok")
         return 0
     except Skip as skip:

@@ -6,9 +6,12 @@
  *   pair give-held FOLDER      the same, and the taker keeps the memory open: the freed memory
  *                              must not come back before the taker has been killed
  *   pair give-refused FOLDER   the same, and the taker says that it was refused
+ *   pair give-left FOLDER      shares, and ends when it is told to; the broker has its memory
  *   pair take FOLDER           opens, checks the stamp, answers in the memory, closes
  *   pair take-held FOLDER      never closes; waits to be killed
  *   pair take-refused FOLDER   must be refused with the driver's error
+ *   pair take-left FOLDER      opens when the giver is gone, and checks the stamp
+ *   pair take-lost FOLDER      must be refused soon when the giver is gone
  *
  * The last line says "ok", or what went wrong; the exit status agrees.
  */
@@ -136,6 +139,45 @@ static void give(bool held, bool refused)
     want_back(held);
 }
 
+static void give_left(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr ptr;
+    char word;
+
+    must("cuMemAlloc", cuMemAlloc(&ptr, WORDS * 4));
+    must("cuMemsetD32", cuMemsetD32(ptr, STAMP, WORDS));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, ptr));
+    put("handle", &handle, sizeof handle);
+    get("leave", &word, 1);
+}
+
+static void take_left(bool lost)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr ptr;
+    struct timespec began, ended;
+    CUresult r;
+    char word;
+
+    get("handle", &handle, sizeof handle);
+    get("gone", &word, 1);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    r = cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    if (ended.tv_sec - began.tv_sec > 8)
+        fail("cuIpcOpenMemHandle", "it took more than 8 s");
+    if (lost) {
+        if (r == CUDA_SUCCESS)
+            fail("the memory of a dead process", "it was opened, with no broker there");
+        return;
+    }
+    must("cuIpcOpenMemHandle of what a dead process shared", r);
+    expect_words(ptr, STAMP, STAMP);
+    must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(ptr));
+}
+
 static void take(bool held, bool refused)
 {
     CUipcMemHandle handle;
@@ -170,7 +212,7 @@ int main(int argc, char **argv)
     CUdevice device;
 
     if (argc != 3)
-        fail("usage", "pair give|give-held|give-refused|take|take-held|take-refused FOLDER");
+        fail("usage", "pair give[-held|-refused|-left]|take[-held|-refused|-left|-lost] FOLDER");
     folder = argv[2];
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(90);
@@ -178,7 +220,11 @@ int main(int argc, char **argv)
     must("cuDeviceGet", cuDeviceGet(&device, 0));
     must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
     must("cuCtxSetCurrent", cuCtxSetCurrent(context));
-    if (strncmp(role, "give", 4) == 0)
+    if (strcmp(role, "give-left") == 0)
+        give_left();
+    else if (strcmp(role, "take-left") == 0 || strcmp(role, "take-lost") == 0)
+        take_left(strcmp(role, "take-lost") == 0);
+    else if (strncmp(role, "give", 4) == 0)
         give(held, refused);
     else
         take(held, refused);

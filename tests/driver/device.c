@@ -125,6 +125,7 @@ CUresult sd_init(unsigned flags)
     if (!sd_device_count) {
         int machine = devices_wanted();
         size_t memory = memory_wanted();
+        sd_machine_init();
         if (visible)
             add_visible(visible, machine, memory);
         else

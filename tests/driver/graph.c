@@ -10,24 +10,50 @@ static struct sd_graph_memory *memory_ref(struct sd_graph_memory *memory)
     return memory;
 }
 
-/* The last one out frees the memory, when `last`, its latest user, is done. */
+/* What `op` ends is a use of the memory as well. */
+static void memory_used(struct sd_graph_memory *memory, struct sd_context *context,
+                        struct sd_op *op)
+{
+    struct sd_op *join;
+
+    if (!op || op->done)
+        return;
+    if (!memory->last || memory->last->done) {
+        sd_op_unref(memory->last);
+        memory->last = sd_op_ref(op);
+        return;
+    }
+    join = sd_op_new(context, NULL);
+    if (!join)
+        abort(); /* order that cannot be kept must not look kept */
+    sd_op_after(join, memory->last);
+    sd_op_after(join, op);
+    sd_op_submit(join);
+    sd_op_unref(memory->last);
+    memory->last = join;
+}
+
+/* The last one out frees the memory, when its latest user is done: `last`, or one before. */
 static void memory_unref(struct sd_graph_memory *memory, struct sd_context *context,
                          struct sd_op *last)
 {
+    memory_used(memory, context, last);
     if (--memory->refs)
         return;
     for (size_t i = 0; i < memory->count; i++) {
         struct sd_work work = {.kind = SD_FREE, .free = {.block = memory->blocks[i]}};
-        struct sd_op *op = last && !last->done ? sd_op_new(context, &work) : NULL;
+        struct sd_op *op =
+            memory->last && !memory->last->done ? sd_op_new(memory->last->context, &work) : NULL;
         if (!op) {
-            sd_op_wait(last);
+            sd_op_wait(memory->last);
             sd_block_release(memory->blocks[i], NULL, NULL);
             continue;
         }
-        sd_op_after(op, last);
+        sd_op_after(op, memory->last);
         sd_op_submit(op);
         sd_op_unref(op);
     }
+    sd_op_unref(memory->last);
     free(memory->blocks);
     free(memory);
 }

@@ -192,6 +192,12 @@ CUresult sd_init(unsigned flags);
 struct sd_device *sd_device_get_ptr(CUdevice dev);
 int sd_device_by_uuid(const CUuuid *uuid); /* -1: hidden or unknown */
 
+/* machine.c: what is taken of a device's memory, by all processes of the machine. sd_lock is held. */
+void sd_machine_init(void);
+uint64_t sd_device_used(const struct sd_device *device);
+bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
+void sd_device_give(struct sd_device *device, size_t size);
+
 CUresult sd_driver_get_version(int *version);
 CUresult sd_device_get(CUdevice *device, int ordinal);
 CUresult sd_device_get_count(int *count);
@@ -515,6 +521,7 @@ struct sd_graph_memory {
     unsigned refs;
     struct sd_block **blocks;
     size_t count;
+    struct sd_op *last; /* behind all uses by instances that are gone; may be NULL */
 };
 
 struct sd_graph {
@@ -596,6 +603,8 @@ struct sd_segment {
     uint8_t access[SD_MAX_DEVICES];
 };
 
+/* A close-on-exec descriptor among the driver's own; -1 where the file cannot be opened. */
+int sd_open_private(const char *path, int flags);
 /* New physical memory; OUT_OF_MEMORY past the device's limit. */
 CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret);
 /* The memory behind a descriptor (not taken over); the same object when we have it already. */

@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -117,10 +118,10 @@ static CUresult token_memory(const struct token *token, struct sd_phys **ret)
 
     snprintf(path, sizeof path, "/proc/%d/fd/%d", token->pid, token->fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (fd < 0) /* freed; or its process has ended */
+        return kill(token->pid, 0) == 0 ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
     if (fstat(fd, &st) < 0 || st.st_ino != token->inode || (uint64_t)st.st_size != token->size)
-        result = CUDA_ERROR_INVALID_VALUE;
+        result = CUDA_ERROR_NOT_PERMITTED;
     else
         result = sd_phys_import(fd, ret);
     close(fd);

@@ -123,7 +123,7 @@ CUresult sd_mem_get_info(size_t *free_bytes, size_t *total)
     if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;
     *total = sd_devices[context->device].memory;
-    *free_bytes = *total - sd_devices[context->device].used;
+    *free_bytes = *total - sd_device_used(&sd_devices[context->device]);
     return CUDA_SUCCESS;
 }
 

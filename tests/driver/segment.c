@@ -78,6 +78,19 @@ static int memfd_new(size_t size, const char *name)
     return fd;
 }
 
+int sd_open_private(const char *path, int flags)
+{
+    rlim_t soft = limit_raise();
+    int high, fd = open(path, flags | O_CLOEXEC, 0600);
+
+    if (fd >= 0 && soft && (high = fd_private(fd, soft)) >= 0) {
+        close(fd);
+        fd = high;
+    }
+    limit_restore(soft);
+    return fd;
+}
+
 static void phys_name(int device, char name[64])
 {
     char *p = name + sprintf(name, "softcuda-");
@@ -132,7 +145,7 @@ CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
     char name[64];
     int fd;
 
-    if (size > owner->memory - owner->used)
+    if (!sd_device_take(owner, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     phys_name(device, name);
     fd = memfd_new(size, name);
@@ -140,9 +153,9 @@ CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
     if (!*ret) {
         if (fd >= 0)
             close(fd);
+        sd_device_give(owner, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    owner->used += size;
     return CUDA_SUCCESS;
 }
 
@@ -188,7 +201,7 @@ void sd_phys_unref(struct sd_phys *phys)
         at = &(*at)->next;
     *at = phys->next;
     if (!phys->imported)
-        sd_devices[phys->device].used -= phys->size;
+        sd_device_give(&sd_devices[phys->device], phys->size);
     close(phys->fd);
     free(phys);
 }

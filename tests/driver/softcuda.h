@@ -11,6 +11,8 @@
  *
  *   SOFTCUDA_DEVICES=N        devices the machine has, 0 to 16; default 2
  *   SOFTCUDA_MEMORY=SIZE      memory of each device in bytes, or with K, M or G; default 1G
+ *   SOFTCUDA_MACHINE=PATH     processes that name the same file share the memory of their devices,
+ *                             and what a killed one held is free again; default: each has its own
  *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
  *                             peer (devices do not reach each other)
  *   SOFTCUDA_FAULTS=RULES     see below
@@ -32,7 +34,8 @@
  *
  *   - device memory can be read and written by the host at the same address;
  *   - work ends with its process: a killed process's kernels do not write on for a while;
- *   - the limit and cuMemGetInfo count what this process made, not what others hold of it;
+ *   - the limit and cuMemGetInfo count what this process made (or all processes of the same
+ *     SOFTCUDA_MACHINE), not what others hold of it;
  *   - kernels are those of kernels.c, chosen by the names in the PTX text; nothing is compiled;
  *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;

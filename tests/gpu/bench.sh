@@ -21,7 +21,7 @@ gather()
     rm -rf "$bundle"
     mkdir -p "$bundle/shim" "$bundle/tests/bench" "$bundle/lib"
     for name in shim/libgpushim.so tests/bench/pair tests/bench/replay tests/bench/behind \
-        tests/bench/overhead tests/bench/ipc; do
+        tests/bench/overhead tests/bench/ipc tests/bench/neighbour; do
         [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
         cp "$1/$name" "$bundle/$name"
     done

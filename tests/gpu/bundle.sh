@@ -19,33 +19,27 @@ die()
     exit 1
 }
 
-conformance=$build/tests/conformance/conformance
-stress=$build/tests/stress
-for file in "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
-    "$stress/libgpushim-no-epochs.so"; do
-    [ -e "$file" ] || die "no $file: run 'meson compile -C $build' first"
+conformance=tests/conformance/conformance
+programs="shim/libgpushim.so shim/broker/gpushim-broker $conformance ${conformance}_peer
+    examples/share/share_driver tests/chaos/chaos tests/stress/stress
+    tests/stress/libgpushim-no-epochs.so tests/rdma/registration tests/bench/register"
+for program in $programs; do
+    [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done
 
 rm -rf "$bundle"
 mkdir -p "$bundle/lib" "$bundle/runtime"
-cp "$build/shim/libgpushim.so" "$conformance" "${conformance}_peer" "$stress/stress" \
-    "$stress/libgpushim-no-epochs.so" "$bundle/"
-for example in share_driver share_runtime; do
-    if [ -x "$build/examples/share/$example" ]; then
-        cp "$build/examples/share/$example" "$bundle/"
-    else
-        printf 'bundle: left out %s: not built\n' "$example"
-    fi
+for program in $programs; do
+    cp "$build/$program" "$bundle/"
 done
-
-if [ -x "$build/tests/rdma/registration" ]; then
-    cp "$build/tests/rdma/registration" "$bundle/"
+if [ -x "$build/examples/share/share_runtime" ]; then
+    cp "$build/examples/share/share_runtime" "$bundle/"
 else
-    printf 'bundle: left out registration: not built\n'
+    printf 'bundle: left out share_runtime: not built, it needs libcudart_static\n'
 fi
 
 # Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
-LD_LIBRARY_PATH=$build/tests/driver ldd "$conformance" | awk '$3 ~ /^\// { print $3 }' |
+LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" | awk '$3 ~ /^\// { print $3 }' |
     while read -r library; do
         case ${library##*/} in
             libcuda.so* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | \
@@ -61,11 +55,15 @@ if [ -x "$nvcc" ]; then
             -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
             -o "$bundle/runtime_$kind" "$root/tests/gpu/runtime_smoke.cu"
     done
+    "$nvcc" -O2 -cudart static -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc \
+        -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90 \
+        -o "$bundle/peer_smoke" "$root/tests/gpu/peer_smoke.cu"
     cudart=$(find -L "$(dirname "$nvcc")/../lib64/" "$(dirname "$nvcc")/../lib/" -maxdepth 1 \
         -name 'libcudart.so.*' 2>/dev/null | sort | head -n 1)
     [ -n "$cudart" ] || die "no libcudart.so beside $nvcc"
     # By the name that the program asks for.
-    needed=$(readelf -d "$bundle/runtime_shared" | sed -n 's/.*\[\(libcudart\.so\.[0-9]*\)\].*/\1/p')
+    needed=$(readelf -d "$bundle/runtime_shared" |
+        sed -n 's/.*\[\(libcudart\.so\.[0-9]*\)\].*/\1/p')
     cp -L "$cudart" "$bundle/runtime/$needed"
 else
     printf 'bundle: left out the runtime programs: no %s\n' "$nvcc"

@@ -1,6 +1,6 @@
 """Compares what a program said natively and under the shim, for tests/gpu/run.sh.
 
-    compare.py NAME NATIVE_LOG SHIM_LOG ROWS
+    compare.py [--ends-quietly] NAME NATIVE_LOG SHIM_LOG ROWS
 
 What a program prints decides how it is compared:
 
@@ -10,9 +10,11 @@ What a program prints decides how it is compared:
     NEAR what value tolerance     numbers that differ by no more than the tolerance
     TIME or MEMORY, anything      shown beside the outcome
 
-LOG.status holds how it ended, LOG.err what it wrote to stderr. Appends one line to ROWS: name,
-native, shim, compared, with tabs between them. Says on stdout what differs. Exit status 1 unless
-the program ended well under the shim and everything compared is as it should be.
+LOG.status holds how it ended, LOG.err what it wrote to stderr, LOG.gpushim what the shim logged.
+That is at least what its pools did, said at exit: a log without it means that the shim was not
+there, unless the program leaves without exit handlers (--ends-quietly). Appends one line to ROWS:
+name, native, shim, compared, with tabs between them. Says on stdout what differs. Exit status 1
+unless the program ended well under the shim and everything compared is as it should be.
 """
 import collections
 import pathlib
@@ -98,23 +100,30 @@ def gains(native, shim):
     return wrong, gained
 
 
-def compare(native, shim):
+def compare(native, shim, ends_quietly):
     if not shim.status.isdigit():
         return [], shim.status
+    if shim.status == '0' and not ends_quietly and not read(shim.path + '.gpushim'):
+        return ['the library logged nothing: it was not there'], 'the library was not there'
     differing = results(native, shim) + nears(native, shim)
     wrong, gained = gains(native, shim)
     differing += wrong
+    if native.status != shim.status:
+        differing.append(f'the end: native {native.ended()}, shim {shim.ended()}')
     if differing:
         return differing, f'{len(differing)} differ'
     if not shim.lines['RESULT'] and not shim.lines['GAIN'] and not shim.lines['NEAR']:
         return ['it said nothing that could be compared'], 'nothing to compare'
+    if shim.status != '0':
+        return [], 'equal, both fail'
     return [], f'equal, and {gained} more work' if gained else 'equal'
 
 
 def main():
-    name, native_path, shim_path, rows = sys.argv[1:]
+    ends_quietly = sys.argv[1] == '--ends-quietly'
+    name, native_path, shim_path, rows = sys.argv[1 + ends_quietly:]
     native, shim = Log(native_path), Log(shim_path)
-    differing, text = compare(native, shim)
+    differing, text = compare(native, shim, ends_quietly)
     if differing:
         print(f'-- {name}')
         for line in differing[:SHOWN]:

@@ -7,9 +7,9 @@
 # Parts, all of them by default; those in the first line need the machine for themselves, the
 # others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu torch_stats torch_memory chaos stress numba
-#   cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
-#   torch_compile torch_fork register
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba
+#   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
+#   torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -19,11 +19,12 @@
 #
 # Exit status: 0 when every program under the shim ended well and said what it says natively, but
 # for what the shim is meant to make possible; 1 otherwise.
+# shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu torch_stats torch_memory chaos stress numba'
-beside='cudart examples sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph
-    torch_compile torch_fork register'
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba'
+beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
+beside="$beside torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$root/.bundle
@@ -40,7 +41,7 @@ seconds_left()
 }
 
 # run MODE LOG SECONDS COMMAND…: stdout in LOG, stderr in LOG.err, the exit status in LOG.status,
-# what the shim logged in LOG.gpushim.
+# what the shim logged in LOG.gpushim, where it hung in LOG.stacks.
 run()
 {
     run_mode=$1 run_log=$2 limit=$3
@@ -58,8 +59,13 @@ run()
             "GPUSHIM_LOG_TARGET=$run_log.gpushim" "$@"
     fi
     run_status=0
-    timeout -k 5 "$limit" env "$@" >"$run_log" 2>"$run_log.err" </dev/null || run_status=$?
+    python3 "$root/tests/gpu/limited.py" "$limit" "$run_log.stacks" env "$@" \
+        >"$run_log" 2>"$run_log.err" </dev/null || run_status=$?
     echo "$run_status" >"$run_log.status"
+    if [ -e "$run_log.stacks" ]; then
+        echo "-- ${run_log##*/} hung; the stacks are in its log, the first lines:"
+        grep -E '^(==|Thread|#[0-6] )' "$run_log.stacks" | head -n 60 | cut -c 1-160
+    fi
 }
 
 # wrong: what this part found is not as it should be.
@@ -83,9 +89,12 @@ cannot()
 # compare NAME: a row from the two logs; what differs goes to stdout.
 compare()
 {
-    python3 "$root/tests/gpu/compare.py" "$1" "$logs/$1.native" "$logs/$1.shim" \
-        "$logs/$part.rows" || wrong
+    python3 "$root/tests/gpu/compare.py" ${ends_quietly:+--ends-quietly} "$1" "$logs/$1.native" \
+        "$logs/$1.shim" "$logs/$part.rows" || wrong
 }
+
+# A program that leaves by _exit: the shim then logs nothing that shows that it was there.
+ends_quietly=
 
 # both NAME SECONDS COMMAND…: natively and under the shim; at the same time where times do not
 # matter.
@@ -110,8 +119,9 @@ needs()
     needs_name=$1
     shift
     for module; do
-        if ! python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec('$module') is None)" \
-            2>/dev/null; then
+        if ! python3 -c "
+import importlib.util, sys
+sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null; then
             cannot "$needs_name" "no Python module $module here"
             return 1
         fi
@@ -165,7 +175,8 @@ conformance_once()
             -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
         awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
              /^(ok |#)/ { told = 0 }
-             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" >>"$log.failures"
+             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" \
+            >>"$log.failures"
     done
     echo "$worst" >"$log.status"
 }
@@ -267,14 +278,65 @@ part_examples()
             done
             native=$(sed -n 's/^story //p' "$logs/$example.$story.native" | tail -n 1)
             shimmed=$(sed -n 's/^story //p' "$logs/$example.$story.shim" | tail -n 1)
-            [ "$(cat "$logs/$example.$story.shim.status")" = 0 ] || wrong
-            [ -n "$shimmed" ] || tail -n 4 "$logs/$example.$story.shim.err"
             difference='as intended'
             [ "$native" != "$shimmed" ] || difference=equal
+            if [ "$(cat "$logs/$example.$story.shim.status")" != 0 ]; then
+                wrong
+                difference=failed
+                tail -n 4 "$logs/$example.$story.shim.err"
+            fi
             row "$example $story" "${native:-ended with nothing said}" \
                 "${shimmed:-ended with nothing said}" "$difference"
         done
     done
+}
+
+# What a machine has to register GPU memory with, and the price of the cache of registrations.
+# Libraries that the loader does not know are looked for where packages put them.
+part_register()
+{
+    if [ ! -x "$bundle/registration" ]; then
+        cannot registration 'not in the bundle'
+        return
+    fi
+    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
+    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
+    ends_quietly=yes
+    both registration 100 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
+        "$bundle/registration"
+    grep -E '^(RESULT|PROBE|SKIP) ' "$logs/registration.shim" | cut -c 1-160
+    echo '-- probes and skips, native'
+    grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
+    run native "$logs/register" 60 "$bundle/register" --ranges 100000 --threads 16
+    cat "$logs/register" "$logs/register.err"
+}
+
+# Memory that two have, looked for under a busy GPU. The same program finds it in a library that
+# hands memory out while the GPU still works on it. STRESS_SECONDS is how long it works under the
+# shim, 30 by default.
+part_stress()
+{
+    if [ ! -x "$bundle/stress" ]; then
+        cannot stress 'not in the bundle'
+        return
+    fi
+    seconds=${STRESS_SECONDS:-30}
+    run native "$logs/stress.native" 60 "$bundle/stress" --seconds 10
+    run shim "$logs/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
+    run native "$logs/stress.find" 60 "LD_PRELOAD=$bundle/libgpushim-no-epochs.so" \
+        "$bundle/stress" --seconds 30 --find
+    outcome=holds
+    for kind in native shim find; do
+        if [ "$(cat "$logs/stress.$kind.status")" != 0 ]; then
+            wrong
+            outcome='failed: see the log'
+            echo "-- stress, $kind: exit $(cat "$logs/stress.$kind.status")"
+            tail -n 4 "$logs/stress.$kind" "$logs/stress.$kind.err" | cut -c 1-300
+        fi
+    done
+    found=$(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")
+    row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
+        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; without epochs: $found"
 }
 
 # sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.
@@ -282,13 +344,15 @@ sanitize()
 {
     name=$1
     shift
-    run native "$logs/$name.native" 120 "$sanitizer" --tool memcheck --target-processes all \
-        --error-exitcode 9 "$@"
+    # Errors that the API returns are the programs' own tests.
+    memcheck="$sanitizer --tool memcheck --target-processes all --report-api-errors no"
+    # shellcheck disable=SC2086 # a command and its options
+    run native "$logs/$name.native" 120 $memcheck --error-exitcode 9 "$@"
     # It preloads libraries of its own and has an option for one more.
+    # shellcheck disable=SC2086 # again
     run native "$logs/$name.shim" 120 GPUSHIM_LOG=info \
         "GPUSHIM_LOG_TARGET=$logs/$name.shim.gpushim" \
-        "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 \
-        --preload-library "$shim" "$@"
+        $memcheck --error-exitcode 9 --preload-library "$shim" "$@"
     for log in "$logs/$name.native" "$logs/$name.shim"; do
         # Each process has its summary; what matters is the sum.
         found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' "$log" |
@@ -305,7 +369,7 @@ part_sanitizer()
         cannot sanitizer 'no compute-sanitizer here'
         return
     fi
-    sanitize sanitizer_share_driver "$bundle/share_driver" c
+    sanitize sanitizer_share_driver "$bundle/share_driver" a
     [ ! -x "$bundle/runtime_static" ] || sanitize sanitizer_runtime_static "$bundle/runtime_static"
 }
 
@@ -318,22 +382,29 @@ chaos_once()
         --broker "$bundle/gpushim-broker"
     said=$(tail -n 1 "$logs/$name")
     ended=$(cat "$logs/$name.status")
+    outcome=holds
     if [ "$ended" != 0 ]; then
         wrong
-        echo "-- $name: exit $ended"
+        outcome="failed (exit $ended)"
         tail -n 4 "$logs/$name" "$logs/$name.err" | cut -c 1-300
     fi
     grep '^chaos: ' "$logs/$name" | cut -c 1-200
-    row "$name" '-' "${said:-nothing} (exit $ended)" 'holds by itself'
+    row "$name" '-' "${said:-nothing}" "$outcome"
 }
 
 # The scribbling consumers take a second or two each.
 part_chaos()
 {
-    chaos_once chaos_scribble 260 --scribble "${SCRIBBLE:-60}"
+    chaos_once chaos_scribble 260 --scribble "${SCRIBBLE:-100}"
+    chaos_seconds=${CHAOS_SECONDS:-40} apart=''
     for strategy in embedded broker; do
-        chaos_once "chaos_$strategy" $((${CHAOS_SECONDS:-40} + 80)) --strategy "$strategy" \
-            --seconds "${CHAOS_SECONDS:-40}" --processes 16
+        chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
+            --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
+        if [ -z "$apart" ] && grep -q 'CUDA does not start' "$logs/chaos_$strategy"; then
+            apart=yes
+            chaos_once "chaos_$strategy" $((chaos_seconds + 80)) --strategy "$strategy" \
+                --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
+        fi
     done
 }
 
@@ -372,6 +443,7 @@ part_nccl()
     needs_two_gpus nccl || return 0
     needs nccl torch || return 0
     for cumem in 1 0; do
+        mkdir -m 700 "$logs/nccl_$cumem.share"
         both "nccl_$cumem" 100 "NCCL_CUMEM_ENABLE=$cumem" NCCL_DEBUG=INFO \
             "NCCL_DEBUG_FILE=$logs/nccl_$cumem.debug.%p" \
             "GPUSHIM_SHARE_DIR=$logs/nccl_$cumem.share" python3 "$workloads/nccl_allreduce.py"
@@ -417,6 +489,7 @@ part_torch_kill()
 {
     needs torch_kill torch || return 0
     both torch_kill 150 python3 "$workloads/torch_kill.py"
+    mkdir -m 700 "$logs/torch_kill.share"
     both torch_kill_broker 150 GPUSHIM_SHARE_STRATEGY=broker \
         "GPUSHIM_SHARE_BROKER=$bundle/gpushim-broker" "GPUSHIM_SHARE_DIR=$logs/torch_kill.share" \
         python3 "$workloads/torch_kill.py"
@@ -432,44 +505,6 @@ part_torch_steps()
         [ "$workload" != decode ] || needs torch_decode transformers || continue
         torch_modes "torch_$workload" 90 python3 "$workloads/torch_steps.py" "$workload" "$steps"
     done
-}
-
-# What a machine has to register GPU memory with. Libraries that the loader does not know are looked
-# for where packages put them.
-part_register()
-{
-    [ -x "$bundle/registration" ] || {
-        row registration 'not in the bundle' 'not in the bundle' '-'
-        return 0
-    }
-    cufile=$(find /usr /opt -name libcufile.so.0 2>/dev/null | head -n 1)
-    ucp=$(find /usr /opt -name libucp.so.0 2>/dev/null | head -n 1)
-    both registration 200 ${cufile:+CUFILE_LIBRARY="$cufile"} ${ucp:+UCX_LIBRARY="$ucp"} \
-        "$bundle/registration"
-    grep -E '^(RESULT|PROBE|SKIP) ' "$logs/registration.shim" | cut -c 1-160
-    echo '-- probes and skips, native'
-    grep -E '^(PROBE|SKIP) ' "$logs/registration.native" | cut -c 1-160
-}
-
-
-# STRESS_SECONDS is how long the stress program works under the shim, 30 by default.
-part_stress()
-{
-    seconds=${STRESS_SECONDS:-30}
-    run native "$logs/stress.native" 60 "$bundle/stress" --seconds 10
-    run shim "$logs/stress.shim" $((seconds + 60)) "$bundle/stress" --seconds "$seconds"
-    run native "$logs/stress.find" 60 env LD_PRELOAD="$bundle/libgpushim-no-epochs.so" \
-        "$bundle/stress" --seconds 30 --find
-    for kind in native shim find; do
-        tail -n 2 "$logs/stress.$kind"
-        [ "$(cat "$logs/stress.$kind.status")" = 0 ] || {
-            wrong
-            tail -n 4 "$logs/stress.$kind.err"
-        }
-    done
-    row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
-        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" \
-        "without epochs: $(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")"
 }
 
 part_torch_graph()
@@ -500,57 +535,22 @@ part_torch_fork()
     both torch_fork 120 python3 "$workloads/torch_fork.py"
 }
 
-# figure LOG WHAT: the number after WHAT; nothing where there is none.
-figure()
-{
-    sed -n "s/.*$2 \([0-9.]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1
-}
-
-# Speed and memory as issue and README compare them: PyTorch's caching allocator natively against
-# no cache of its own under the shim; natively without a cache for the price of that. In turns, the
-# better of two runs.
+# Speed and memory as the README compares them: PyTorch's caching allocator natively against no
+# cache of its own under the shim. One after the other: half a minute each.
 part_torch_memory()
 {
     needs memory torch || return 0
     for workload in gpt resnet gnn decode; do
-        steps=40
-        [ "$workload" != decode ] || steps=6
         [ "$workload" != gnn ] || needs memory_gnn torch_geometric || continue
         [ "$workload" != decode ] || needs memory_decode transformers || continue
-        set -- python3 "$workloads/peak.py" python3 "$workloads/torch_steps.py" "$workload" \
-            "$steps" --fast
-        for turn in 1 2; do
-            run native "$logs/memory_$workload.cached.$turn" 60 "$@"
-            run shim "$logs/memory_$workload.shim.$turn" 60 PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$@"
-        done
-        run native "$logs/memory_$workload.uncached.1" 60 PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$@"
-        for mode in cached shim uncached; do
-            for log in "$logs/memory_$workload.$mode".[12]; do
-                echo "$(figure "$log" 'median step') $(figure "$log" 'peak device memory')"
-            done | awk -v mode="$mode" 'NF == 2 {
-                    if (!n || $1 < time) time = $1
-                    if (!n || $2 < peak) peak = $2
-                    n++
-                } END { if (n) print mode, time, peak }'
-        done >"$logs/memory_$workload.figures"
-        awk -v name="memory_$workload" '
-            { time[$1] = $2; peak[$1] = $3 }
-            END {
-                if (!("cached" in time) || !("shim" in time)) {
-                    print name "\tno figures\tno figures\tit failed"
-                    exit
-                }
-                printf "%s\tcached %.2f ms, %d MiB", name, time["cached"], peak["cached"]
-                if ("uncached" in time) printf "; uncached %.2f ms", time["uncached"]
-                printf "\tuncached %.2f ms, %d MiB\t", time["shim"], peak["shim"]
-                printf "%.3f times the time, %.3f times the memory of native cached\n",
-                    time["shim"] / time["cached"], peak["shim"] / peak["cached"]
-            }' "$logs/memory_$workload.figures" >>"$logs/$part.rows"
-        tail -n 1 "$logs/$part.rows"
-        [ "$(cat "$logs/memory_$workload.shim.1.status")" = 0 ] || {
+        run native "$logs/memory_$workload" 90 python3 "$workloads/torch_turns.py" "$workload" \
+            --shim "$shim" --rows "$logs/$part.rows"
+        cat "$logs/memory_$workload"
+        if [ "$(cat "$logs/memory_$workload.status")" != 0 ]; then
             wrong
-            tail -n 4 "$logs/memory_$workload.shim.1.err"
-        }
+            row "memory_$workload" '-' '-' "failed ($(cat "$logs/memory_$workload.status"))"
+            tail -n 8 "$logs/memory_$workload.err"
+        fi
     done
 }
 
@@ -588,15 +588,13 @@ fi
 }
 # shellcheck disable=SC2086 # lists of names
 [ $# -gt 0 ] || set -- $alone $beside
-quietly= together=
+quietly='' together=''
 for part; do
-    case " $(echo $alone) " in
-        *" $part "*) quietly="$quietly $part" ; continue ;;
-    esac
-    case " $(echo $beside) " in
-        *" $part "*) together="$together $part" ;;
+    case " $alone / $beside " in
+        *" $part "*" / "*) quietly="$quietly $part" ;;
+        *" / "*" $part "*) together="$together $part" ;;
         *)
-            echo "run: no part $part; there are: $(echo $alone $beside)" >&2
+            echo "run: no part $part; there are: $alone $beside" >&2
             exit 1
             ;;
     esac
@@ -612,7 +610,7 @@ cores=$(nproc)
 jobs=${JOBS:-$((cores > 7 ? cores / 4 : 1))}
 
 # What may run side by side goes first: there is more of it.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086 # again
 [ -z "$together" ] || printf '%s\n' $together | xargs -n 1 -P "$jobs" sh "$0" --one
 for part in $quietly; do
     sh "$0" --one "$part"

@@ -182,7 +182,8 @@ void free_memory()
     MUST(cudaFree(p));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemGetInfo(&after, &total));
-    result("memory_info", "drops by %zu MiB, missing after the free %zu MiB",
+    // Others may come and go on the device meanwhile, and a library takes some for itself.
+    printf("NEAR memory_drops_by %zu 34\nNEAR missing_after_the_free %zu 34\n",
            (before - during) >> 20, before > after ? (before - after) >> 20 : 0);
 }
 
@@ -371,7 +372,8 @@ void sharing()
     MUST(cudaFree(memory));
     MUST(cudaMallocAsync(&memory, 1 << 20, 0));
     MUST(cudaStreamSynchronize(0));
-    result("ipc_malloc_async", "%s", share(&p, memory, 1 << 20, 300));
+    // Only a library that keeps such memory shareable makes it "ok".
+    printf("GAIN ipc_malloc_async %s\n", share(&p, memory, 1 << 20, 300));
     MUST(cudaFreeAsync(memory, 0));
     MUST(cudaDeviceSynchronize());
     close(p.to);

@@ -36,6 +36,17 @@ for flags in '' '--warm' '--pause 300' '--warm --pause 300' '--warm --pause 300 
         timeout 60 sh "$with" "$mode" "$bundle/tests/bench/ipc" $flags || echo "ended with $?"
     done
 done
+for flags in '' '--cachers 4' '--pieces 40 --takes 80'; do
+    echo "neighbour native $flags"
+    # shellcheck disable=SC2086
+    timeout 60 sh "$with" native "$bundle/tests/bench/neighbour" $flags || echo "ended with $?"
+    for enable in on off; do
+        echo "neighbour shim, $enable $flags"
+        # shellcheck disable=SC2086
+        GPUSHIM_LOG=info GPUSHIM_POOL_NEIGHBOURS=$enable timeout 60 sh "$with" shim \
+            "$bundle/tests/bench/neighbour" $flags || echo "ended with $?"
+    done
+done
 for flags in '' '--warm --pause 300'; do
     echo "steps $flags"
     # shellcheck disable=SC2086

@@ -5,7 +5,8 @@
 
 A row is a line: name, native, shim, compared, with tabs between them. Of rows with the same name
 the last one counts, so a part that was run again replaces what it said before. Several runs on
-several machines make one table: the README's is made of all their rows.
+several machines make one table: the README's is made of all their rows. There, rows of one kind
+that came out alike make one line, and times of runs side by side, which say nothing, are left out.
 """
 import pathlib
 import re
@@ -13,32 +14,35 @@ import sys
 
 HEAD = ('program', 'native', 'under the library', 'compared')
 
-# What the README calls the rows, in its order; what is not here keeps its name and comes last.
+# What the README calls the rows, in its order; what is not here keeps its name and comes last. What
+# a pattern captures is filled in; rows of the same pattern make one line where they can.
 TITLES = (
     ('conformance', 'conformance suite'),
     ('two_gpu', 'conformance suite on two GPUs: reach, pools, info, contexts, vmm'),
-    ('cudart_static', 'runtime API program, static cudart'),
-    ('cudart_shared', 'runtime API program, shared cudart'),
-    ('share_driver .*', '`examples/share`, driver API, story {}'),
-    ('share_runtime .*', '`examples/share`, runtime API, story {}'),
+    ('cudart_(.*)', 'runtime API program, cudart {}'),
+    ('share_(driver|runtime) (.)', '`examples/share`, {} API, story {}'),
+    ('stress', 'stress program: memory with two owners'),
+    ('chaos_(.*)', 'chaos program: {}'),
+    ('registration', 'registrations: dma-buf, cuFile, libibverbs, UCX'),
     ('numba', "numba-cuda's own test suite"),
+    ('torch_(gpt|resnet|gnn|decode)_(.*)', 'PyTorch steps: {}; {}'),
+    ('torch_graph_(.*)', 'PyTorch `CUDAGraph`: {}'),
+    ('torch_stats_(.*)', 'PyTorch `memory_stats` and `mem_get_info`: {}'),
+    ('torch_compile', 'PyTorch `torch.compile`'),
+    ('torch_fork', 'PyTorch `DataLoader` workers and other forks'),
     ('torch_share', 'PyTorch `torch.multiprocessing`'),
     ('torch_share_expandable', 'the same, expandable segments'),
     ('torch_kill', 'PyTorch producers and consumers, killed and leaving early'),
-    ('torch_kill_broker', 'the same, with `share.strategy = broker`'),
-    ('torch_(gpt|resnet|gnn|decode)_(.*)', 'PyTorch {}, {}'),
-    ('torch_graph_(.*)', 'PyTorch `CUDAGraph`, {}'),
-    ('torch_stats_(.*)', 'PyTorch `memory_stats` and `mem_get_info`, {}'),
-    ('torch_compile', 'PyTorch `torch.compile`'),
-    ('torch_fork', 'PyTorch `DataLoader` workers and other forks'),
-    ('memory_(.*)', 'PyTorch {}: time of a step and peak memory'),
+    ('torch_kill_broker', 'the same, `share.strategy = broker`'),
+    ('memory_(.*)', 'PyTorch {}: median step and peak device memory'),
     ('cupy_ipc', 'CuPy IPC, default and async pool'),
-    ('cupy_(.*)', 'CuPy, {} pool'),
-    ('jax_(.*)', 'JAX, {} allocator'),
-    ('nccl_(.*)', 'NCCL all-reduce on two GPUs, `NCCL_CUMEM_ENABLE={}`'),
-    ('peer_(.*)', 'copies and kernels between two GPUs, {}'),
+    ('cupy_(.*)', 'CuPy pools: {}'),
+    ('jax_(.*)', 'JAX allocators: {}'),
+    ('nccl_(.*)', 'NCCL all-reduce on two GPUs, `NCCL_CUMEM_ENABLE` {}'),
+    ('peer_(.*)', 'copies and kernels between two GPUs: {}'),
     ('sanitizer_(.*)', 'compute-sanitizer over {}'),
 )
+COUNT = re.compile(r'ok, (\d+) results')
 
 
 def read_rows(paths):
@@ -51,14 +55,45 @@ def read_rows(paths):
     return list(rows.values())
 
 
-def title_of(name):
-    """Where it stands in the README, and what it is called there."""
-    for i, (pattern, title) in enumerate(TITLES):
+def kind_of(name):
+    """Where it stands in the README, and what its pattern captured."""
+    for i, (pattern, _) in enumerate(TITLES):
         match = re.fullmatch(pattern, name)
         if match:
-            parts = match.groups() or (name.rpartition(' ')[2],)
-            return i, title.format(*(part.replace('_', ' ') for part in parts))
-    return len(TITLES), name
+            return i, match.groups()
+    return len(TITLES), (name,)
+
+
+def in_short(cell):
+    """Without the times and peaks of a single run."""
+    match = COUNT.match(cell)
+    return match.group(0) if match else cell
+
+
+def together(rows):
+    """Lines of the README: rows of one kind that are all ok and compared alike are one."""
+    lines = {}
+    for row in sorted(rows, key=lambda row: kind_of(row[0])[0]):
+        kind, captured = kind_of(row[0])
+        native, shim = in_short(row[1]), in_short(row[2])
+        alike = COUNT.match(native) and COUNT.match(shim)
+        line = lines.setdefault((kind, row[3] if alike else row[0]), [])
+        line.append((captured, native, shim, row[3]))
+    return [(kind, line) for (kind, _), line in lines.items()]
+
+
+def as_line(kind, line):
+    captured = [', '.join(dict.fromkeys(part.replace('_', ' ') for part in parts))
+                for parts in zip(*(row[0] for row in line))]
+    title = TITLES[kind][1] if kind < len(TITLES) else '{}'
+    cells = [title.format(*captured)]
+    for i in (1, 2):
+        if len(line) > 1:
+            total = sum(int(COUNT.match(row[i]).group(1)) for row in line)
+            cells.append(f'ok, {total} results in {len(line)} runs')
+        else:
+            cells.append(line[0][i])
+    return (*cells, line[0][3])
 
 
 def as_text(rows):
@@ -68,9 +103,7 @@ def as_text(rows):
 
 
 def as_markdown(rows):
-    placed = sorted(rows, key=lambda row: title_of(row[0])[0])
-    lines = [HEAD, ('---',) * len(HEAD)]
-    lines += [(title_of(row[0])[1], *row[1:]) for row in placed]
+    lines = [HEAD, ('---',) * len(HEAD), *(as_line(*line) for line in together(rows))]
     return '\n'.join('| ' + ' | '.join(cell.replace('|', '\\|') for cell in line) + ' |'
                      for line in lines)
 

@@ -87,6 +87,7 @@ int model_pin(uint64_t base, size_t size, struct model_registration **ret_regist
         model.first = r;
         model.counts.pins++;
         model.counts.live++;
+        model.counts.bytes += size;
         *ret_registration = r;
     }
     pthread_mutex_unlock(&model.mutex);
@@ -113,6 +114,7 @@ int model_unpin(struct model_registration *r)
             r->next->prev = r->prev;
         model.counts.unpins++;
         model.counts.live--;
+        model.counts.bytes -= r->size;
         free(r);
     }
     pthread_mutex_unlock(&model.mutex);

@@ -36,6 +36,7 @@ void model_remap(unsigned chunk);
 
 struct model_counts {
     unsigned long pins, unpins, refused, live, wrong;
+    unsigned long bytes; /* of what is live */
 };
 /* `wrong`: how often something was not as it must be; each is said once on stderr. */
 struct model_counts model_counts(void);

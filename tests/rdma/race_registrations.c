@@ -34,7 +34,7 @@ static struct pool_chunk {
 
 static struct gs_regcache *cache;
 static bool late;
-static unsigned long acquired, released_events, waited, unmapped;
+static unsigned long asked, acquired, released_events, waited, unmapped;
 
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
@@ -50,15 +50,6 @@ static int unpin(const struct gs_reg_key *key, void *handle)
 static const struct gs_reg_backend backend[2] = {
     {.name = "lends", .lends = true, .pin = pin, .unpin = unpin},
     {.name = "shares", .pin = pin, .unpin = unpin},
-};
-
-/* A thread's own: one live block, what it has registered of it, and foreign memory. */
-struct worker {
-    pthread_t thread;
-    unsigned seed, chunk, block;
-    bool has;
-    struct gs_reg *use[USES];
-    uint64_t end_ns;
 };
 
 static uint64_t now_ns(void)
@@ -98,43 +89,70 @@ static void on_release(void *arg)
     look_through_limbo();
 }
 
-static void take_block(struct worker *w)
+/* A registration may cover more than its user asked for; what was asked for is counted here. */
+static unsigned asked_of[OURS][BLOCKS];
+
+struct use {
+    struct gs_reg *reg;
+    unsigned chunk, first, last; /* blocks that were asked for */
+};
+
+static void count_use(const struct use *use, int change)
 {
-    unsigned chunk = rand_r(&w->seed) % OURS, block = rand_r(&w->seed) % BLOCKS;
+    for (unsigned b = use->first; b <= use->last; b++)
+        __atomic_fetch_add(&asked_of[use->chunk][b], (unsigned)change, __ATOMIC_SEQ_CST);
+}
+
+static bool is_asked_for(unsigned chunk, unsigned block)
+{
+    return __atomic_load_n(&asked_of[chunk][block], __ATOMIC_SEQ_CST) != 0;
+}
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+    _Exit(1);
+}
+
+/* A thread's own: live blocks beside each other, as one allocation, and what it has registered. */
+struct worker {
+    pthread_t thread;
+    unsigned seed, chunk, block, blocks;
+    bool has;
+    struct use use[USES];
+    uint64_t end_ns;
+};
+
+static void take_blocks(struct worker *w)
+{
+    unsigned chunk = rand_r(&w->seed) % OURS, first = rand_r(&w->seed) % BLOCKS;
+    unsigned most = 1 + rand_r(&w->seed) % 8, count = 0;
 
     gs_lock_take(&pool[chunk].lock);
-    if (!pool[chunk].detached && pool[chunk].block[block] == READY) {
-        /* Nobody's registration in use may cover what is handed out. */
-        bool used = true;
-
-        /* A look-up that errs claims for an instant what it then finds is not what it wants. */
-        for (int tries = 0; used && tries < 1000; tries++) {
-            used = gs_regcache_in_use(cache, block_address(chunk, block), BLOCK);
-            if (used)
-                sched_yield();
-        }
-        if (used) {
-            fprintf(stderr, "a block is handed out under a registration in use\n");
-            _Exit(1);
-        }
-        pool[chunk].block[block] = LIVE;
-        w->chunk = chunk;
-        w->block = block;
-        w->has = true;
+    while (!pool[chunk].detached && count < most && first + count < BLOCKS &&
+           pool[chunk].block[first + count] == READY) {
+        if (is_asked_for(chunk, first + count))
+            fail("a block is handed out under a registration in use");
+        pool[chunk].block[first + count++] = LIVE;
     }
+    w->chunk = chunk;
+    w->block = first;
+    w->blocks = count;
+    w->has = count > 0;
     gs_lock_release(&pool[chunk].lock);
 }
 
-static void free_block(struct worker *w)
+static void free_blocks(struct worker *w)
 {
-    uint64_t address = block_address(w->chunk, w->block);
-
     gs_lock_take(&pool[w->chunk].lock);
-    if (gs_regcache_in_use(cache, address, BLOCK)) {
-        pool[w->chunk].block[w->block] = LIMBO;
-        count(&waited);
-    } else {
-        pool[w->chunk].block[w->block] = READY;
+    for (unsigned b = w->block; b < w->block + w->blocks; b++) {
+        bool used = gs_regcache_in_use(cache, block_address(w->chunk, b), BLOCK);
+
+        if (!used && is_asked_for(w->chunk, b))
+            fail("a registration in use is not seen");
+        pool[w->chunk].block[b] = used ? LIMBO : READY;
+        if (used)
+            count(&waited);
     }
     gs_lock_release(&pool[w->chunk].lock);
     w->has = false;
@@ -152,23 +170,28 @@ static struct gs_reg_request ask(struct worker *w, uint64_t base, size_t size)
     };
 }
 
-static void register_block(struct worker *w, unsigned slot)
+static void register_blocks(struct worker *w, unsigned slot)
 {
-    size_t offset = rand_r(&w->seed) % (BLOCK / 2);
+    size_t all = w->blocks * BLOCK, offset = rand_r(&w->seed) % all;
     uint64_t base = block_address(w->chunk, w->block) + offset;
-    struct gs_reg_request request = ask(w, base, 1 + rand_r(&w->seed) % (BLOCK - offset));
-    uint64_t cover = base & ~(GS_REG_PAGE - 1);
+    struct gs_reg_request request = ask(w, base, 1 + rand_r(&w->seed) % (all - offset));
     struct gs_reg *reg;
     bool hit = true;
 
     request.key.shift = request.keep; /* as a backend's access tells them apart */
     request.exact = !request.keep;
-    request.cover = request.keep ? cover : base;
-    request.cover_size = request.keep ? GS_REG_PAGE : request.size;
-    if (request.keep && request.key.backend->lends) {
+    request.cover = base;
+    request.cover_size = request.size;
+    if (request.keep) {
+        request.cover = base & ~(GS_REG_PAGE - 1);
+        request.cover_size =
+            ((base + request.size + GS_REG_PAGE - 1) & ~(GS_REG_PAGE - 1)) - request.cover;
+    }
+    if (request.keep && request.key.backend->lends && rand_r(&w->seed) % 2) {
         request.cover = model_address(w->chunk);
         request.cover_size = MODEL_CHUNK;
     }
+    count(&asked);
     reg = gs_regcache_hit(cache, &request);
     if (!reg) {
         gs_lock_take(&pool[w->chunk].lock);
@@ -182,7 +205,9 @@ static void register_block(struct worker *w, unsigned slot)
         return;
     count(&acquired);
     model_use(gs_reg_handle(reg), base, request.size);
-    w->use[slot] = reg;
+    w->use[slot] = (struct use){reg, w->chunk, w->block + (unsigned)(offset / BLOCK),
+                                w->block + (unsigned)((offset + request.size - 1) / BLOCK)};
+    count_use(&w->use[slot], 1);
 }
 
 /* Foreign memory is used by one step alone: that it stays meanwhile is its user's business. */
@@ -201,6 +226,7 @@ static void use_foreign(struct worker *w, pthread_mutex_t *foreign)
     if (rand_r(&w->seed) % 8 == 0)
         model_remap(chunk);
     request.id = model_id(chunk);
+    count(&asked);
     reg = gs_regcache_hit(cache, &request);
     if (!reg && gs_regcache_begin(cache, &request, &reg, &hit) == GS_OK && !hit &&
         gs_regcache_complete(cache, reg, NULL) != 0)
@@ -229,10 +255,8 @@ static void unmap_chunk(unsigned chunk)
         return;
     if (late)
         model_remap(chunk);
-    if (!gs_regcache_settle(cache, model_address(chunk), MODEL_CHUNK)) {
-        fprintf(stderr, "a registration is in use over memory that nobody has\n");
-        _Exit(1);
-    }
+    if (!gs_regcache_settle(cache, model_address(chunk), MODEL_CHUNK))
+        fail("a registration is in use over memory that nobody has");
     if (!late)
         model_remap(chunk);
     count(&unmapped);
@@ -250,11 +274,14 @@ static pthread_mutex_t foreign[MODEL_FOREIGN];
 
 static void release(struct worker *w, unsigned slot)
 {
-    if (w->use[slot] && gs_regcache_release(cache, w->use[slot]) != 0) {
-        fprintf(stderr, "a release failed\n");
-        _Exit(1);
-    }
-    w->use[slot] = NULL;
+    struct use *use = &w->use[slot];
+
+    if (!use->reg)
+        return;
+    count_use(use, -1);
+    if (gs_regcache_release(cache, use->reg) != 0)
+        fail("a release failed");
+    use->reg = NULL;
 }
 
 static void *work(void *arg)
@@ -266,14 +293,14 @@ static void *work(void *arg)
 
         if (step < 14) {
             if (!w->has)
-                take_block(w);
-            else if (!w->use[slot])
-                register_block(w, slot);
+                take_blocks(w);
+            else if (!w->use[slot].reg)
+                register_blocks(w, slot);
         } else if (step < 24) {
             release(w, slot);
         } else if (step < 26) {
             if (w->has)
-                free_block(w); /* with what is registered of it, sometimes */
+                free_blocks(w); /* with what is registered of it, sometimes */
         } else if (step < 29) {
             use_foreign(w, foreign);
         } else if (step < 31) {
@@ -285,8 +312,31 @@ static void *work(void *arg)
     for (unsigned slot = 0; slot < USES; slot++)
         release(w, slot);
     if (w->has)
-        free_block(w);
+        free_blocks(w);
     return NULL;
+}
+
+/* "Who pins what" says what there is, and nothing twice. */
+static int check_list(void)
+{
+    struct gs_regcache_info info[64];
+    size_t count = gs_regcache_list(cache, info, 64);
+    struct model_counts model = model_counts();
+    size_t bytes = 0;
+    int faults = count != model.live;
+
+    for (size_t i = 0; i < count && i < 64; i++) {
+        bytes += info[i].size;
+        faults += info[i].uses != 0;
+        for (size_t k = 0; k < i; k++)
+            faults += info[i].id == info[k].id && info[i].base == info[k].base &&
+                      info[i].size == info[k].size && !info[i].key.backend->lends &&
+                      memcmp(&info[i].key, &info[k].key, sizeof info[i].key) == 0;
+    }
+    faults += count <= 64 && bytes != model.bytes;
+    if (faults)
+        fprintf(stderr, "the list of registrations differs: %zu of %lu\n", count, model.live);
+    return faults;
 }
 
 static int check_end(void)
@@ -309,19 +359,24 @@ static int check_end(void)
            (unsigned long long)stats.merges, (unsigned long long)stats.evictions,
            (unsigned long long)stats.invalidations, (unsigned long long)stats.failures, waited,
            unmapped, model.pins, model.unpins, model.refused);
-    if (stats.in_use != 0 || stats.entries != model.live || stats.pins != model.pins ||
-        stats.unpins != model.unpins) {
-        fprintf(stderr, "counts differ: %llu in use, %llu entries of %lu\n",
-                (unsigned long long)stats.in_use, (unsigned long long)stats.entries, model.live);
+    if (stats.in_use != 0 || stats.entries != model.live || stats.bytes != model.bytes ||
+        stats.pins != model.pins || stats.unpins != model.unpins ||
+        stats.hits + stats.misses != asked || stats.misses != stats.pins + stats.failures ||
+        acquired != asked - stats.failures) {
+        fprintf(stderr, "counts differ: %llu in use, %llu entries of %lu, %llu bytes of %lu\n",
+                (unsigned long long)stats.in_use, (unsigned long long)stats.entries, model.live,
+                (unsigned long long)stats.bytes, model.bytes);
         faults++;
     }
+    faults += check_list();
     gs_regcache_destroy(cache);
     model = model_counts();
     if (model.live) {
         fprintf(stderr, "%lu registrations leaked\n", model.live);
         faults++;
     }
-    return faults || model.wrong || !stats.hits || !stats.evictions || !unmapped || !waited;
+    return faults || model.wrong || !stats.hits || !stats.evictions || !stats.merges || !unmapped ||
+           !waited;
 }
 
 static void log_line(enum gs_log_level level, const void *place, const char *text)

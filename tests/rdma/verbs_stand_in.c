@@ -43,11 +43,13 @@ struct region {
     bool holds; /* the pages stay; else the key dies with them */
     bool dead;
     uint8_t *held; /* its own mapping of them */
+    size_t held_size;
 };
 
 struct domain {
     struct ibv_pd pd;
     unsigned regions;
+    bool gone; /* given back; it stays allocated, so that its next use is seen */
 };
 
 static struct {
@@ -56,7 +58,7 @@ static struct {
     uint32_t next_key;
     unsigned fail_each, room;
     int fail_errno;
-    bool kernel_holds, started;
+    bool kernel_holds, started, gone;
     struct stand_in_counts counts;
 } card = {.mutex = PTHREAD_MUTEX_INITIALIZER, .next_key = 1, .room = 1000000};
 
@@ -139,15 +141,36 @@ void stand_in_room(unsigned registrations)
     pthread_mutex_unlock(&card.mutex);
 }
 
+void stand_in_gone(void)
+{
+    pthread_mutex_lock(&card.mutex);
+    card.gone = true;
+    pthread_mutex_unlock(&card.mutex);
+}
+
 /* ---- Registering --------------------------------------------------------------------------------- */
 
 static int refuse_locked(void)
 {
     static unsigned long tried;
 
+    card.counts.tried++;
+    if (card.gone)
+        return EIO;
     if (card.fail_each && ++tried % card.fail_each == 0)
         return card.fail_errno;
     return card.counts.live >= card.room ? ENOMEM : 0;
+}
+
+/* A kernel that holds the pages has its own way to them. */
+static void hold(struct region *r)
+{
+    uint64_t page = r->base & ~UINT64_C(4095);
+
+    r->held_size = r->base + r->size - page;
+    r->held = mremap((void *)(uintptr_t)page, 0, r->held_size, MREMAP_MAYMOVE);
+    if (r->held == MAP_FAILED) /* not shared: host memory */
+        r->held = NULL;
 }
 
 static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_t iova,
@@ -159,6 +182,8 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
     pthread_mutex_lock(&card.mutex);
     start_locked();
     notice_locked();
+    if (((struct domain *)pd)->gone)
+        error = EINVAL;
     if (!error)
         error = refuse_locked();
     if (!error && fd < 0 && !pages_behind(base, size, &r->pages))
@@ -169,6 +194,7 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
             error = EINVAL;
         else
             pages_behind((uintptr_t)r->held, size, &r->pages);
+        r->held_size = size;
         base = (uintptr_t)r->held;
     }
     if (error) {
@@ -184,6 +210,8 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
         r->iova = iova;
         r->access = access;
         r->holds = fd >= 0 || card.kernel_holds;
+        if (fd < 0 && r->holds)
+            hold(r);
         r->next = card.first;
         if (r->next)
             r->next->prev = r;
@@ -231,6 +259,11 @@ EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct stand_in_attr *att
     return pin(pd, (uintptr_t)attr->addr, attr->length, iova, (unsigned)attr->access, -1, 0);
 }
 
+struct ibv_mr *stand_in_reg(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+    return pin(pd, (uintptr_t)addr, length, (uintptr_t)addr, (unsigned)access, -1, 0);
+}
+
 static struct region *find_locked(const struct ibv_mr *mr)
 {
     struct region *r = card.first;
@@ -240,35 +273,43 @@ static struct region *find_locked(const struct ibv_mr *mr)
     return r;
 }
 
-EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+static void forget_locked(struct region *r)
 {
-    struct region *r;
-
-    pthread_mutex_lock(&card.mutex);
-    notice_locked();
-    r = find_locked(mr);
-    if (!r) {
-        card.counts.wrong++;
-        fprintf(stderr, "stand-in libibverbs: dereg of no region\n");
-        pthread_mutex_unlock(&card.mutex);
-        return EINVAL;
-    }
-    if (!r->held && ((uintptr_t)mr->addr != r->base || mr->length != r->size))
-        wrong("dereg of a region that shows another range", r);
     if (r->prev)
         r->prev->next = r->next;
     else
         card.first = r->next;
     if (r->next)
         r->next->prev = r->prev;
-    card.counts.deregistered++;
     card.counts.live--;
     ((struct domain *)r->mr.pd)->regions--;
-    pthread_mutex_unlock(&card.mutex);
     if (r->held)
-        munmap(r->held, r->size);
+        munmap(r->held, r->held_size);
     free(r);
-    return 0;
+}
+
+EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+{
+    struct region *r;
+    int error = 0;
+
+    pthread_mutex_lock(&card.mutex);
+    notice_locked();
+    r = find_locked(mr);
+    if (!r) {
+        card.counts.unknown++;
+        error = EINVAL;
+    } else if (card.gone) {
+        error = EIO;
+    } else {
+        if (!(r->held && r->base == (uintptr_t)r->held) &&
+            ((uintptr_t)mr->addr != r->base || mr->length != r->size))
+            wrong("dereg of a region that shows another range", r);
+        card.counts.deregistered++;
+        forget_locked(r);
+    }
+    pthread_mutex_unlock(&card.mutex);
+    return error;
 }
 
 EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
@@ -282,6 +323,8 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
     r = find_locked(mr);
     if (!r)
         error = EINVAL;
+    else if (card.gone)
+        error = EIO;
     else if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && !pages_behind((uintptr_t)addr, length, &pages))
         error = IBV_REREG_MR_ERR_INPUT;
     if (!error && flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
@@ -291,6 +334,11 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
         r->mr.addr = addr;
         r->mr.length = length;
         r->dead = false;
+        if (r->held)
+            munmap(r->held, r->held_size);
+        r->held = NULL;
+        if (card.kernel_holds)
+            hold(r);
     }
     if (!error && flags & IBV_REREG_MR_CHANGE_PD) {
         ((struct domain *)r->mr.pd)->regions--;
@@ -357,10 +405,17 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *which)
 
 EXPORT int ibv_close_device(struct ibv_context *context)
 {
+    struct region *next;
+
     pthread_mutex_lock(&card.mutex);
-    for (struct region *r = card.first; r; r = r->next)
-        if (r->mr.context == context)
+    for (struct region *r = card.first; r; r = next) {
+        next = r->next;
+        if (r->mr.context != context)
+            continue;
+        if (!card.gone)
             wrong("a device is closed with a registration", r);
+        forget_locked(r); /* the kernel ends what is left */
+    }
     pthread_mutex_unlock(&card.mutex);
     free(context);
     return 0;
@@ -379,15 +434,17 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
     struct domain *domain = (struct domain *)pd;
-    unsigned regions;
+    int error = 0;
 
     pthread_mutex_lock(&card.mutex);
-    regions = domain->regions;
+    if (card.gone)
+        error = EIO;
+    else if (domain->regions)
+        error = EBUSY;
+    else
+        domain->gone = true;
     pthread_mutex_unlock(&card.mutex);
-    if (regions)
-        return EBUSY;
-    free(domain);
-    return 0;
+    return error;
 }
 
 EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
@@ -478,6 +535,8 @@ static uint8_t *translate_locked(const struct ibv_sge *sge)
     if (!r || sge->addr < r->iova || sge->addr + sge->length > r->iova + r->size ||
         (r->dead && !r->held))
         return NULL;
+    if (r->dead && r->base != (uintptr_t)r->held) /* what it holds is elsewhere now */
+        return r->held + (r->base & 4095) + (sge->addr - r->iova);
     return (uint8_t *)(uintptr_t)(r->base + (sge->addr - r->iova));
 }
 

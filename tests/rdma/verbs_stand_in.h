@@ -10,12 +10,21 @@ struct stand_in_counts {
     unsigned long registered, deregistered, live;
     unsigned long killed; /* keys that died because their memory went */
     unsigned long sent, wrong;
+    unsigned long tried;   /* registrations, those that failed included */
+    unsigned long unknown; /* deregistrations of what is no region */
 };
 
 __attribute__((visibility("default"))) void stand_in_counts(struct stand_in_counts *ret_counts);
 /* Every `each`-th registration fails; 0: none. */
 __attribute__((visibility("default"))) void stand_in_fail(unsigned each, int error);
 __attribute__((visibility("default"))) void stand_in_room(unsigned registrations);
+
+/* The device is pulled out: every call answers EIO, until the device is closed. */
+__attribute__((visibility("default"))) void stand_in_gone(void);
+struct ibv_pd;
+/* Registers as a vendor's own extension would, by no call that anybody hooks. */
+__attribute__((visibility("default"))) struct ibv_mr *
+stand_in_reg(struct ibv_pd *pd, void *addr, size_t length, int access);
 
 /* ibv_mr_init_attr, which older headers lack. */
 struct stand_in_attr {

@@ -21,7 +21,7 @@
 #define ERA_MS 1500 /* the longest */
 #define THREADS_MAX 256
 #define VISIT_STEPS 150 /* what a context lives that comes and goes */
-#define HANG_SECONDS 120 /* beyond the time given */
+#define HANG_SECONDS 20 /* beyond the time given */
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 
@@ -32,9 +32,15 @@ struct worker {
     struct world world;
     unsigned contexts; /* made */
     bool tidy;
+    const char **call; /* atomic: its stress_call while it runs, NULL otherwise */
 };
 
+static struct worker workers[THREADS_MAX];
 static uint64_t era_end_ns;
+static unsigned era_number;
+static const char *main_call; /* atomic: what the main thread does */
+
+_Thread_local const char *stress_call = "nothing yet";
 
 uint64_t stress_now(void)
 {
@@ -96,11 +102,30 @@ void stress_failed(CUresult result, const char *call)
     verdict(result == CUDA_ERROR_ILLEGAL_ADDRESS, what);
 }
 
+static void say_call(const char *who, unsigned number, const char *call)
+{
+    char line[300];
+    int length = snprintf(line, sizeof line, "stress: %s %u of era %u: %s\n", who, number,
+                          era_number, call ? call : "not running");
+    ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
+
+    (void)ignored;
+}
+
+/* A signal's handler, and the end. */
 static void hung(int signal_number)
 {
     static const char text[] = "stress: wrong: it hangs\n";
-    ssize_t ignored = write(STDOUT_FILENO, text, sizeof text - 1);
+    ssize_t ignored;
 
+    say_call("main thread", 0, __atomic_load_n(&main_call, __ATOMIC_RELAXED));
+    for (unsigned i = 0; i < THREADS_MAX; i++) {
+        const char **call = __atomic_load_n(&workers[i].call, __ATOMIC_RELAXED);
+
+        if (call)
+            say_call("thread", i, *call);
+    }
+    ignored = write(STDOUT_FILENO, text, sizeof text - 1);
     (void)ignored;
     _exit(1);
 }
@@ -136,14 +161,8 @@ static void visit(struct worker *worker)
     }
 }
 
-static void *work(void *argument)
+static void live(struct worker *worker)
 {
-    struct worker *worker = argument;
-
-    if (!worker->context) {
-        visit(worker);
-        return NULL;
-    }
     MUST(cuCtxSetCurrent(worker->context));
     world_open(&worker->world);
     worker_live(&worker->world, UINT32_MAX, worker->tidy);
@@ -152,6 +171,18 @@ static void *work(void *argument)
     else
         world_look(&worker->world);
     MUST(cuCtxSetCurrent(NULL));
+}
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+
+    __atomic_store_n(&worker->call, &stress_call, __ATOMIC_RELAXED);
+    if (worker->context)
+        live(worker);
+    else
+        visit(worker);
+    __atomic_store_n(&worker->call, NULL, __ATOMIC_RELAXED);
     return NULL;
 }
 
@@ -163,11 +194,11 @@ struct totals {
 /* `threads` in the primary context, and beside them one that makes its own for each device. */
 static void era(uint64_t *random, CUdevice device, int devices, struct totals *totals)
 {
-    static struct worker workers[THREADS_MAX];
     unsigned threads = options.threads, visitors = (unsigned)(devices < 2 ? devices : 2);
     bool tidy = stress_below(random, 2);
     CUcontext context;
 
+    era_number = totals->eras;
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < threads + visitors; i++) {
@@ -183,6 +214,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         if (pthread_create(&worker->thread, NULL, work, worker) != 0)
             verdict(false, "a thread cannot be started");
     }
+    __atomic_store_n(&main_call, "waiting for the threads", __ATOMIC_RELAXED);
     for (unsigned i = 0; i < threads + visitors; i++) {
         pthread_join(workers[i].thread, NULL);
         totals->blocks += workers[i].world.blocks;
@@ -190,6 +222,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         totals->refused += workers[i].world.refused;
         totals->contexts += workers[i].contexts;
     }
+    __atomic_store_n(&main_call, "ending the era", __ATOMIC_RELAXED);
     exchange_clear(tidy);
     if (tidy) {
         MUST(cuDevicePrimaryCtxRelease(device));
@@ -260,6 +293,7 @@ int main(int argc, char **argv)
             era_end_ns = end_ns;
         era(&random, device, devices, &totals);
     }
+    __atomic_store_n(&main_call, "ending the process", __ATOMIC_RELAXED);
     printf("stress: %u eras, %u of them ended by a reset, %u contexts destroyed, %llu allocations "
            "refused for memory\n",
            totals.eras, totals.resets, totals.contexts, (unsigned long long)totals.refused);
@@ -272,5 +306,6 @@ int main(int argc, char **argv)
         verdict(false, "nothing was checked");
     printf("stress: ok %llu blocks %llu checks\n", (unsigned long long)totals.blocks,
            (unsigned long long)totals.checks);
+    fflush(stdout);
     return 0;
 }

@@ -65,13 +65,16 @@ struct world {
 
 /* ---- stress.c ---- */
 
+/* What this thread has called last: told when it hangs. */
+extern _Thread_local const char *stress_call;
+
 /* Any thread: something is wrong, or with options.find right. Prints the verdict and ends the
  * process. */
 __attribute__((noreturn, format(printf, 1, 2))) void stress_wrong(const char *format, ...);
 __attribute__((noreturn, cold)) void stress_failed(CUresult result, const char *call);
 #define MUST(call)                                                                                 \
     do {                                                                                           \
-        CUresult result_ = (call);                                                                 \
+        CUresult result_ = (stress_call = #call, call);                                            \
         if (result_ != CUDA_SUCCESS)                                                               \
             stress_failed(result_, #call);                                                         \
     } while (0)
@@ -97,6 +100,7 @@ void world_new_stream(struct world *world, unsigned i);
 void world_order(struct world *world, unsigned from, unsigned to);
 
 /* Whether a call was refused because memory is out, which is counted; no other failure is right. */
+#define REFUSED(world, call) world_refused((world), (stress_call = #call, call))
 bool world_refused(struct world *world, CUresult result);
 /* A new block, not written yet. False: out of memory. */
 bool world_allocate(struct world *world, struct block *ret_block);

@@ -121,6 +121,8 @@ static void step_stream(struct life *life)
     for (unsigned s = 0; s < SLOTS; s++)
         if (life->slot[s].words && life->slot[s].home == i)
             move(life, &life->slot[s], heir);
+    if (life->capturing && life->recorded.home == i)
+        move(life, &life->recorded, heir);
     world_new_stream(world, i);
 }
 
@@ -139,7 +141,7 @@ static void record_own_memory(struct life *life, CUstream stream)
     struct world *world = life->world;
     struct block block = {.words = 1 + stress_below(&world->random, 1 << 16), .tag = UINT32_MAX};
 
-    if (world_refused(world, cuMemAllocAsync(&block.address, block.words * 4, stream)))
+    if (REFUSED(world, cuMemAllocAsync(&block.address, block.words * 4, stream)))
         return;
     world_stamp(world, &block, stream, chance(life, 2));
     world_check(world, &block, stream, false);
@@ -168,10 +170,10 @@ static void run_graph(struct life *life, CUgraph graph)
     CUstream stream = home_of(life, &life->recorded);
     CUgraphExec exec;
 
-    if (world_refused(life->world, cuGraphInstantiateWithFlags(&exec, graph, 0)))
+    if (REFUSED(life->world, cuGraphInstantiateWithFlags(&exec, graph, 0)))
         return;
-    if (!world_refused(life->world, cuGraphLaunch(exec, stream)) && chance(life, 2))
-        world_refused(life->world, cuGraphLaunch(exec, stream));
+    if (!REFUSED(life->world, cuGraphLaunch(exec, stream)) && chance(life, 2))
+        REFUSED(life->world, cuGraphLaunch(exec, stream));
     MUST(cuGraphExecDestroy(exec)); /* it runs on */
 }
 

@@ -111,12 +111,11 @@ bool world_allocate(struct world *world, struct block *ret_block)
 {
     struct block block = {.home = stress_below(&world->random, STREAMS)};
     size_t size = random_size(&world->random);
-    CUresult result;
 
     block.ordered = stress_below(&world->random, 2);
-    result = block.ordered ? cuMemAllocAsync(&block.address, size, world->stream[block.home])
-                           : cuMemAlloc(&block.address, size);
-    if (world_refused(world, result))
+    if (block.ordered
+            ? REFUSED(world, cuMemAllocAsync(&block.address, size, world->stream[block.home]))
+            : REFUSED(world, cuMemAlloc(&block.address, size)))
         return false;
     block.words = size / 4;
     block.tag = __atomic_add_fetch(&tags, 1, __ATOMIC_RELAXED);

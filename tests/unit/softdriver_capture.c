@@ -220,6 +220,35 @@ Test(softdriver_capture, memory_allocated_in_a_capture_is_the_graphs)
     cr_assert_eq(census.graphs, 0);
 }
 
+/* Whichever of the two handles goes last. */
+Test(softdriver_capture, memory_of_a_graph_stays_while_it_runs)
+{
+    for (int graph_last = 0; graph_last < 2; graph_last++) {
+        CUstream stream = stream_new();
+        struct softcuda_census census;
+        CUdeviceptr ptr;
+        CUgraph graph;
+        CUgraphExec exec;
+
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        OK(cuMemAllocAsync(&ptr, 4096, stream));
+        OK(sd_spin(stream, 50 * MS));
+        OK(sd_fill(stream, ptr, 3, 1024));
+        OK(cuMemFreeAsync(ptr, stream));
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, stream));
+        if (!graph_last)
+            OK(cuGraphDestroy(graph));
+        OK(cuGraphExecDestroy(exec));
+        if (graph_last)
+            OK(cuGraphDestroy(graph));
+        OK(cuStreamSynchronize(stream)); /* no fault */
+        softcuda_census(&census);
+        cr_assert_eq(census.blocks, 0);
+    }
+}
+
 Test(softdriver_capture, misuse_is_told_apart)
 {
     CUstream a = stream_new(), b = stream_new(), blocking;

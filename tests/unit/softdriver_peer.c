@@ -135,6 +135,20 @@ static int memory(void)
     return 0;
 }
 
+/* What taking 64 MiB gave, and the free MiB after it. */
+static int take_64(void)
+{
+    size_t free_bytes, total;
+    CUdeviceptr block;
+    int result;
+
+    start();
+    result = (int)cuMemAlloc(&block, 64 * MIB);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    printf("%d %zu", result, free_bytes / MIB);
+    return 0;
+}
+
 /* A child of a process that started CUDA is refused; one forked before is not. */
 static int forked(void)
 {
@@ -198,6 +212,7 @@ int main(int argc, char **argv)
         int (*run)(void);
     } modes[] = {{"export_legacy", export_legacy},
                  {"export_vmm", export_vmm},
+                 {"take_64", take_64},
                  {"create_four", create_four},
                  {"devices", devices},
                  {"memory", memory},

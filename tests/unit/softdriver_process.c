@@ -208,6 +208,36 @@ Test(softdriver_process, the_memory_limit_is_the_environments)
     cr_assert_eq(peer_run("SOFTCUDA_MEMORY=lots", "memory", out, sizeof out), 125);
 }
 
+/* Each takes 64 of the 96 MiB that there are. */
+Test(softdriver_process, processes_of_one_machine_share_its_memory)
+{
+    char path[] = "/tmp/softdriver-machine-XXXXXX", out[64];
+    CUdeviceptr block;
+    CUcontext context;
+
+    close(mkstemp(path));
+    setenv("SOFTCUDA_MACHINE", path, 1);
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=96M", "take_64", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 32");
+    cr_assert_eq(peer_run("SOFTCUDA_FAULTS=cuMemGetInfo:kill:1", "take_64", out, sizeof out),
+                 -SIGKILL);
+    unsetenv("SOFTCUDA_FAULTS");
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=96M", "take_64", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 32", "a killed one's memory is free again, not %s", out);
+    setenv("SOFTCUDA_MEMORY", "96M", 1); /* this process takes its part */
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(cuMemAlloc(&block, 64 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=96M", "take_64", out, sizeof out), 0);
+    cr_assert_str_eq(out, "2 32");
+    cr_assert_eq(cuMemFree(block), CUDA_SUCCESS);
+    cr_assert_eq(peer_run("SOFTCUDA_MEMORY=96M", "take_64", out, sizeof out), 0);
+    cr_assert_str_eq(out, "0 32");
+    unsetenv("SOFTCUDA_MACHINE");
+    unlink(path);
+}
+
 Test(softdriver_process, faults_come_from_the_environment)
 {
     char out[64];

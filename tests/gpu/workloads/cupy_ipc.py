@@ -1,7 +1,7 @@
 """CuPy arrays read and written by a second process through CUDA IPC.
 
 Once from CuPy's default pool (cudaMalloc) and once from its asynchronous pool (cudaMallocAsync,
-which the driver alone cannot share). Prints one "RESULT pool size outcome" line each.
+which the driver alone cannot share: a "GAIN"). Prints one line with pool, size and outcome each.
 """
 
 import ctypes
@@ -73,7 +73,8 @@ def main():
         for name, malloc in pools.items():
             cupy.cuda.set_allocator(malloc)
             for i, count in enumerate(SIZES):
-                print(f"RESULT {name} {count} {share(process, count, 100 * i)}", flush=True)
+                kind = "GAIN" if name == "async" else "RESULT"
+                print(f"{kind} {name}_{count} {share(process, count, 100 * i)}", flush=True)
     finally:
         process.stdin.close()
         try:

@@ -58,7 +58,7 @@ extern "C" __global__ void shift(const unsigned *in, unsigned *out, int n)
     if (i < n) out[i] = in[(i + 1000) % n];
 }""", "shift")
     out = cupy.empty_like(x)
-    raw(((1 << 20) // 256,), (256,), (x, out, 1 << 20))
+    raw(((1 << 20) // 256,), (256,), (x, out, cupy.int32(1 << 20)))
     result("raw_kernel", digest(out))
 
 

@@ -63,7 +63,7 @@ def comes_and_goes():
     add = jax.jit(lambda x, y: x + y, donate_argnums=0)
     good = True
     for i in range(60):
-        x = jnp.full(((i * 7919) % 200000 + 1,), i, dtype=jnp.int32)
+        x = jnp.full(((i % 12 * 7919) % 60000 + 1,), i, dtype=jnp.int32)
         y = jnp.ones_like(x)
         x = add(x, y)
         y.delete()

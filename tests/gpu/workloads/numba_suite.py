@@ -153,6 +153,7 @@ class Suite:
         environment = dict(self.environment)
         if mode == "shim":
             environment["LD_PRELOAD"] = self.options.shim
+            environment["GPUSHIM_LOG"] = "info"
             environment["GPUSHIM_LOG_TARGET"] = f"{path}.gpushim"
         with open(f"{path}.said", "wb") as said:
             process = subprocess.Popen(
@@ -204,6 +205,11 @@ class Suite:
         return ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skipped", "failing"))
 
 
+def was_there(suite):
+    """Whether the shim said at some process's end what it did."""
+    return any(path.stat().st_size for path in suite.logs.glob("*.gpushim"))
+
+
 def report(suite, modules):
     differ, unsteady = suite.differing()
     for title, tests in (("differs", differ), ("not steady", unsteady)):
@@ -214,6 +220,8 @@ def report(suite, modules):
     compared = "equal test by test" if not differ else f"{len(differ)} differ"
     if unsteady:
         compared += f", {len(unsteady)} not steady by themselves"
+    if not was_there(suite):
+        compared = "the library was not there"
     if suite.left_out:
         compared += f"; no time for {len(suite.left_out)} of {len(modules)} modules"
     row = ["numba", suite.count("native"), suite.count("shim"), compared]
@@ -221,7 +229,7 @@ def report(suite, modules):
     if suite.options.rows:
         with open(suite.options.rows, "a", encoding="utf-8") as rows:
             rows.write("\t".join(row) + "\n")
-    return bool(differ) or len(suite.left_out) == len(modules)
+    return bool(differ) or not was_there(suite) or len(suite.left_out) == len(modules)
 
 
 def main():

@@ -30,13 +30,11 @@ def status_of(pid):
 
 def before_cuda():
     """Two children use the GPU, their parent has not; each exits as Python programs do."""
-    import torch as forked_torch
-
     for i in range(2):
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            x = forked_torch.arange(1000, device="cuda")
+            x = torch.arange(1000, device="cuda")
             sys.exit(10 + (x.sum().item() == 499500))
         result(f"child_before_cuda_{i}", status_of(pid))
 
@@ -53,7 +51,7 @@ class Numbers(Dataset):
 def data_loader(workers):
     """Workers are forked while the GPU is in use; batches come in pinned memory."""
     loader = DataLoader(Numbers(), batch_size=8, num_workers=workers, pin_memory=True,
-                        multiprocessing_context="fork", persistent_workers=False)
+                        multiprocessing_context="fork" if workers else None)
     weight = torch.full((3, 32, 32), 2.0, device="cuda")
     for epoch in range(3):
         total = torch.zeros((), dtype=torch.float64, device="cuda")

@@ -2,8 +2,8 @@
 same work gives without a graph, bit by bit, and the same in every run.
 
 The first graph allocates nothing and so works with every allocator. The others allocate while they
-are captured, which PyTorch's caching allocators allow and plain cudaMalloc does not; without a cache
-they are left out.
+are captured, which PyTorch's caching allocators allow and plain cudaMalloc does not; without a
+cache they are left out.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Processes that share CUDA tensors through torch.multiprocessing and end badly.
 
-Consumers are killed while they hold tensors, in the middle of their GPU work; producers leave early,
-in order or killed, before and after their tensors were opened. Who stays must see its own bytes
-and go on. What only a library that keeps shared memory alive makes possible is a "GAIN".
+Consumers are killed while they hold tensors, in the middle of their GPU work; producers leave
+early, in order or killed, before and after their tensors were opened. Who stays must see its own
+bytes and go on. What only a library that keeps shared memory alive makes possible is a "GAIN".
 """
 
 import os
@@ -147,6 +147,7 @@ def leaving_producer(how):
     except Exception:  # PyTorch's message depends on where it failed
         pass
     # Natively the memory is gone with its process, or what PyTorch passes beside the handle is.
+    print(f"PROBE {how}_opened_afterwards {late}", flush=True)
     if BROKER and late == "ok":
         print(f"GAIN {how}_opened_afterwards ok", flush=True)
     result(f"{how}_foreign_bytes_afterwards", late == "WRONG")

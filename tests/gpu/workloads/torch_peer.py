@@ -27,9 +27,8 @@ def copies():
         back = (there + 1).to("cuda:0", non_blocking=True)
         result(f"copy_{words}", torch.equal(back, source + 1))
         part = torch.empty(words // 3 + 1, dtype=torch.int32, device="cuda:1")
-        part.copy_(source[words // 3 * 2 - 1:][:part.numel()], non_blocking=True) if words > 3 \
-            else part.fill_(0)
-        result(f"part_{words}", digest(part[:words // 4]))
+        part.copy_(source[:part.numel()].flip(0), non_blocking=True)
+        result(f"part_{words}", digest(part))
 
 
 def strided():
@@ -44,6 +43,7 @@ def back_and_forth():
     """Memory is freed as soon as a copy of it to the other device was asked for."""
     streams = [torch.cuda.Stream(device=i) for i in range(2)]
     total = torch.zeros((), dtype=torch.int64, device="cuda:1")
+    torch.cuda.synchronize(1)
     for i in range(200):
         with torch.cuda.device(0), torch.cuda.stream(streams[0]):
             x = torch.full((1 << 18,), i, dtype=torch.int64, device="cuda:0")
@@ -52,7 +52,8 @@ def back_and_forth():
             streams[1].wait_event(done)
             y = x.to("cuda:1", non_blocking=True)
             total += y.sum()
-        x.record_stream(streams[0])
+        # PyTorch copies on the source's current stream, which is not where x was made.
+        x.record_stream(torch.cuda.default_stream(0))
         del x, y
     torch.cuda.synchronize(1)
     result("back_and_forth", total.item() == sum(range(200)) << 18)

@@ -1,22 +1,27 @@
 """Steps of four workloads on random data with fixed seeds: trains a small GPT, a ResNet-50 or a
 graph network (torch_geometric), or lets a small Llama (transformers) continue prompts.
 
-    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast]
+    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast [--told]]
 
 Prints every step's loss as an exact hexadecimal float, or what the Llama said ("RESULT"), and the
 median step time ("TIME", milliseconds). With deterministic algorithms these are the same in every
 run, so a difference between two ways to get memory is a bug. --fast leaves PyTorch its usual
 algorithms and prints the time and the allocator's peaks ("MEMORY") alone: what a program pays.
+With --told it takes steps when it is told to (torch_turns.py): reads numbers of steps from its
+standard input, one a line, and answers with their times in milliseconds, as a JSON list.
 Batches change their size from step to step, as real ones do: that is what makes allocators work.
 """
 
+import importlib
+import json
 import os
 import random
 import statistics
 import sys
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+if "--fast" not in sys.argv:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 from torch import nn
@@ -175,6 +180,27 @@ def be_deterministic():
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
+def timed(step):
+    """What a step gave, and how many milliseconds it took."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    loss = step()
+    torch.cuda.synchronize()
+    return loss, (time.perf_counter() - start) * 1e3
+
+
+def take_orders(workload):
+    """What it needs is loaded at once, the model made when the first steps are asked for."""
+    for module in {"gnn": ["torch_geometric.nn"], "decode": ["transformers"]}.get(workload, []):
+        importlib.import_module(module)
+    step = None
+    for line in sys.stdin:
+        count = int(line)
+        if count and not step:
+            step = STEPS[workload]()
+        print(json.dumps([timed(step)[1] for _ in range(count)]), flush=True)
+
+
 STEPS = {"gpt": gpt_step, "resnet": resnet_step, "gnn": gnn_step, "decode": decode_step}
 
 
@@ -184,18 +210,18 @@ def main():
     torch.manual_seed(SEED)
     if not fast:
         be_deterministic()
+    if "--told" in sys.argv:
+        take_orders(workload)
+        return
     step = STEPS[workload]()
     times = []
     for i in range(steps):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        loss = step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
+        loss, took = timed(step)
+        times.append(took)
         if not fast:
             print(f"RESULT loss {i} {float(loss).hex()}", flush=True)
     # The first ones load libraries and kernels.
-    print(f"TIME median step {statistics.median(times[2:]) * 1e3:.2f} ms", flush=True)
+    print(f"TIME median step {statistics.median(times[2:]):.2f} ms", flush=True)
     if fast:
         stats = torch.cuda.memory_stats()
         print(f"MEMORY allocated {stats.get('allocated_bytes.all.peak', 0) >> 20} MiB, reserved "

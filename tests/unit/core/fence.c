@@ -15,20 +15,20 @@ Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&pool, f.context);
+    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
     MUST(cuMemAlloc(&word, 4));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, word, 1, 1, 0);
-    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &fence), GS_OK);
-    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), CUDA_ERROR_NOT_READY);
+    cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &fence), CUDA_ERROR_NOT_READY);
     softcuda_hold(0);
-    cr_assert_eq(gs_fence_wait(&f.core->fences, &fence, UINT64_MAX), GS_OK);
-    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &fence), GS_OK);
-    cr_assert_null(fence.event);
+    cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
+    cr_assert_null(fence.line);
     MUST(cuStreamDestroy(stream));
     MUST(cuMemFree(word));
-    gs_fence_pool_destroy(&f.core->fences, &pool);
+    gs_fence_pool_destroy(&pool);
     fixture_end(&f);
 }
 
@@ -42,22 +42,22 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&pool, f.context);
+    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &earlier), GS_OK);
+    cr_assert_eq(gs_fence_record(&pool, &earlier), GS_OK);
     MUST(gs_core_capture_begin(f.core, stream));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    cr_assert_eq(gs_fence_record(&f.core->fences, &pool, &fence), GS_CAPTURING);
-    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &earlier), GS_CAPTURING);
-    cr_assert_null(fence.event);
+    cr_assert_eq(gs_fence_record(&pool, &fence), GS_CAPTURING);
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_CAPTURING);
+    cr_assert_null(fence.line);
     cr_assert(gs_core_capturing(f.core));
     cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     gs_core_capture_end(f.core, stream);
     cr_assert_not(gs_core_capturing(f.core));
-    cr_assert_eq(gs_fence_query(&f.core->fences, &pool, &earlier), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK);
     MUST(cuGraphDestroy(graph));
     MUST(cuStreamDestroy(stream));
-    gs_fence_pool_destroy(&f.core->fences, &pool);
+    gs_fence_pool_destroy(&pool);
     fixture_end(&f);
 }
 

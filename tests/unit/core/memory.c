@@ -1,7 +1,9 @@
 /* How much memory a pool holds: sharing chunks, giving back, waiting for a GPU that is behind. */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/context.h"
 #include "core/stats.h"
@@ -70,7 +72,7 @@ Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
     CUdeviceptr first, far, near;
     struct gs_block_info info;
 
-    setenv("SOFTCUDA_MEMORY", "8G", 1); /* a device that is nearly full has no cut chunks */
+    setenv("SOFTCUDA_MEMORY", "64G", 1); /* a small device has no large chunk with a small block */
     fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
@@ -89,7 +91,7 @@ Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
     fixture_end(&f);
 }
 
-Test(memory, a_nearly_full_device_has_chunks_of_exact_size)
+Test(memory, a_small_block_does_not_keep_a_large_chunk_from_a_small_device)
 {
     struct fixture f;
     CUdeviceptr large;
@@ -104,6 +106,125 @@ Test(memory, a_nearly_full_device_has_chunks_of_exact_size)
     /* Otherwise this one would keep the chunk from the driver, and nothing of 900 MiB could be. */
     must_alloc(&f, 4 * MIB);
     MUST(gs_core_free(f.core, must_alloc(&f, 900 * MIB)));
+    fixture_end(&f);
+}
+
+/* Many chunks of which each could be shared; what all of them may come to keep is bounded. */
+Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
+{
+    enum { CHUNKS = 40 };
+    struct fixture f;
+    CUdeviceptr large[CHUNKS], rest;
+    size_t total, driver_would_have;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuDeviceTotalMem(&total, 0));
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 20 * MIB);
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    for (int i = 0; i < CHUNKS; i++) {
+        large[i] = must_alloc(&f, 18 * MIB);
+        must_alloc(&f, MIB);
+        must_alloc(&f, MIB);
+    }
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    driver_would_have = total - CHUNKS * 2 * 2 * MIB;
+    MUST(gs_core_alloc(f.core, driver_would_have - total / 64, &rest));
+    fixture_end(&f);
+}
+
+/* Whatever sizes a device is filled with in turn, natively it is enough. */
+Test(memory, a_device_is_filled_with_blocks_of_any_size_in_turn)
+{
+    static const unsigned percent[] = {45, 30, 90, 45, 30, 90, 15, 8, 30, 11, 45, 90, 3, 22, 90};
+    struct fixture f;
+    CUdeviceptr block[40];
+    size_t free_bytes, total;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    for (size_t i = 0; i < sizeof percent / sizeof *percent; i++) {
+        size_t size = free_bytes / 100 * percent[i] / (2 * MIB) * (2 * MIB);
+        unsigned count = 90 / percent[i];
+
+        for (unsigned j = 0; j < count; j++)
+            block[j] = must_alloc(&f, size);
+        /* Every second one goes: one of the size of all of them fits, as no address is its own. */
+        for (unsigned j = 0; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+        if (count >= 2)
+            MUST(gs_core_free(f.core, must_alloc(&f, (count + 1) / 2 * size)));
+        for (unsigned j = 1; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+    }
+    fixture_end(&f);
+}
+
+#define MEETINGS 40
+
+struct meeting {
+    struct fixture *f;
+    int wanted, made; /* atomic: allocations of 64 KiB by the thread */
+};
+
+static void *allocate_when_told(void *arg)
+{
+    struct meeting *meeting = arg;
+
+    MUST(cuCtxSetCurrent(meeting->f->context));
+    while (meeting->made < MEETINGS) {
+        while (__atomic_load_n(&meeting->wanted, __ATOMIC_ACQUIRE) <= meeting->made)
+            usleep(100);
+        must_alloc(meeting->f, 64 << 10);
+        __atomic_store_n(&meeting->made, meeting->made + 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* A thread that met others at the first pool too often has small blocks in one of its own. */
+static void make_second_pool(struct fixture *f)
+{
+    struct meeting meeting = {.f = f};
+    struct gs_context *context;
+    pthread_t thread;
+
+    MUST(gs_context_current(f->core, &context));
+    MUST(pthread_create(&thread, NULL, allocate_when_told, &meeting));
+    for (int i = 0; i < MEETINGS; i++) {
+        gs_latch_take(&context->pools[0]->lock);
+        __atomic_store_n(&meeting.wanted, i + 1, __ATOMIC_RELEASE);
+        usleep(2000);
+        gs_latch_release(&context->pools[0]->lock);
+        while (__atomic_load_n(&meeting.made, __ATOMIC_ACQUIRE) <= i)
+            usleep(100);
+    }
+    MUST(pthread_join(thread, NULL));
+    cr_assert_not_null(context->pools[1], "the thread moved on");
+}
+
+Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    size_t held, blocks = 0;
+
+    setenv("SOFTCUDA_MEMORY", "64M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 << 10);
+    make_second_pool(&f);
+    held = fixture_pool(&f).reserved;
+    cr_assert_leq(held, 6 * MIB, "a thread's pool takes no more of a small device than it needs");
+    while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
+        continue;
+    while (gs_core_alloc(f.core, 64 << 10, &block) == GS_OK)
+        blocks++;
+    cr_assert_eq(blocks * (64 << 10), held - (MEETINGS + 1) * (64 << 10), "not a byte is out of reach");
     fixture_end(&f);
 }
 

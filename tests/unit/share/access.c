@@ -86,11 +86,12 @@ Test(share_access, isolated_a_block_among_others_is_not_offered)
 {
     struct gs_share_source source;
     struct gs_offer *alone;
+    struct gs_share_source among = {.size = 512};
 
     options.isolate = true;
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(gs_share_offer(side.share, &among, &offer), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), "share.isolate"));
     source = (struct gs_share_source){.handle = chunk.handle,
                                       .chunk_id = chunk.id,
@@ -120,6 +121,20 @@ Test(share_access, a_listed_group_may_open)
     other_stop(&other);
     other_start2(&other, dir, "trustgid=0", words);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
+}
+
+/* The exporter names nobody: its socket is its own. */
+Test(share_access, whose_socket_is_another_users_is_told_what_to_name)
+{
+    unsigned long address;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    other_start2(&other, dir, "trust=0", "uid=65534");
+    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
 }
 
 Test(share_access, another_group_may_not)

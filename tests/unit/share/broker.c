@@ -126,7 +126,6 @@ Test(share_broker, serves_what_a_process_that_exited_shared_and_others_pass_on)
     struct other third;
     unsigned long there;
     CUdeviceptr address;
-    struct gs_import_info info;
     int status;
 
     offer_and_leave(0, token);
@@ -134,8 +133,7 @@ Test(share_broker, serves_what_a_process_that_exited_shared_and_others_pass_on)
     other_ask(&other, "exit");
     waitpid(other.pid, &status, 0);
     other.pid = 0;
-    cr_assert_eq(gs_share_find(side.share, address, &info), GS_OK);
-    memcpy(passed_on, info.token, sizeof passed_on);
+    cr_assert_eq(gs_share_pass_on(side.share, address, passed_on), GS_OK);
     other_start(&third, dir, NULL);
     cr_assert_eq(other_open(&third, passed_on, &there), GS_OK);
     cr_assert_str_eq(other_ask(&third, "read %lx", there), "ok 70");
@@ -152,7 +150,7 @@ Test(share_broker, does_not_serve_what_was_taken_back)
     offer_and_leave(1, back);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
     other_kill(&other); /* at once: what it said before counts */
-    cr_assert_eq(open_it(back, &address), GS_BAD_TOKEN);
+    cr_assert_eq(open_it(back, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
 }
 
@@ -270,6 +268,25 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
     cr_assert(broker_ends(5000), "it does not end");
     side_start(&side, &options);
     cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
+}
+
+Test(share_broker, keeps_what_is_opened_now_and_then)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t end;
+
+    side_stop(&side);
+    options.idle_ns = 0;
+    side_start(&side, &options);
+    cr_assert_eq(other_stop(&other), 0);
+    other_start(&other, dir, "keep=400");
+    offer_and_leave(0, token);
+    other_kill(&other);
+    for (end = side_now() + 1500000000; side_now() < end; usleep(20000)) {
+        cr_assert_eq(open_it(token, &address), GS_OK);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    }
 }
 
 /* ---- By hand -------------------------------------------------------------------------------- */
@@ -468,22 +485,29 @@ Test(share_broker, nobody_shares_in_the_name_of_another)
     close(memory);
 }
 
-Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
+static pid_t broker_by_hand(const char *name, const char *value)
 {
-    int fds[3], memory = open("/dev/null", O_RDONLY);
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    char path[128];
     pid_t child = fork();
 
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setenv("GPUSHIM_SHARE_DIR", dir, 1);
         setenv("GPUSHIM_CONFIG", "", 1);
-        setenv("GPUSHIM_SHARE_BROKER_BLOCKS", "5", 1);
+        setenv(name, value, 1);
         execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
         _exit(127);
     }
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
-    cr_assert(SIDE_WAIT(access(to.sun_path, F_OK) == 0, 5000));
+    snprintf(path, sizeof path, "%s/broker", dir);
+    cr_assert(SIDE_WAIT(access(path, F_OK) == 0, 5000));
+    return child;
+}
+
+Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
+{
+    int fds[3], memory = open("/dev/null", O_RDONLY);
+    pid_t child = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "5");
+
     for (int i = 0; i < 3; i++) {
         unsigned char token[GS_TOKEN_SIZE];
 
@@ -500,6 +524,57 @@ Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
     waitpid(child, NULL, 0);
     for (int i = 0; i < 3; i++)
         close(fds[i]);
+    close(memory);
+}
+
+Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "3");
+    int fd, others[6], memory = open("/dev/null", O_RDONLY);
+    struct pollfd end;
+    unsigned char token[GS_TOKEN_SIZE];
+    union gs_wire_message message;
+
+    token_by_hand(9, 1, token);
+    fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    share_by_hand(fd, token, memory);
+    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+    message.unshare.block_id = 1;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(left_there(), 0);
+    for (int i = 0; i < 6; i++)
+        others[i] = dial_broker(token + 8, -1); /* more than there is room for */
+    end = (struct pollfd){.fd = fd, .events = POLLIN};
+    cr_assert_eq(poll(&end, 1, 300), 0, "it was hung up on to make room");
+    for (int i = 0; i < 6; i++)
+        close(others[i]);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+    close(fd);
+    close(memory);
+}
+
+/* What a process shared that the broker hung up on is not served when that process ends next. */
+Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), child;
+    int fd, memory = open("/dev/null", O_RDONLY);
+    unsigned char token[GS_TOKEN_SIZE];
+
+    token_by_hand(9, 1, token);
+    child = fork();
+    if (child == 0) {
+        fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+        share_by_hand(fd, token, memory);
+        share_by_hand(fd, token, memory); /* twice: hung up on */
+        _exit(ask_open(fd, token) != GS_REFUSED_MESSAGE);
+    }
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    fd = dial_broker(token + 8, -1);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
+    close(fd);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
     close(memory);
 }
 

@@ -15,7 +15,7 @@ static struct {
     int alive;
     bool held;
     CUresult export_result;
-    unsigned export_delay, exports, maps;
+    unsigned export_delay, exports, maps, mapped;
 } state;
 
 void memdriver_hold(bool held)
@@ -41,6 +41,11 @@ int memdriver_alive(void)
 unsigned memdriver_exports(void)
 {
     return __atomic_load_n(&state.exports, __ATOMIC_SEQ_CST);
+}
+
+unsigned memdriver_mapped(void)
+{
+    return __atomic_load_n(&state.mapped, __ATOMIC_SEQ_CST);
 }
 
 unsigned memdriver_maps(void)
@@ -150,6 +155,7 @@ static CUresult mem_map(CUdeviceptr address, size_t size, size_t offset,
              0) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     __atomic_add_fetch(&state.maps, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&state.mapped, 1, __ATOMIC_SEQ_CST);
     count(1);
     return CUDA_SUCCESS;
 }
@@ -157,6 +163,7 @@ static CUresult mem_map(CUdeviceptr address, size_t size, size_t offset,
 static CUresult mem_unmap(CUdeviceptr address, size_t size)
 {
     count(-1);
+    __atomic_sub_fetch(&state.mapped, 1, __ATOMIC_SEQ_CST);
     mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
          0);
     return CUDA_SUCCESS;

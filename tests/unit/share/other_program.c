@@ -1,5 +1,6 @@
 /* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS,
- * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1. */
+ * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
+ * blocks=N, grace=MS. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +57,11 @@ static void do_open(const char *hex)
 
 static void do_token(unsigned long address)
 {
-    struct gs_import_info info;
-    gs_status status = gs_share_find(side.share, address, &info);
+    unsigned char token[GS_TOKEN_SIZE];
+    gs_status status = gs_share_pass_on(side.share, address, token);
 
     if (status == GS_OK)
-        say_token(info.token);
+        say_token(token);
     else
         printf("status %d\n", status);
 }
@@ -124,6 +125,13 @@ static void serve(const char *line)
         printf("ok\n");
     } else if (!strcmp(word, "withdraw")) {
         puts(gs_share_withdraw(side.share, last_offer, 0, side_now(), true) ? "ok" : "held");
+    } else if (!strcmp(word, "freed")) {
+        gs_share_freed(side.share, last_offer, side_now());
+        printf("ok\n");
+    } else if (!strcmp(word, "gone")) {
+        gs_share_chunk_gone(side.share, chunk.id);
+        gs_share_await_unmapped(side.share, 2000000000);
+        printf("ok\n");
     } else if (!strcmp(word, "fds")) {
         printf("ok %d\n", side_open_fds());
     } else if (!strcmp(word, "holds")) {
@@ -131,6 +139,12 @@ static void serve(const char *line)
 
         gs_share_stats(side.share, &stats);
         printf("ok %lu\n", (unsigned long)stats.holds);
+    } else if (!strcmp(word, "said")) {
+        puts(strstr(side_logged(), argument) ? "ok" : "no");
+    } else if (!strcmp(word, "maps")) {
+        printf("ok %u\n", memdriver_maps());
+    } else if (!strcmp(word, "mapped")) {
+        printf("ok %u\n", memdriver_mapped());
     } else if (!strcmp(word, "census")) {
         printf("ok %d\n", memdriver_alive());
     } else if (!strcmp(word, "fork")) {
@@ -175,11 +189,17 @@ int main(int argc, char **argv)
             options.gids[options.gid_count++] = (gid_t)value;
         if (!strncmp(argv[i], "readonly=", 9))
             options.read_only = value != 0;
+        if (!strncmp(argv[i], "strict=", 7))
+            options.isolate = value != 0;
         if (!strncmp(argv[i], "keep=", 5)) {
             options.broker = true;
             options.keep_ns = value * 1000000;
             snprintf(options.broker_program, sizeof options.broker_program, "%s", BROKER_PROGRAM);
         }
+        if (!strncmp(argv[i], "blocks=", 7))
+            options.idle_blocks = (uint32_t)value;
+        if (!strncmp(argv[i], "grace=", 6))
+            options.grace_ns = value * 1000000;
         if (!strncmp(argv[i], "idle=", 5))
             options.idle_ns = value * 1000000;
     }

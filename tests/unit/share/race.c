@@ -101,7 +101,7 @@ static void *run_opener(void *arg)
             continue;
         usleep((unsigned)rand_r(&seed) % 2000); /* so that some come too late */
         status = gs_share_open(opener.share, token, context, 0, &address);
-        if (status == GS_BAD_TOKEN) {
+        if (status == GS_STALE) {
             __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
             continue;
         }

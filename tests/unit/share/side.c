@@ -16,10 +16,13 @@ static unsigned log_lines;
 
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
+    /* Half of the room is for what matters. */
+    size_t room = level <= GS_LOG_WARNING ? sizeof logged : sizeof logged / 2;
+
     pthread_mutex_lock(&log_mutex);
     if (level <= GS_LOG_WARNING)
         log_lines++;
-    if (strlen(logged) + strlen(text) + 2 < sizeof logged)
+    if (strlen(logged) + strlen(text) + 2 < room)
         strcat(strcat(logged, text), "\n");
     pthread_mutex_unlock(&log_mutex);
     if (getenv("SIDE_VERBOSE"))
@@ -123,7 +126,8 @@ struct side_chunk side_chunk_new(struct side *side, size_t size)
     const struct gs_driver *driver = &side->driver;
     CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemAllocationProp prop = {0};
-    struct side_chunk chunk = {.size = size, .id = ++side->next_id};
+    struct side_chunk chunk = {
+        .size = size, .id = __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED)};
 
     if (driver->mem_create(&chunk.handle, size, &prop, 0) ||
         driver->mem_address_reserve(&chunk.base, size, 0, 0, 0) ||
@@ -150,6 +154,7 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
                                          __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
+                                     .alone = true,
                                      .uuid = "softdevice00000"};
 
     return gs_share_offer(side->share, &source, ret_offer);

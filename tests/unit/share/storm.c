@@ -49,7 +49,7 @@ static void *run_opener(void *arg)
         memcpy(token, tokens[exporter][block], sizeof token);
         gs_lock_release(&lock);
         status = gs_share_open(side.share, token, context, (CUdevice)(seed % 2), &address);
-        if (status == GS_UNREACHABLE || status == GS_BAD_TOKEN) {
+        if (status == GS_UNREACHABLE || status == GS_STALE) {
             __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
             continue;
         }

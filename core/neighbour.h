@@ -1,0 +1,86 @@
+/*
+ * Processes of one user that share a GPU: who runs out of memory asks the others to give back what
+ * they only keep for later.
+ *
+ *   full process                                        process that caches
+ *   gs_neighbour_ask ── writes what it wants ──► page ◄── its decay thread sleeps on it
+ *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, answers
+ *
+ * The page is a file in the runtime directory, mode 0600: it works between containers that share
+ * the directory, needs no thread and no socket, and other users cannot reach it, whoever is let
+ * into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel ends
+ * with the process: so nobody waits for one that was killed, and the last one removes the file.
+ * The page is mapped to sleep on and never read or written through the mapping, which a file that
+ * somebody cuts short would make fatal.
+ *
+ * Nothing exists before a process has a decay thread, or runs out of memory. Nobody is waited for
+ * longer than a bound, and a process that does not answer is not waited for again until it does.
+ */
+#ifndef GS_CORE_NEIGHBOUR_H
+#define GS_CORE_NEIGHBOUR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <cuda.h>
+
+struct gs_core;
+struct gs_device;
+
+/* Atomic. */
+struct gs_neighbour_counts {
+    uint64_t asked;    /* times this process asked, */
+    uint64_t got;      /* and bytes that others said they gave back then */
+    uint64_t answered; /* times others asked this process, */
+    uint64_t given;    /* and bytes that it gave back then */
+};
+
+struct gs_neighbour {
+    struct gs_neighbour_counts counts;
+    /* Written by the decay thread before `joined`. */
+    bool joined; /* atomic */
+    pid_t pid;   /* a forked child keeps away */
+    int fd;
+    unsigned slot;
+    const char *page;
+    uint64_t inode, device;
+    /* The decay thread's own. */
+    uint32_t seen; /* the last request that was looked at */
+    uint64_t gave_ns, gave_grown;
+    /* Of who asks; atomic, only ever guesses. */
+    uint64_t asked_ns, wanted, quiet_until_ns;
+};
+
+/* The decay thread: from now on others can ask. Where that cannot be, a debug line says why. */
+void gs_neighbour_join(struct gs_core *core);
+
+/*
+ * The decay thread: sleeps until *state is not `expected`, somebody asks, or `ns` are over (0:
+ * without end). May return early.
+ */
+void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns);
+/* The decay thread: whether a request is there that was not looked at. */
+bool gs_neighbour_wanted(struct gs_core *core);
+/* The decay thread: gives what was asked for as far as it is idle, and answers. */
+void gs_neighbour_answer(struct gs_core *core);
+
+/* Wakes the decay thread out of gs_neighbour_sleep; *state has changed. */
+void gs_neighbour_wake(struct gs_core *core, int *state);
+
+/* The process ends, or core does: removes the file where no other listens. No driver call. */
+void gs_neighbour_leave(struct gs_core *core);
+/* After the decay thread's end. */
+void gs_neighbour_free(struct gs_core *core);
+
+/*
+ * The device is full and this process has given up what it can: asks the others for `size` bytes.
+ * No lock is held. True: somebody has given something, or may have; the driver is worth another
+ * try. `context` is one of the device. Waits for WAIT_MS (neighbour.c) where others listen and do not
+ * answer.
+ */
+bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                      size_t size);
+
+#endif

@@ -1,0 +1,232 @@
+/*
+ * Exporter: chunks that openers keep mapped though they hold nothing of them, for their next open.
+ *
+ *   KEEP ─► kept ─► opened again (a hold)
+ *            └─ the chunk's memory goes ─► UNMAP sent ─► UNMAPPED, or the opener is gone
+ *
+ * Such a mapping protects nothing: the chunk's bytes are handed out again under it, as they are
+ * beside a block that is open. It only keeps the memory from the driver, so it is called back when
+ * the chunk goes there. An allocation that finds the GPU full waits for that; nothing else does.
+ * Under share.isolate nothing is kept.
+ */
+#include "core/share/exporter.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define KEEPS_MAX 65536 /* chunks that one client keeps */
+
+struct gs_kept_chunk {
+    uint64_t chunk_id;
+    unsigned keepers; /* clients */
+    bool gone;        /* its memory is to go: among share->unmaps, unless waited for in vain */
+    bool asked;       /* and they have been asked */
+    struct gs_kept_chunk *next;
+    UT_hash_handle hh;
+};
+
+static struct gs_kept_chunk *chunk_locked(struct gs_share *share, uint64_t chunk_id)
+{
+    struct gs_kept_chunk *chunk;
+
+    HASH_FIND(hh, share->kept_chunks, &chunk_id, sizeof chunk_id, chunk);
+    return chunk;
+}
+
+/* One keeper more, for whom there may be no record yet. */
+static bool count_locked(struct gs_share *share, uint64_t chunk_id)
+{
+    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id);
+
+    if (!chunk) {
+        chunk = calloc(1, sizeof *chunk);
+        if (!chunk)
+            return false;
+        chunk->chunk_id = chunk_id;
+        HASH_ADD(hh, share->kept_chunks, chunk_id, sizeof chunk->chunk_id, chunk);
+        if (!chunk->hh.tbl) {
+            free(chunk);
+            return false;
+        }
+    }
+    chunk->keepers++;
+    return true;
+}
+
+static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
+{
+    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id), **link = &share->unmaps;
+
+    if (--chunk->keepers > 0)
+        return;
+    if (chunk->gone) {
+        while (*link != chunk)
+            link = &(*link)->next;
+        *link = chunk->next;
+        if (--share->unmaps_due == 0)
+            pthread_cond_broadcast(&share->unmapped);
+    }
+    HASH_DEL(share->kept_chunks, chunk);
+    free(chunk);
+}
+
+static struct gs_keep *keep_of(struct gs_client *client, uint64_t chunk_id)
+{
+    struct gs_keep *keep;
+
+    HASH_FIND(hh, client->keeps, &chunk_id, sizeof chunk_id, keep);
+    return keep;
+}
+
+bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chunk_id)
+{
+    struct gs_keep *keep;
+    bool counted;
+
+    if (share->options.isolate || share->options.is_broker)
+        return false;
+    if (keep_of(client, chunk_id))
+        return true;
+    if (HASH_COUNT(client->keeps) >= KEEPS_MAX)
+        return false;
+    keep = calloc(1, sizeof *keep);
+    if (!keep)
+        return false;
+    keep->chunk_id = chunk_id;
+    HASH_ADD(hh, client->keeps, chunk_id, sizeof keep->chunk_id, keep);
+    if (!keep->hh.tbl) {
+        free(keep);
+        return false;
+    }
+    gs_lock_take(&share->lock);
+    counted = count_locked(share, chunk_id);
+    gs_lock_release(&share->lock);
+    if (!counted) {
+        HASH_DEL(client->keeps, keep);
+        free(keep);
+    }
+    return counted;
+}
+
+static void drop(struct gs_share *share, struct gs_client *client, struct gs_keep *keep)
+{
+    gs_lock_take(&share->lock);
+    uncount_locked(share, keep->chunk_id);
+    gs_lock_release(&share->lock);
+    if (keep->unmap == GS_UNMAP_DUE)
+        client->recalls_due--;
+    HASH_DEL(client->keeps, keep);
+    free(keep);
+}
+
+void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id)
+{
+    struct gs_keep *keep = keep_of(client, chunk_id);
+
+    if (keep)
+        drop(share, client, keep);
+}
+
+void gs_keep_client_gone(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_keep *keep, *next;
+
+    HASH_ITER(hh, client->keeps, keep, next)
+    drop(share, client, keep);
+}
+
+void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id)
+{
+    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id);
+
+    if (!chunk || chunk->gone)
+        return;
+    chunk->gone = true;
+    chunk->next = share->unmaps;
+    share->unmaps = chunk;
+    share->unmaps_due++;
+    share->unmaps_new = true;
+    gs_thread_wake(share);
+}
+
+/* The next chunk whose keepers are to be asked; false: there is none. */
+static bool next_gone(struct gs_share *share, uint64_t *ret_chunk_id)
+{
+    struct gs_kept_chunk *chunk = NULL;
+
+    gs_lock_take(&share->lock);
+    if (share->unmaps_new)
+        for (chunk = share->unmaps; chunk && chunk->asked; chunk = chunk->next)
+            continue;
+    if (chunk) {
+        chunk->asked = true;
+        *ret_chunk_id = chunk->chunk_id;
+    } else {
+        share->unmaps_new = false;
+    }
+    gs_lock_release(&share->lock);
+    return chunk != NULL;
+}
+
+void gs_keep_work(struct gs_share *share)
+{
+    struct gs_client *client, *next;
+    uint64_t chunk_id;
+
+    while (next_gone(share, &chunk_id))
+        HASH_ITER(hh, share->clients, client, next)
+        {
+            struct gs_keep *keep = keep_of(client, chunk_id);
+
+            if (!keep || keep->unmap != GS_UNMAP_NONE || client->fd < 0)
+                continue;
+            keep->unmap = GS_UNMAP_DUE;
+            if (client->recalls_due++ == 0)
+                gs_client_send_due(share, client);
+        }
+}
+
+/* Whoever has been asked and does not answer is not waited for again. */
+static void give_up_locked(struct gs_share *share)
+{
+    struct gs_kept_chunk **link = &share->unmaps;
+
+    while (*link) {
+        struct gs_kept_chunk *chunk = *link;
+
+        if (!chunk->asked) {
+            link = &chunk->next;
+            continue;
+        }
+        *link = chunk->next;
+        chunk->gone = false;
+        share->unmaps_due--;
+    }
+}
+
+void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns)
+{
+    struct timespec end;
+    int error = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += (time_t)((uint64_t)end.tv_nsec + limit_ns) / (time_t)GS_NS_PER_S;
+    end.tv_nsec = (long)(((uint64_t)end.tv_nsec + limit_ns) % GS_NS_PER_S);
+    gs_lock_take(&share->lock);
+    while (share->unmaps_due > 0 && error == 0)
+        error = pthread_cond_timedwait(&share->unmapped, &share->lock.mutex, &end);
+    if (error)
+        give_up_locked(share);
+    gs_lock_release(&share->lock);
+}
+
+void gs_keeps_free(struct gs_share *share)
+{
+    struct gs_kept_chunk *chunk, *next;
+
+    HASH_ITER(hh, share->kept_chunks, chunk, next)
+    {
+        HASH_DEL(share->kept_chunks, chunk);
+        free(chunk);
+    }
+}

@@ -1,0 +1,201 @@
+/*
+ * A process that needs memory which others only cache: how long its allocation takes, or whether it
+ * fails.
+ *
+ *   neighbour                 both sides: --cachers processes fill --percent of the device and free
+ *                             it again, then this one allocates --percent
+ *   neighbour --cache         one such process: prints a line when it has freed, and stays until its
+ *                             standard input ends
+ *   neighbour --take          the other side alone
+ *
+ * Natively nothing stays cached, so what is measured is the allocation alone.
+ */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
+                            "          [--cache [--capture] | --take]";
+
+static uint64_t percent = 60, cachers = 1, pieces = 1, takes = 1;
+
+static uint64_t device_memory(void)
+{
+    size_t left, total;
+
+    MUST(cuMemGetInfo(&left, &total));
+    return total;
+}
+
+/* Fills a part of the device in pieces, and frees it. */
+static void fill_and_free(uint64_t bytes)
+{
+    CUdeviceptr *blocks = bench_array(pieces, sizeof *blocks);
+    const struct timespec settled = {.tv_nsec = 50000000}; /* a thread has started meanwhile */
+
+    for (uint64_t i = 0; i < pieces; i++)
+        MUST(cuMemAlloc(&blocks[i], bytes / pieces));
+    for (uint64_t i = 0; i < pieces; i++)
+        MUST(cuMemFree(blocks[i]));
+    MUST(cuCtxSynchronize());
+    nanosleep(&settled, NULL);
+    free(blocks);
+}
+
+static void start_capture(void)
+{
+    CUstream stream;
+
+    for (int i = 0; i < 2; i++) { /* what was freed is seen to be idle before */
+        device_memory();
+        MUST(cuCtxSynchronize());
+    }
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+static int cache(bool capture)
+{
+    char byte;
+
+    bench_start();
+    fill_and_free(device_memory() / 100 * percent);
+    if (capture)
+        start_capture();
+    json_begin("neighbour");
+    json_number("percent", (double)percent);
+    json_end();
+    fflush(stdout);
+    while (read(STDIN_FILENO, &byte, 1) > 0)
+        continue;
+    return 0;
+}
+
+/* The first and the longest of the allocations that make up the part, and how they ended. */
+struct taken {
+    CUresult result;
+    uint64_t all_ns, most_ns;
+};
+
+static struct taken take(void)
+{
+    uint64_t bytes = device_memory() / 100 * percent, begun;
+    CUdeviceptr *blocks = bench_array(takes, sizeof *blocks);
+    struct taken taken = {0};
+    uint64_t count = 0;
+
+    begun = bench_now();
+    while (count < takes && taken.result == CUDA_SUCCESS) {
+        uint64_t began = bench_now(), took;
+
+        taken.result = cuMemAlloc(&blocks[count], bytes / takes);
+        took = bench_now() - began;
+        if (took > taken.most_ns)
+            taken.most_ns = took;
+        if (taken.result == CUDA_SUCCESS)
+            count++;
+    }
+    taken.all_ns = bench_now() - begun;
+    while (count > 0)
+        MUST(cuMemFree(blocks[--count]));
+    free(blocks);
+    return taken;
+}
+
+static void print(const struct taken *taken, uint64_t memory)
+{
+    json_begin("neighbour");
+    json_count("memory", memory);
+    json_number("percent", (double)percent);
+    json_count("cachers", cachers);
+    json_text("result", taken->result == CUDA_SUCCESS ? "success" : bench_error(taken->result));
+    json_number("all_ms", (double)taken->all_ns / 1e6);
+    json_number("most_ms", (double)taken->most_ns / 1e6);
+    json_end();
+}
+
+/* A copy that caches, its own part of what all of them do. Returns the socket that ends it. */
+static int spawn_cacher(uint64_t part, pid_t *ret_pid)
+{
+    char percents[24], count[24];
+    const char *arguments[] = {"--of-many", percents, "--pieces", count, NULL};
+    uint64_t done;
+
+    snprintf(percents, sizeof percents, "%llu", (unsigned long long)part);
+    snprintf(count, sizeof count, "%llu", (unsigned long long)pieces);
+    int socket = bench_spawn_self(arguments, true, ret_pid);
+    bench_receive(socket, &done, sizeof done);
+    return socket;
+}
+
+static int cache_for(uint64_t part)
+{
+    uint64_t done = 0;
+    char byte;
+
+    bench_start();
+    fill_and_free(device_memory() / 100 * part);
+    bench_send(BENCH_SOCKET, &done, sizeof done);
+    while (read(BENCH_SOCKET, &byte, 1) > 0)
+        continue;
+    return 0;
+}
+
+static int both(void)
+{
+    pid_t *pids = bench_array(cachers, sizeof *pids);
+    int *sockets = bench_array(cachers, sizeof *sockets);
+    char machine[] = "/tmp/bench-machine-XXXXXX";
+    struct taken taken;
+    uint64_t memory;
+
+    if (bench_software_driver()) { /* one device for all */
+        close(mkstemp(machine));
+        setenv("SOFTCUDA_MACHINE", machine, 1);
+    }
+    bench_start();
+    memory = device_memory();
+    for (uint64_t i = 0; i < cachers; i++)
+        sockets[i] = spawn_cacher(percent / cachers, &pids[i]);
+    taken = take();
+    for (uint64_t i = 0; i < cachers; i++)
+        bench_wait(pids[i], sockets[i]);
+    if (bench_software_driver())
+        unlink(machine);
+    print(&taken, memory);
+    free(sockets);
+    free(pids);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    bool caches = false, takes_only = false, capture = false;
+    uint64_t part = 0;
+    const struct bench_option options[] = {
+        {"percent", BENCH_NUMBER, &percent}, {"cachers", BENCH_NUMBER, &cachers},
+        {"pieces", BENCH_NUMBER, &pieces},   {"takes", BENCH_NUMBER, &takes},
+        {"cache", BENCH_FLAG, &caches},      {"capture", BENCH_FLAG, &capture},
+        {"take", BENCH_FLAG, &takes_only},   {"of-many", BENCH_NUMBER, &part},
+        {NULL}};
+    struct taken taken;
+    uint64_t memory;
+
+    if (bench_options(argv, options, usage) || percent > 100 || !cachers || !pieces || !takes)
+        bench_die("nothing to do\nusage: %s", usage);
+    if (part)
+        return cache_for(part);
+    if (caches)
+        return cache(capture);
+    if (!takes_only)
+        return both();
+    bench_start();
+    memory = device_memory();
+    taken = take();
+    print(&taken, memory);
+    return 0;
+}

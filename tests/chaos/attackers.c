@@ -1,0 +1,353 @@
+/*
+ * The neighbours of hostile.c: plain programs without the shim and without CUDA that speak the
+ * protocol by hand and wrongly. Each runs in processes of its own until its time is over.
+ */
+#include "hostile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+#define CONNECTIONS     10000
+#define CONNECT_LIMIT_S 20
+#define KEPT_OPEN       900 /* by one attacker at a time */
+#define ANY_USER        65534
+
+int dial(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct gs_token token;
+    int n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir,
+                     board->by_broker ? "broker" : "");
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memcpy(&token, board->token, sizeof token);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE && !board->by_broker; i++)
+        n += sprintf(to.sun_path + n, "%02x", token.instance[i]);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
+        atomic_fetch_add(&board->connected, 1);
+        return fd;
+    }
+    n = errno;
+    close(fd);
+    errno = n;
+    return -1;
+}
+
+/* With the instance of a token, and as another process: its number, its pidfd. */
+static void hello_as(int fd, const unsigned char *token, pid_t pid, int pidfd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + offsetof(struct gs_token, instance), GS_INSTANCE_SIZE);
+    message.hello.pid = (uint64_t)pid;
+    memset(message.hello.name, 'x', sizeof message.hello.name);
+    gs_wire_send(fd, &message, pidfd);
+}
+
+static void hello(int fd)
+{
+    hello_as(fd, board->token, 1, -1);
+}
+
+static void send_open(int fd, bool good, uint32_t want_fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, board->token, GS_TOKEN_SIZE);
+    if (!good)
+        message.open.token[GS_TOKEN_SIZE - 1] ^= 1;
+    message.open.want_fd = want_fd;
+    gs_wire_send(fd, &message, -1);
+}
+
+static bool time_is_up(uint64_t end)
+{
+    return now_ns() > end || atomic_load(&board->is_wrong);
+}
+
+/* Opens as fast as it can with a secret that is wrong, and reads nothing. */
+static void flood(uint64_t end)
+{
+    while (!time_is_up(end)) {
+        int fd = dial();
+
+        hello(fd);
+        for (int i = 0; i < 2000 && !time_is_up(end); i++)
+            send_open(fd, false, 1);
+        close(fd);
+    }
+}
+
+/* Asks for the real block and takes none of the descriptors; keeps hundreds of connections. */
+static void stall(uint64_t end)
+{
+    int fds[KEPT_OPEN / 2];
+    unsigned count = 0;
+
+    while (count < KEPT_OPEN / 2 && !time_is_up(end)) {
+        fds[count] = dial();
+        if (fds[count] < 0)
+            continue;
+        hello(fds[count]);
+        for (int i = 0; i < 8; i++)
+            send_open(fds[count], true, 1);
+        count++;
+    }
+    while (!time_is_up(end))
+        sleep_us(10000);
+    while (count)
+        close(fds[--count]);
+}
+
+/* Beginnings of messages, and messages of every length. */
+static void halves(uint64_t end)
+{
+    unsigned seed = 2;
+
+    while (!time_is_up(end)) {
+        union gs_wire_message message;
+        int fd = dial();
+
+        hello(fd);
+        gs_wire_start(&message, GS_WIRE_OPEN, 1);
+        send(fd, &message, 1 + (unsigned)rand_r(&seed) % (message.head.size - 1),
+             MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+    }
+}
+
+static void garbage(uint64_t end)
+{
+    unsigned seed = 3;
+    unsigned char junk[4096];
+
+    while (!time_is_up(end)) {
+        int fd = dial();
+
+        for (size_t i = 0; i < sizeof junk; i++)
+            junk[i] = (unsigned char)rand_r(&seed);
+        if (rand_r(&seed) % 2)
+            hello(fd);
+        send(fd, junk, (unsigned)rand_r(&seed) % sizeof junk, MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+    }
+}
+
+/* Good messages with many descriptors, which would fill the exporter's table. */
+static void descriptors(uint64_t end)
+{
+    char control[CMSG_SPACE(200 * sizeof(int))] __attribute__((aligned(8)));
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    while (!time_is_up(end)) {
+        union gs_wire_message message;
+        struct iovec part = {&message, 0};
+        struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                                .msg_controllen = sizeof control};
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        int fd = dial();
+
+        memset(control, 0, sizeof control);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(200 * sizeof(int));
+        for (size_t i = 0; i < 200; i++)
+            memcpy(CMSG_DATA(c) + i * sizeof null, &null, sizeof null);
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, board->token + offsetof(struct gs_token, instance),
+               GS_INSTANCE_SIZE);
+        part.iov_len = message.head.size;
+        sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+    }
+    close(null);
+}
+
+/* Ten thousand connections that say nothing; as many of them as the table holds stay open. */
+static void many(uint64_t end)
+{
+    static int fds[KEPT_OPEN];
+    uint64_t limit = now_ns() + CONNECT_LIMIT_S * UINT64_C(1000000000);
+    unsigned made = 0;
+
+    memset(fds, -1, sizeof fds);
+    while (made < CONNECTIONS && !time_is_up(limit)) {
+        int fd = dial();
+
+        if (fd < 0)
+            continue;
+        if (fds[made % KEPT_OPEN] >= 0)
+            close(fds[made % KEPT_OPEN]);
+        fds[made++ % KEPT_OPEN] = fd;
+    }
+    if (made < CONNECTIONS)
+        wrong("only %u connections could be made in %d s", made, CONNECT_LIMIT_S);
+    for (unsigned i = 0; i < KEPT_OPEN; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+/* Asks who holds what, as fast as it reads the answers. */
+static void questions(uint64_t end)
+{
+    union gs_wire_message message;
+    int fd = dial(), extra;
+
+    while (!time_is_up(end)) {
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        message.query.index = 7;
+        if (gs_wire_send(fd, &message, -1) == -EPIPE) {
+            close(fd);
+            fd = dial();
+        }
+        while (gs_wire_receive(fd, &message, &extra) == 0)
+            continue;
+    }
+    close(fd);
+}
+
+/* Says that it is the honest opener: takes a hold under that name and ends. If that ended the
+ * honest one's lease, its memory would be handed out under it. */
+static void identities(uint64_t end)
+{
+    int pidfds[2] = {(int)syscall(SYS_pidfd_open, board->honest, 0),
+                     (int)syscall(SYS_pidfd_open, getppid(), 0)};
+
+    for (unsigned i = 0; !time_is_up(end); i++) {
+        int fd = dial();
+
+        hello_as(fd, board->token, board->honest, pidfds[i % 2]);
+        send_open(fd, i % 3, 1);
+        close(fd);
+    }
+    close(pidfds[0]);
+    close(pidfds[1]);
+}
+
+/* Every other version must be answered in words. */
+static void versions(uint64_t end)
+{
+    for (unsigned i = 0; !time_is_up(end); i++) {
+        union gs_wire_message message;
+        int fd = dial(), reason = 0;
+        struct pollfd answer = {.fd = fd, .events = POLLIN};
+
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        message.head.version = (uint16_t)(i % 2 ? 0 : 2 + i);
+        gs_wire_send(fd, &message, -1);
+        /* A reset comes before the last words. */
+        for (int tries = 0; tries < 2 && !reason && poll(&answer, 1, 5000) == 1; tries++)
+            if (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
+                reason = (int)message.refuse.reason;
+        if (reason != GS_REFUSED_VERSION)
+            wrong("version %u was answered with %d", (unsigned)message.head.version, reason);
+        close(fd);
+    }
+}
+
+static void send_share(int fd, const struct gs_token *token, int memory, uint64_t offset)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    gs_token_write(token, message.share.token);
+    message.share.chunk_size = 2 << 20;
+    message.share.offset = offset;
+    while (gs_wire_send(fd, &message, memory) == -EAGAIN)
+        sleep_us(200);
+}
+
+/* Leaves as many blocks with the broker as it can, each with a descriptor. */
+static void fill(uint64_t end)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fd = dial();
+    struct gs_token token = {.size = 512};
+
+    gs_random(token.instance, sizeof token.instance);
+    hello_as(fd, (const unsigned char *)&token, 1, -1);
+    while (!time_is_up(end)) {
+        token.block_id++;
+        token.chunk_id = token.block_id < 8000 ? token.block_id : 1;
+        send_share(fd, &token, null, 0);
+    }
+    close(fd);
+    close(null);
+}
+
+/* Leaves blocks in the exporter's name, before it does; unsound ones; takes its blocks back. */
+static void squat(uint64_t end)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct gs_token token;
+
+    for (uint64_t i = 0; !time_is_up(end); i++) {
+        union gs_wire_message message;
+        int fd = dial();
+
+        gs_token_read(board->own, &token);
+        hello_as(fd, board->own, 1, -1);
+        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+        message.unshare.block_id = token.block_id;
+        gs_wire_send(fd, &message, -1);
+        token.block_id += i % 1000;
+        send_share(fd, &token, null, i % 3 ? 0 : UINT64_MAX - 5);
+        close(fd);
+    }
+    close(null);
+}
+
+/* Another user, whom nobody has listed: the folder or the socket is closed to him. */
+static void other_user(uint64_t end)
+{
+    if (setgid(ANY_USER) != 0 || setuid(ANY_USER) != 0)
+        return; /* not root: there is no other user to be had */
+    while (!time_is_up(end)) {
+        int fd = dial();
+        char byte;
+
+        if (fd >= 0) {
+            hello(fd);
+            send_open(fd, true, 1);
+            if (recv(fd, &byte, 1, 0) > 0)
+                wrong("another user got an answer");
+            close(fd);
+        } else if (errno == EACCES) {
+            atomic_fetch_add(&board->turned_away, 1);
+        }
+        sleep_us(100);
+    }
+}
+
+const struct phase phases[] = {
+    {.name = "nobody"},
+    {"a flood of wrong tokens", flood, 2},
+    {"stalled clients that asked for hundreds of descriptors", stall, 2},
+    {"halves of messages", halves, 2},
+    {"garbage", garbage, 2},
+    {"messages with 200 descriptors", descriptors, 2},
+    {"10,000 connections", many, 1, .is_many = true},
+    {"another user", other_user, 1, .is_other_user = true},
+    {"a flood of questions", questions, 2},
+    {"claimed identities", identities, 2},
+    {"other versions", versions, 2},
+    {"as many blocks as one can leave", fill, 1, .for_broker = true},
+    {"blocks in another's name", squat, 2, .for_broker = true},
+};
+const unsigned phase_count = sizeof phases / sizeof *phases;

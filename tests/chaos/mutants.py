@@ -1,0 +1,58 @@
+"""The chaos program must catch libraries that are known to be wrong (tests/chaos/meson.build).
+
+    mutants.py make SOURCE OUTPUT BUG     writes SOURCE with the named bug in it to OUTPUT
+    mutants.py catch CHAOS MUTANT BUG     runs CHAOS with that library: it must say what is wrong
+
+A bug is a text of the source and what stands there instead: where the source has changed so that
+the text is no longer there exactly once, making fails.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+
+# name: (text, wrong text, chaos's arguments, what it must find)
+BUGS = {
+    "hang-up": (
+        "    client_close_socket(share, client);\n    client->due_ns = now",
+        "    client_free(share, client);\n    return;\n    client->due_ns = now",
+        ["--scribble", "4"],
+        r"a killed consumer's kernel: changed \d+ words of memory that was handed out again"),
+    "lease": (
+        "    held = offer->holds > 0 || offer->pins > 0;\n",
+        "    held = offer->pins > 0;\n    if (!held && offer->holds > 0)\n"
+        "        return gs_lock_release(&share->lock), true;\n",
+        ["--seconds", "40", "--processes", "12"],
+        r"holds a block of .* and sees [0-9a-f]{8} in word"),
+    "fence": (
+        "        if (!all_passed(share, opened) || is_held(share, opened)) {\n",
+        "        if ((!all_passed(share, opened) && !share) || is_held(share, opened)) {\n",
+        ["--seconds", "40", "--processes", "12"],
+        r"its own block of .* has [0-9a-f]{8} in word|sees [0-9a-f]{8} in word|ILLEGAL_ADDRESS"),
+}
+
+
+def make(source, output, bug):
+    with open(source, encoding="utf-8") as file:
+        text = file.read()
+    good, bad = BUGS[bug][:2]
+    if text.count(good) != 1:
+        sys.exit(f"mutants: the text for the bug \"{bug}\" is {text.count(good)} times in {source}")
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(text.replace(good, bad))
+
+
+def catch(chaos, mutant, bug):
+    arguments, finding = BUGS[bug][2:]
+    done = subprocess.run([chaos, "--shim", mutant] + arguments, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    print(done.stdout, end="")
+    for folder in re.findall(r"everything is in (/tmp/chaos-\w+)", done.stdout):
+        shutil.rmtree(folder, ignore_errors=True)
+    if done.returncode != 1 or not re.search(finding, done.stdout):
+        sys.exit(f"mutants: the bug \"{bug}\" was not caught (status {done.returncode})")
+
+
+if __name__ == "__main__":
+    {"make": make, "catch": catch}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,275 @@
+/*
+ * A broker and two clients of it that say anything: one mostly shares, one mostly opens. Everything
+ * is as in fuzz_exporter.c, and pidfds by the kernel are not to be had (tests/fuzz/meson.build), so
+ * that a client's hang-up ends what it is, and what it left is served. After that an honest process
+ * still leaves a block and another still gets it.
+ */
+#include "message.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../unit/share/side.h"
+#include "core/share/wire.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define ROUNDS 500   /* with one broker */
+#define SOON   10000 /* ms */
+#define CHUNK  (2 * MIB)
+
+static struct gs_map map;
+static struct gs_fences fences;
+static struct gs_share *broker;
+static char dir[64];
+
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+    if (level != SOL_SOCKET || name != SO_PEERPIDFD)
+        return __real_getsockopt(fd, level, name, value, size);
+    errno = ENOPROTOOPT;
+    return -1;
+}
+
+static void nothing_to_do(void *arg)
+{
+}
+
+static void log_line(enum gs_log_level level, const void *place, const char *text)
+{
+    for (; *text; text++)
+        MUST(*text >= ' ' && *text <= '~');
+}
+
+static void stop(void)
+{
+    gs_share_destroy(broker);
+    gs_fences_destroy(&fences);
+    gs_map_destroy(&map);
+}
+
+static void clean_up(void)
+{
+    stop();
+    side_dir_remove(dir);
+}
+
+static void start(void)
+{
+    const struct gs_share_events events = {.lease_ended = nothing_to_do};
+    const struct gs_log log = {.line = log_line};
+    struct gs_share_options options;
+
+    if (!dir[0]) {
+        side_dir_new(dir, sizeof dir);
+        atexit(clean_up);
+    } else {
+        stop();
+    }
+    side_options(&options, dir);
+    options.settle_ns = 0;
+    options.keep_ns = 20000000;
+    options.is_broker = true;
+    options.listen_fd = -1;
+    options.left_max = 40;
+    gs_map_init(&map);
+    gs_fences_init(&fences, &gs_broker_driver);
+    MUST(gs_share_create(&gs_broker_driver, &map, &fences, &log, &options, &events, &broker) ==
+         GS_OK);
+    MUST(gs_share_serve(broker) == GS_OK);
+}
+
+static int dial(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/broker", dir);
+    MUST(fd >= 0);
+    while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
+        MUST(errno == EINTR);
+    return fd;
+}
+
+/* One of a few tokens, so that clients meet in them; the last byte is the secret's. */
+static void make_token(uint8_t choice, unsigned char *ret_bytes)
+{
+    struct gs_token token = {
+        .block_id = choice % 5, .chunk_id = choice / 5 % 3, .size = (choice & 0x40) ? 4096 : CHUNK};
+
+    memset(token.instance, 1 + choice / 128, sizeof token.instance);
+    token.secret[0] = choice / 15 % 2;
+    gs_token_write(&token, ret_bytes);
+}
+
+static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_message *message)
+{
+    switch (kind % 8) {
+    case 0:
+        gs_wire_start(message, GS_WIRE_HELLO, 0);
+        memset(message->hello.instance, 1 + fuzz_byte(input) % 2, GS_INSTANCE_SIZE);
+        fuzz_bytes(input, message->hello.name, sizeof message->hello.name);
+        break;
+    case 1:
+    case 2:
+        gs_wire_start(message, GS_WIRE_SHARE, 0);
+        make_token(fuzz_byte(input), message->share.token);
+        message->share.chunk_size = CHUNK;
+        message->share.offset = fuzz_byte(input) % 4 * 4096;
+        break;
+    case 3:
+        gs_wire_start(message, GS_WIRE_UNSHARE, 0);
+        message->unshare.block_id = fuzz_byte(input) % 6;
+        break;
+    case 4:
+        gs_wire_start(message, GS_WIRE_OPEN, 1);
+        make_token(fuzz_byte(input), message->open.token);
+        message->open.want_fd = fuzz_byte(input) % 3;
+        break;
+    case 5:
+        gs_wire_start(message, GS_WIRE_CLOSE, 0);
+        message->close.block_id = fuzz_byte(input) % 6;
+        break;
+    case 6:
+        gs_wire_start(message, GS_WIRE_QUERY, 1);
+        message->query.index = fuzz_byte(input);
+        break;
+    default:
+        gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
+        break;
+    }
+}
+
+static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
+{
+    union gs_wire_message message;
+    uint8_t bytes[512] = {0}, damage = fuzz_byte(input);
+    struct fuzz_fds fds = {.count = 0};
+    size_t size;
+
+    memset(&message, 0, sizeof message);
+    write_one(input, kind, &message);
+    size = message.head.size;
+    memcpy(bytes, &message, sizeof message);
+    if (damage & 1)
+        fuzz_damage(input, bytes, sizeof message);
+    if (damage & 2)
+        size = fuzz_byte(input);
+    if (damage & 4)
+        fds = fuzz_fds_make(input);
+    else if (message.head.type == GS_WIRE_SHARE)
+        fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    fuzz_send(fd, bytes, size, &fds);
+    fuzz_fds_close(&fds);
+}
+
+/* Waits for something to read; the fuzzer's own alarm may come in between. */
+static bool wait_readable(int fd)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int got;
+
+    do
+        got = poll(&ready, 1, SOON);
+    while (got < 0 && errno == EINTR);
+    return got > 0;
+}
+
+/* Reads all there is, until the other side hangs up. */
+static void drain(int fd)
+{
+    union gs_wire_message message;
+    int got_fd, error = 0;
+
+    while (error != -ENOTCONN && error != -EPIPE) {
+        MUST(wait_readable(fd));
+        error = gs_wire_receive(fd, &message, &got_fd);
+        if (got_fd >= 0)
+            close(got_fd);
+        /* A broker says nothing that is not valid. */
+        MUST(error == 0 || error == -EAGAIN || error == -ENOTCONN || error == -ECONNRESET ||
+             error == -EPIPE);
+    }
+}
+
+static void end(int *fd)
+{
+    shutdown(*fd, SHUT_WR);
+    drain(*fd);
+    close(*fd);
+    *fd = -1;
+}
+
+static void send_whole(int fd, const union gs_wire_message *message, struct fuzz_fds *fds)
+{
+    MUST(fuzz_send(fd, message, message->head.size, fds));
+    fuzz_fds_close(fds);
+}
+
+/* Two processes that the others knew nothing of: one leaves a block and ends, one opens it. */
+static void honest_ones(void)
+{
+    struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 4096};
+    struct fuzz_fds none = {.count = 0}, memory;
+    union gs_wire_message message;
+    int fd = dial(), got_fd = -1;
+
+    gs_random(token.instance, sizeof token.instance);
+    usleep(30000); /* what the others left is gone, and there is room again */
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
+    send_whole(fd, &message, &none);
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    gs_token_write(&token, message.share.token);
+    message.share.chunk_size = CHUNK;
+    memory = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    send_whole(fd, &message, &memory);
+    end(&fd);
+    fd = dial();
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
+    send_whole(fd, &message, &none);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    gs_token_write(&token, message.open.token);
+    message.open.want_fd = 1;
+    send_whole(fd, &message, &none);
+    MUST(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);
+    MUST(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
+    close(got_fd);
+    end(&fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static unsigned round;
+    struct fuzz_input input = {data, size};
+    int fds[2] = {-1, -1};
+
+    if (round++ % ROUNDS == 0)
+        start();
+    for (unsigned i = 0; i < 64 && input.left; i++) {
+        uint8_t kind = fuzz_byte(&input);
+        int *fd = &fds[kind >> 7];
+
+        if (*fd < 0)
+            *fd = dial();
+        if ((kind & 0x7f) < 4)
+            end(fd);
+        else
+            send_one(*fd, &input, kind);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        if (fds[i] >= 0)
+            end(&fds[i]);
+    if (round % 32 == 0)
+        honest_ones();
+    return 0;
+}

@@ -1,0 +1,79 @@
+"""Checks what decides about the programs on a GPU, compare.py and table.py, on logs made up here: a
+comparison that cannot fail would prove nothing.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOOD = ('RESULT a 1\nRESULT b 2\nNEAR free 100 8\nTIME median step 3 ms\n', '0', 'device 0: 7\n')
+
+
+def compared(folder, native, shim, *options):
+    """What compare.py makes of two logs: its exit status and the last column of its row."""
+    rows = folder / 'rows'
+    rows.unlink(missing_ok=True)
+    for name, (said, status, logged) in (('n', native), ('s', shim)):
+        (folder / name).write_text(said)
+        (folder / f'{name}.status').write_text(status)
+        (folder / f'{name}.err').write_text('its last words\n')
+        (folder / f'{name}.gpushim').write_text(logged)
+    run = subprocess.run([sys.executable, HERE / 'compare.py', *options, 'it', folder / 'n',
+                          folder / 's', rows], stdout=subprocess.DEVNULL, check=False)
+    return run.returncode, rows.read_text().rstrip('\n').split('\t')[3]
+
+
+def check(what, got, expected):
+    if got != expected:
+        sys.exit(f'{what}: {got}, not {expected}')
+
+
+def check_compare(folder):
+    said, _, logged = GOOD
+    cases = (
+        ('the same', GOOD, GOOD, (0, 'equal')),
+        ('another outcome', GOOD, (said.replace('b 2', 'b 3'), '0', logged), (1, '1 differ')),
+        ('a line less', GOOD, (said.replace('RESULT b 2\n', ''), '0', logged), (1, '1 differ')),
+        ('a line more', GOOD, (said + 'RESULT c 1\n', '0', logged), (1, '1 differ')),
+        ('another order', GOOD, ('RESULT b 2\nRESULT a 1\n', '0', logged), (0, 'equal')),
+        ('near', GOOD, (said.replace('100', '107'), '0', logged), (0, 'equal')),
+        ('not near', GOOD, (said.replace('100', '109'), '0', logged), (1, '1 differ')),
+        ('a gain', (said + 'GAIN x refused\n', '0', ''), (said + 'GAIN x ok\n', '0', logged),
+         (0, 'equal, and 1 more work')),
+        ('no gain', GOOD, (said + 'GAIN x refused\n', '0', logged), (1, '1 differ')),
+        ('a crash at the end', GOOD, (said, '139', logged), (1, '1 differ')),
+        ('both crash', (said, '139', ''), (said, '139', ''), (1, 'equal, both fail')),
+        ('out of time', GOOD, ('', 'out of time', ''), (1, 'out of time')),
+        ('nothing said', ('', '0', ''), ('', '0', logged), (1, 'nothing to compare')),
+        ('the shim was not there', GOOD, (said, '0', ''), (1, 'the library was not there')),
+    )
+    for what, native, shim, expected in cases:
+        check(what, compared(folder, native, shim), expected)
+    check('ends quietly', compared(folder, GOOD, (said, '0', ''), '--ends-quietly'), (0, 'equal'))
+
+
+def check_table(folder):
+    rows, readme = folder / 'some.tsv', folder / 'README'
+    rows.write_text('torch_gpt_cached\tok, 5 results, 3 ms\tok, 5 results, 2 ms\tequal\n'
+                    'torch_gpt_async\tok, 9 results\tok, 9 results\t1 differ\n'
+                    'numba\t9 ok\t8 ok\t1 differ\n'
+                    'torch_gnn_cached\tok, 7 results\tok, 7 results\tequal\n'
+                    'new\tok\tok\tequal\n'
+                    'numba\t9 ok\t9 ok\tequal test by test\n')
+    readme.write_text('before\n<!-- programs -->\nold\n<!-- /programs -->\nafter\n')
+    subprocess.run([sys.executable, HERE / 'table.py', '--readme', readme, rows], check=True)
+    check('the README', readme.read_text().splitlines(), [
+        'before', '<!-- programs -->',
+        '| program | native | under the library | compared |', '| --- | --- | --- | --- |',
+        "| numba-cuda's own test suite | 9 ok | 9 ok | equal test by test |",
+        '| PyTorch steps: gpt, gnn; cached | ok, 12 results in 2 runs | ok, 12 results in 2 runs '
+        '| equal |',
+        '| PyTorch steps: gpt; async | ok, 9 results | ok, 9 results | 1 differ |',
+        '| new | ok | ok | equal |',
+        '<!-- /programs -->', 'after'])
+
+
+with tempfile.TemporaryDirectory() as name:
+    check_compare(pathlib.Path(name))
+    check_table(pathlib.Path(name))

@@ -1,0 +1,69 @@
+"""Runs a program with a time limit, and says where it hung.
+
+    limited.py SECONDS STACKS PROGRAM ARGS…
+
+A program that has not ended after so many seconds is stopped, with all that it started in its
+process group. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb or
+cuda-gdb where there is one. Exit status: the program's, 128 and its signal's number where it was
+killed, or 124 when it took too long.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+MOST = 4  # processes whose stacks are taken
+STACK_SECONDS = 25
+
+
+def in_group(group):
+    """The group's processes that have a CUDA driver loaded."""
+    found = []
+    for folder in pathlib.Path('/proc').glob('[0-9]*'):
+        try:
+            # "pid (name) state parent group …", and the name may have anything in it
+            fields = (folder / 'stat').read_text(errors='replace').rpartition(')')[2].split()
+            if int(fields[2]) == group and 'libcuda.so' in (folder / 'maps').read_text(
+                    errors='replace'):
+                found.append(int(folder.name))
+        except (OSError, ValueError, IndexError):
+            continue
+    return sorted(found)
+
+
+def take_stacks(group, path):
+    debugger = shutil.which('gdb') or shutil.which('cuda-gdb') or '/usr/local/cuda/bin/cuda-gdb'
+    with open(path, 'w', encoding='utf-8') as out:
+        for pid in in_group(group)[:MOST]:
+            out.write(f'== process {pid}\n')
+            out.flush()
+            try:
+                subprocess.run([debugger, '--batch', '-p', str(pid), '-ex',
+                                'thread apply all backtrace 20'], stdin=subprocess.DEVNULL,
+                               stdout=out, stderr=subprocess.STDOUT, timeout=STACK_SECONDS,
+                               check=False)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                out.write(f'no stacks: {error}\n')
+
+
+def main():
+    seconds, stacks, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    program = subprocess.Popen(command, process_group=0)
+    try:
+        program.wait(seconds)
+        status = program.returncode
+    except subprocess.TimeoutExpired:
+        take_stacks(program.pid, stacks)
+        status = 124
+    try:
+        os.killpg(program.pid, signal.SIGKILL)  # what the program left running, too
+    except ProcessLookupError:
+        pass
+    program.wait()
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == '__main__':
+    sys.exit(main())

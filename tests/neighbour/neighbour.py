@@ -1,0 +1,245 @@
+"""A process that finds the GPU full gets what others keep and do not use (core/neighbour.h).
+
+    neighbour.py NEIGHBOUR SHIM LIBCUDA
+
+NEIGHBOUR is tests/bench/neighbour. All processes share the memory of one software device.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM, SHIM, LIBCUDA = sys.argv[1:4]
+FILE = 'memory-1'
+PATIENT_MS = 5000  # nothing here takes long, but the machine may be busy
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f'failed: {what}')
+
+
+class Machine:
+    """A folder with the runtime directory and the device's memory, and who uses them."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix='gpushim-neighbour-')
+        self.path = pathlib.Path(self.folder.name)
+        self.run = self.path / 'run'
+        self.cachers = []
+
+    def environment(self, **settings):
+        return {**os.environ, 'LD_PRELOAD': SHIM, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
+                'SOFTCUDA_MACHINE': str(self.path / 'machine'), 'SOFTCUDA_MEMORY': '4G',
+                'GPUSHIM_SHARE_DIR': str(self.run), 'GPUSHIM_LOG': 'info', **settings}
+
+    def cache(self, *arguments, wrap=(), fds=(), **settings):
+        cacher = subprocess.Popen([*wrap, PROGRAM, '--cache', *map(str, arguments)],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, pass_fds=fds,
+                                  env=self.environment(**settings))
+        check(cacher.stdout.readline().startswith('{'), 'a process caches')
+        self.cachers.append(cacher)
+        return cacher
+
+    def take(self, *arguments, wrap=(), **settings):
+        done = subprocess.run([*wrap, PROGRAM, '--take', *map(str, arguments)], text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+                              env=self.environment(**settings))
+        check(done.returncode == 0, f'it ended with {done.returncode}: {done.stderr}')
+        line = json.loads(done.stdout)
+        check(line['most_ms'] < PATIENT_MS, f'it took {line["most_ms"]} ms')
+        return line['result'] == 'success', line['most_ms'], done.stderr
+
+    def succeeds(self, *arguments, **settings):
+        taken, _, said = self.take(*arguments, **settings)
+        check(taken, f'{arguments} were not to be had: {said}')
+
+    def fails(self, *arguments, **settings):
+        taken, milliseconds, _ = self.take(*arguments, **settings)
+        check(not taken, f'{arguments} were to be had')
+        return milliseconds
+
+    @staticmethod
+    def end(cacher):
+        """Ends it in order; the MiB that it gave."""
+        _, said = cacher.communicate(timeout=60)
+        check(cacher.returncode == 0, f'it ended with {cacher.returncode}: {said}')
+        gave = re.search(r'this one was asked \d+ times and gave (\d+) MiB', said)
+        return int(gave[1]) if gave else 0
+
+    def leave(self):
+        for cacher in self.cachers:
+            if cacher.returncode is None:
+                self.end(cacher)
+
+    def left(self):
+        return sorted(entry.name for entry in self.run.iterdir()) if self.run.exists() else []
+
+
+def idle_memory_is_given(machine):
+    machine.cache('--percent', 60)
+    machine.fails('--percent', 60, GPUSHIM_POOL_NEIGHBOURS='off')
+    machine.succeeds('--percent', 60)
+    machine.leave()
+    check(machine.left() == [], f'{machine.left()} are left')
+
+
+def no_more_than_what_is_missing(machine):
+    cacher = machine.cache('--percent', 60, '--pieces', 24)
+    machine.succeeds('--percent', 60)
+    gave = Machine.end(cacher)
+    check(0.2 * 4096 <= gave < 0.3 * 4096, f'it gave {gave} MiB')
+
+
+def many_give_together(machine):
+    for _ in range(8):
+        machine.cache('--percent', 10, '--pieces', 3)
+    machine.succeeds('--percent', 95)
+    machine.leave()
+    check(machine.left() == [], f'{machine.left()} are left')
+
+
+def one_that_wants_none_to_ask_keeps_it(machine):
+    machine.cache('--percent', 60, GPUSHIM_POOL_NEIGHBOURS='off')
+    check(machine.left() == [], 'it has no file')
+    machine.fails('--percent', 60)
+
+
+def kept_for_ever_is_given_too(machine):
+    machine.cache('--percent', 60, GPUSHIM_POOL_DECAY='0')
+    machine.succeeds('--percent', 60)
+
+
+def during_a_capture(machine):
+    machine.cache('--percent', 60, '--capture')
+    machine.succeeds('--percent', 60)
+
+
+def a_full_device_at_the_very_start(machine):
+    """Not even the trial allocation fits."""
+    machine.cache('--percent', 100)
+    machine.succeeds('--percent', 50)
+
+
+def a_stopped_one_is_waited_for_once(machine):
+    cacher = machine.cache('--percent', 60)
+    cacher.send_signal(signal.SIGSTOP)
+    first = machine.fails('--percent', 60)
+    second = machine.fails('--percent', 60)
+    check(first >= 45, f'after {first} ms nothing had come')
+    check(second < 45, f'it was waited for again, {second} ms')
+    cacher.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + 20
+    while not machine.take('--percent', 60)[0]:
+        check(time.monotonic() < deadline, 'it answers when it goes on')
+    machine.leave()
+
+
+def one_killed_while_it_gives(machine):
+    machine.cache('--percent', 30)
+    killed = machine.cache('--percent', 30, '--pieces', 4, SOFTCUDA_FAULTS='cuMemUnmap:kill:3')
+    machine.succeeds('--percent', 70)
+    check(killed.wait(20) == -signal.SIGKILL, 'it was killed while it gave')
+
+
+def killed_ones_are_forgotten(machine):
+    cacher = machine.cache('--percent', 10)
+    cacher.kill()
+    cacher.wait()
+    check(machine.left() == [FILE], 'a killed one leaves the file')
+    alone = machine.fails('--percent', 10, SOFTCUDA_FAULTS='cuMemCreate:2+:2,cuMemAlloc:*:2')
+    check(alone < 45, f'nobody is waited for, {alone} ms')
+    machine.cache('--percent', 50)
+    machine.succeeds('--percent', 70)
+    machine.leave()
+    check(machine.left() == [], 'the last one removes it')
+
+
+def between_containers(machine):
+    if not shutil.which('bwrap'):
+        return
+    box = ('bwrap', '--dev-bind', '/', '/', '--unshare-user', '--unshare-pid', '--unshare-ipc',
+           '--unshare-net', '--unshare-uts', '--die-with-parent')
+    if subprocess.run([*box, 'true'], check=False).returncode:
+        return
+    machine.cache('--percent', 60, wrap=box)
+    machine.succeeds('--percent', 60, wrap=box)
+
+
+def without_futex_waitv(machine):
+    """As before Linux 5.16: a filter answers ENOSYS."""
+    if not shutil.which('bwrap'):
+        return
+    program = [(0x20, 0, 0, 0), (0x15, 0, 1, 449), (0x06, 0, 0, 0x50000 | 38),
+               (0x06, 0, 0, 0x7fff0000)]
+    reader, writer = os.pipe()
+    os.write(writer, b''.join(struct.pack('=HBBI', *step) for step in program))
+    os.close(writer)
+    machine.cache('--percent', 60, wrap=('bwrap', '--dev-bind', '/', '/', '--die-with-parent',
+                                         '--seccomp', str(reader)), fds=(reader,))
+    os.close(reader)
+    machine.succeeds('--percent', 60)
+
+
+def little_is_no_reason_for_a_thread_or_a_file(machine):
+    cacher = machine.cache('--percent', 1)
+    names = [task.read_text() for task in pathlib.Path(f'/proc/{cacher.pid}/task').glob('*/comm')]
+    check(not any('gpushim' in name for name in names), f'threads: {names}')
+    check(not machine.run.exists(), 'the folder is not even made')
+
+
+def a_file_that_is_not_ours(machine):
+    machine.run.mkdir(mode=0o700)
+    precious = machine.path / 'precious'
+    precious.write_text('precious')
+    (machine.run / FILE).symlink_to(precious)
+    machine.cache('--percent', 60)
+    machine.fails('--percent', 60)
+    machine.leave()
+    check(precious.read_text() == 'precious', 'the file behind a link is not touched')
+    check(machine.left() == [FILE], 'nor is the link')
+
+
+def a_file_cut_short(machine):
+    cacher = machine.cache('--percent', 60)
+    os.truncate(machine.run / FILE, 0)
+    machine.fails('--percent', 60)
+    check(cacher.poll() is None, 'the process that listened on it lives')
+    machine.leave()
+
+
+def junk_in_the_file(machine):
+    machine.cache('--percent', 60)
+    junk = bytes(range(1, 256)) * 17
+    with open(machine.run / FILE, 'r+b') as file:
+        file.write(junk[:4096])
+    machine.take('--percent', 60)
+    machine.succeeds('--percent', 30)
+    machine.leave()
+
+
+for case in (idle_memory_is_given, no_more_than_what_is_missing, many_give_together,
+             one_that_wants_none_to_ask_keeps_it, kept_for_ever_is_given_too, during_a_capture,
+             a_full_device_at_the_very_start, a_stopped_one_is_waited_for_once,
+             one_killed_while_it_gives, killed_ones_are_forgotten, between_containers,
+             without_futex_waitv, little_is_no_reason_for_a_thread_or_a_file,
+             a_file_that_is_not_ours, a_file_cut_short, junk_in_the_file):
+    print(case.__name__, flush=True)
+    here = Machine()
+    try:
+        case(here)
+        here.leave()
+    finally:
+        for one in here.cachers:
+            if one.poll() is None:
+                one.kill()
+            one.communicate()
+        here.folder.cleanup()

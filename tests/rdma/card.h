@@ -1,0 +1,119 @@
+/*
+ * What tests of memory regions have in common: one card of the stand-in libibverbs, one domain, and
+ * GPU memory of the software driver.
+ */
+#ifndef TESTS_RDMA_CARD_H
+#define TESTS_RDMA_CARD_H
+
+#include <cuda.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+#include "verbs_stand_in.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define LOCAL IBV_ACCESS_LOCAL_WRITE
+#define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static struct ibv_context *card;
+static struct ibv_pd *pd;
+
+static inline struct stand_in_counts counts(void)
+{
+    struct stand_in_counts now;
+
+    stand_in_counts(&now);
+    return now;
+}
+
+static inline CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address;
+
+    CHECK(cuMemAlloc(&address, size) == CUDA_SUCCESS);
+    return address;
+}
+
+static inline void release(CUdeviceptr address)
+{
+    CHECK(cuMemFree(address) == CUDA_SUCCESS);
+}
+
+static inline struct ibv_mr *reg(CUdeviceptr address, size_t size, int access)
+{
+    struct ibv_mr *mr = ibv_reg_mr(pd, (void *)address, size, access);
+
+    CHECK(!mr || ((CUdeviceptr)mr->addr == address && mr->length == size && mr->pd == pd));
+    return mr;
+}
+
+static inline void dereg(struct ibv_mr *mr)
+{
+    CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+/* Everything that the pool can give back goes back: an allocation that cannot be had asks for it. */
+static inline void trim(void)
+{
+    CUdeviceptr address;
+    size_t left, total;
+
+    CHECK(cuMemGetInfo(&left, &total) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static inline unsigned mappings(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.mappings - 1; /* the one that main keeps */
+}
+
+/* A GPU whose memory is never free as a whole, and a card. */
+static inline void open_card(void)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    CUcontext context;
+
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+          cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    allocate(4 * MIB);
+    card = ibv_open_device(list[0]);
+    ibv_free_device_list(list);
+    pd = ibv_alloc_pd(card);
+    CHECK(card && pd);
+}
+
+struct card_case {
+    const char *name;
+    void (*run)(void);
+};
+
+/* Runs the case that the program was asked for. */
+static inline int run_case(const struct card_case *cases, size_t count, int argc, char **argv)
+{
+    for (size_t i = 0; i < count; i++)
+        if (argc > 1 && strcmp(argv[1], cases[i].name) == 0) {
+            cases[i].run();
+            return 0;
+        }
+    return 2;
+}
+#define RUN_CASE(cases, argc, argv)                                                                \
+    run_case(cases, sizeof(cases) / sizeof(cases)[0], argc, argv)
+
+#endif

@@ -1,0 +1,297 @@
+/* Chunks that stay mapped with nothing of them held, and how their memory comes back. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/wire.h"
+#include "other.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side; /* the exporter */
+static struct side_chunk chunk;
+static struct other other; /* the opener */
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    cr_assert_eq(memdriver_alive(), 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 60);
+
+/* Offers bytes of the chunk, has them opened, closed, and taken back: where they were mapped. */
+static unsigned long round_trip(size_t offset, int byte)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    unsigned long address = 0;
+    char want[16];
+
+    *(char *)(chunk.base + offset) = (char)byte;
+    cr_assert_eq(side_offer(&side, &chunk, offset, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    snprintf(want, sizeof want, "ok %d", byte);
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), want);
+    gs_share_freed(side.share, offer, side_now());
+    cr_assert_str_eq(other_ask(&other, "close %lx", address), "status 0");
+    cr_assert_geq(side_withdraw_ms(&side, offer, 5000), 0);
+    return address - offset;
+}
+
+/* Handles, mappings and events that the opener has. */
+static int census(void)
+{
+    return atoi(other_ask(&other, "census") + 3);
+}
+
+static bool is_mapped(void)
+{
+    return !strcmp(other_ask(&other, "mapped"), "ok 1");
+}
+
+Test(share_keep, the_next_block_of_the_chunk_is_opened_without_the_driver)
+{
+    unsigned long base;
+
+    other_start(&other, dir, NULL);
+    base = round_trip(0, 1);
+    for (int i = 1; i <= 20; i++)
+        cr_assert_eq(round_trip((size_t)i % 7 * 512, i), base);
+    cr_assert_str_eq(other_ask(&other, "maps"), "ok 1");
+    cr_assert_eq(memdriver_exports(), 1);
+}
+
+Test(share_keep, when_the_chunk_goes_it_is_unmapped_and_that_is_waited_for)
+{
+    uint64_t begin;
+
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    cr_assert(is_mapped());
+    begin = side_now();
+    gs_share_chunk_gone(side.share, chunk.id);
+    gs_share_await_unmapped(side.share, 5000000000);
+    cr_assert_lt(side_now() - begin, 2000000000u);
+    cr_assert_not(is_mapped());
+    cr_assert_leq(census(), 1, "a handle is left"); /* a spare event */
+    /* And once more from the start. */
+    chunk.id = ++side.next_id;
+    round_trip(512, 2);
+    cr_assert(is_mapped());
+}
+
+Test(share_keep, its_opener_does_not_answer_and_the_wait_ends)
+{
+    uint64_t begin;
+    int status;
+
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    kill(other.pid, SIGSTOP);
+    cr_assert_eq(waitpid(other.pid, &status, WUNTRACED), other.pid);
+    gs_share_chunk_gone(side.share, chunk.id);
+    begin = side_now();
+    gs_share_await_unmapped(side.share, 200000000);
+    cr_assert_geq(side_now() - begin, 200000000u, "nothing was waited for");
+    cr_assert_lt(side_now() - begin, 2000000000u);
+    gs_share_await_unmapped(side.share, 20000000000);
+    cr_assert_lt(side_now() - begin, 5000000000u, "it was waited for again");
+    kill(other.pid, SIGCONT);
+    cr_assert(SIDE_WAIT(!is_mapped(), 2000));
+}
+
+Test(share_keep, its_opener_is_killed_and_the_wait_ends_with_its_exit)
+{
+    uint64_t begin = side_now();
+
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    other_kill(&other);
+    gs_share_chunk_gone(side.share, chunk.id);
+    gs_share_await_unmapped(side.share, 20000000000);
+    cr_assert_lt(side_now() - begin, 10000000000u);
+}
+
+Test(share_keep, its_exporter_is_killed_and_it_is_unmapped)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    other_start(&other, dir, NULL);
+    other_offer(&other, 0, 512, 7, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+    cr_assert_not_null(gs_map_find(&side.map, address), "it was not kept");
+    other_kill(&other);
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000));
+}
+
+Test(share_keep, its_time_ends)
+{
+    other_start(&other, dir, "idle=150");
+    round_trip(0, 1);
+    cr_assert(is_mapped());
+    cr_assert(SIDE_WAIT(!is_mapped(), 2000));
+    gs_share_chunk_gone(side.share, chunk.id); /* nobody is asked */
+    gs_share_await_unmapped(side.share, 5000000000);
+}
+
+Test(share_keep, with_idle_off_nothing_is_kept)
+{
+    other_start(&other, dir, "idle=0");
+    round_trip(0, 1);
+    cr_assert_not(is_mapped());
+}
+
+Test(share_keep, under_isolation_it_is_unmapped_before_any_reuse)
+{
+    struct gs_share_options strict = options;
+
+    side_stop(&side);
+    strict.isolate = true;
+    side_start(&side, &strict);
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    cr_assert_not(is_mapped());
+}
+
+Test(share_keep, beyond_the_bound_the_oldest_goes)
+{
+    struct side_chunk more[2] = {side_chunk_new(&side, 2 * MIB), side_chunk_new(&side, 2 * MIB)};
+    struct side_chunk first = chunk;
+
+    other_start2(&other, dir, "blocks=2", NULL);
+    round_trip(0, 1);
+    for (int i = 0; i < 2; i++) {
+        chunk = more[i];
+        round_trip(0, 2 + i);
+    }
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2"), 2000));
+    chunk = more[0];
+    round_trip(512, 9);
+    cr_assert_str_eq(other_ask(&other, "maps"), "ok 3", "the newer ones stayed");
+    for (int i = 0; i < 2; i++) {
+        gs_share_chunk_gone(side.share, more[i].id);
+        side_chunk_free(&side, &more[i]);
+    }
+    chunk = first;
+}
+
+Test(share_keep, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
+{
+    struct side_chunk chunks[8];
+    struct side_chunk first = chunk;
+
+    other_start(&other, dir, NULL);
+    for (int i = 0; i < 8; i++)
+        chunks[i] = side_chunk_new(&side, 2 * MIB);
+    for (int i = 0; i < 300; i++) {
+        int at = i * 5 % 8;
+
+        chunk = chunks[at];
+        round_trip((size_t)i % 64 * 512, i % 100);
+        if (i % 11)
+            continue;
+        gs_share_chunk_gone(side.share, chunk.id); /* while others of it are under way */
+        chunks[at].id = ++side.next_id;
+    }
+    for (int i = 0; i < 8; i++) {
+        gs_share_chunk_gone(side.share, chunks[i].id);
+        side_chunk_free(&side, &chunks[i]);
+    }
+    gs_share_await_unmapped(side.share, 5000000000);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 0"), 2000));
+    chunk = first;
+}
+
+/* An opener by hand. */
+static int connect_by_hand(const unsigned char *token)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    union gs_wire_message message;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+    return fd;
+}
+
+static void say(int fd, enum gs_wire_type type, uint64_t id)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    message.keep.block_id = id;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+}
+
+static enum gs_wire_type next_message(int fd, union gs_wire_message *ret)
+{
+    return recv(fd, ret, sizeof *ret, 0) > 0 ? ret->head.type : 0;
+}
+
+/* Whoever keeps what it does not hold, or under isolation, is hung up on; UNMAPPED of what is not
+ * kept may have crossed and is nothing. */
+Test(share_keep, a_false_keep_ends_the_connection)
+{
+    struct gs_share_options strict = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    union gs_wire_message message;
+    struct gs_offer *offer;
+    int fd;
+
+    for (int isolated = 0; isolated < 2; isolated++) {
+        side_stop(&side);
+        strict.isolate = isolated;
+        side_start(&side, &strict);
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+        gs_offer_token(offer, token);
+        fd = connect_by_hand(token);
+        gs_wire_start(&message, GS_WIRE_OPEN, 1);
+        memcpy(message.open.token, token, GS_TOKEN_SIZE);
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert_eq(next_message(fd, &message), GS_WIRE_GRANT);
+        cr_assert_eq(message.grant.strict, (uint32_t)isolated);
+        say(fd, GS_WIRE_UNMAPPED, 77);
+        say(fd, GS_WIRE_KEEP, message.grant.block_id);
+        if (!isolated) {
+            cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+            gs_share_chunk_gone(side.share, chunk.id);
+            cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
+            cr_assert_eq(message.unmap.chunk_id, chunk.id);
+            say(fd, GS_WIRE_UNMAPPED, chunk.id);
+            gs_share_await_unmapped(side.share, 5000000000);
+            say(fd, GS_WIRE_KEEP, 12345);
+        }
+        cr_assert_eq(next_message(fd, &message), GS_WIRE_REFUSE);
+        cr_assert_eq(next_message(fd, &message), 0);
+        close(fd);
+    }
+}
