@@ -138,6 +138,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     size_t *debt;                 /* the same, of all chunks of a device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
@@ -187,6 +188,7 @@ struct gs_pool {
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     struct gs_block_list limbo;
+    struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
     struct gs_block *spare_blocks;
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
@@ -310,6 +312,9 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
+/* Overwrites what waits for that, and retires it once more behind that work. Lock not held; it is
+ * taken for moments. */
+void gs_pool_wipe(struct gs_pool *pool);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
 void gs_pool_context_over(struct gs_pool *pool);

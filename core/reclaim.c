@@ -169,6 +169,13 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
         continue;
     gs_pool_collect_limbo(pool, wait);
+    if (pool->unwiped.first) {
+        gs_latch_release(&pool->lock);
+        gs_pool_wipe(pool);
+        gs_latch_take(&pool->lock);
+        while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
+            continue;
+    }
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     return gs_chunks_release(&core->shared, chunks);
@@ -355,4 +362,21 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
          i++)
         status = gs_pool_grow(core, pool, size, ret_block);
     return is_out(status) ? GS_NO_MEMORY : status;
+}
+
+void gs_core_wipe(struct gs_core *core)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = 0;
+
+    if (!core->shared.wipe)
+        return;
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
+            if (context->pools[i] && !context->detached)
+                pools[count++] = context->pools[i];
+    gs_lock_release(&core->lock);
+    for (unsigned i = 0; i < count; i++)
+        gs_pool_wipe(pools[i]);
 }
