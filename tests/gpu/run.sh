@@ -598,7 +598,7 @@ fi
 [ $# -gt 0 ] || set -- $alone $beside
 quietly='' together=''
 for part; do
-    case " $alone / $beside " in
+    case " $alone  /  $beside " in
         *" $part "*" / "*) quietly="$quietly $part" ;;
         *" / "*" $part "*) together="$together $part" ;;
         *)
