@@ -188,6 +188,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
                     (unsigned long long)(exported - begun) / 1000,
                     (unsigned long long)(gs_now() - exported) / 1000,
                     (unsigned long long)begun / 1000);
+    share->served_ns = exported;
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;

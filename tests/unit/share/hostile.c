@@ -684,7 +684,8 @@ Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
     uint64_t begin;
 
     make_token(stalled, 0x77);
-    other_offer(&other, 0, 512, 3, theirs); /* first: it connects to all there are */
+    other_offer(&other, 0, 512, 3, theirs);
+    usleep(100000); /* it has connected to all there are, to see whether they live */
     child = liar(SILENCE, stalled);
     begin = side_now();
     cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
