@@ -107,7 +107,8 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     if (ordinal < 0 || ordinal >= GS_DEVICES_MAX)
         return GS_NOT_OFFERED;
     device = &core->device[ordinal];
-    device->ordinal = ordinal;
+    if (device->ordinal != ordinal) /* later it is read without the lock */
+        device->ordinal = ordinal;
     if (context) {
         core->spare_contexts = context->next;
     } else {

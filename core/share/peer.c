@@ -154,7 +154,7 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
         struct pollfd exit = {.fd = *ret_pidfd, .events = POLLIN};
 
-        if (poll(&exit, 1, 0) == 0)
+        if (poll(&exit, 1, 0) <= 0) /* a signal of the program's may come in between */
             return 0;
         close(*ret_pidfd); /* newer kernels give one for a process that has ended, too */
         *ret_pidfd = -1;

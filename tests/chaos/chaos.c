@@ -595,7 +595,8 @@ static bool read_options(int argc, char **argv, struct chaos_options *ret)
 int main(int argc, char **argv)
 {
     static struct chaos_options options;
-    char dir[] = "/tmp/chaos-XXXXXX";
+    const char *base = getenv("TMPDIR");
+    char dir[64];
 
     /* The other roles; argv[0] says which. */
     if (strcmp(argv[0], "actor") == 0)
@@ -612,8 +613,10 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!read_options(argc, argv, &options))
         return 2;
+    if (!base || snprintf(dir, sizeof dir, "%s/chaos-XXXXXX", base) >= (int)sizeof dir)
+        strcpy(dir, "/tmp/chaos-XXXXXX"); /* short enough for sockets in it */
     if (!mkdtemp(dir)) {
-        perror("chaos: no folder can be made in /tmp");
+        perror("chaos: no folder can be made in $TMPDIR or /tmp");
         return 2;
     }
     strcpy(options.dir, dir);

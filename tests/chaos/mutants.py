@@ -3,8 +3,9 @@
     mutants.py make SOURCE OUTPUT BUG     writes SOURCE with the named bug in it to OUTPUT
     mutants.py catch CHAOS MUTANT BUG     runs CHAOS with that library: it must say what is wrong
 
-A bug is a text of the source and what stands there instead: where the source has changed so that
-the text is no longer there exactly once, making fails.
+A bug is a text of the source and what stands there instead. Where the source has changed so that
+the text is no longer there exactly once, the library has no bug, and the test that is to catch it
+fails.
 """
 
 import re
@@ -26,8 +27,8 @@ BUGS = {
         ["--seconds", "40", "--processes", "12"],
         r"holds a block of .* and sees [0-9a-f]{8} in word"),
     "fence": (
-        "        if (!all_passed(share, opened) || is_held(share, opened)) {\n",
-        "        if ((!all_passed(share, opened) && !share) || is_held(share, opened)) {\n",
+        "        passed &= use_passed(share, &opened->uses[i]);\n",
+        "        passed |= use_passed(share, &opened->uses[i]);\n",
         ["--seconds", "40", "--processes", "12"],
         r"its own block of .* has [0-9a-f]{8} in word|sees [0-9a-f]{8} in word|ILLEGAL_ADDRESS"),
 }
@@ -38,7 +39,9 @@ def make(source, output, bug):
         text = file.read()
     good, bad = BUGS[bug][:2]
     if text.count(good) != 1:
-        sys.exit(f"mutants: the text for the bug \"{bug}\" is {text.count(good)} times in {source}")
+        print(f"mutants: the text for the bug \"{bug}\" is {text.count(good)} times in {source}",
+              file=sys.stderr)
+        good = bad = text
     with open(output, "w", encoding="utf-8") as file:
         file.write(text.replace(good, bad))
 
@@ -48,10 +51,11 @@ def catch(chaos, mutant, bug):
     done = subprocess.run([chaos, "--shim", mutant] + arguments, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout, end="")
-    for folder in re.findall(r"everything is in (/tmp/chaos-\w+)", done.stdout):
+    for folder in re.findall(r"everything is in (/\S*chaos-\w+)", done.stdout):
         shutil.rmtree(folder, ignore_errors=True)
     if done.returncode != 1 or not re.search(finding, done.stdout):
-        sys.exit(f"mutants: the bug \"{bug}\" was not caught (status {done.returncode})")
+        sys.exit(f"mutants: the bug \"{bug}\" was not caught (status {done.returncode}); is the text "
+                 "that it replaces still in the source?")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define ROUNDS 500   /* with one broker */
-#define SOON   10000 /* ms */
-#define CHUNK  (2 * MIB)
+#define ROUNDS  512   /* with one broker */
+#define SOON    10000 /* ms */
+#define CHUNK   (2 * MIB)
+#define KEEP_NS (1000 * UINT64_C(1000000)) /* a busy machine may be slow */
 
 static struct gs_map map;
 static struct gs_fences fences;
@@ -76,7 +77,7 @@ static void start(void)
     }
     side_options(&options, dir);
     options.settle_ns = 0;
-    options.keep_ns = 20000000;
+    options.keep_ns = KEEP_NS;
     options.is_broker = true;
     options.listen_fd = -1;
     options.left_max = 40;
@@ -214,6 +215,19 @@ static void send_whole(int fd, const union gs_wire_message *message, struct fuzz
     fuzz_fds_close(fds);
 }
 
+/* What the others left is gone at last. */
+static void wait_for_room(void)
+{
+    uint64_t limit = side_now() + KEEP_NS + SOON * UINT64_C(1000000);
+    struct gs_share_stats stats;
+
+    do {
+        MUST(side_now() < limit);
+        usleep(1000);
+        gs_share_stats(broker, &stats);
+    } while (stats.offers > 0);
+}
+
 /* Two processes that the others knew nothing of: one leaves a block and ends, one opens it. */
 static void honest_ones(void)
 {
@@ -223,7 +237,7 @@ static void honest_ones(void)
     int fd = dial(), got_fd = -1;
 
     gs_random(token.instance, sizeof token.instance);
-    usleep(30000); /* what the others left is gone, and there is room again */
+    wait_for_room();
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
     send_whole(fd, &message, &none);
@@ -269,7 +283,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (unsigned i = 0; i < 2; i++)
         if (fds[i] >= 0)
             end(&fds[i]);
-    if (round % 32 == 0)
+    if (round % 256 == 0)
         honest_ones();
     return 0;
 }

@@ -3,6 +3,7 @@
 #
 #   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/bench.sh [ARGS OF run.py…]       on the GPU machine, in the repository's root
+#   sh tests/gpu/bench.sh register                there too: registrations (tests/bench/register.sh)
 #
 # The bundle is the part of a build folder that tests/with.sh needs. tests/gpu/bundle.sh empties
 # .bundle: run that one first where both are wanted. On the GPU machine bench.json and bench.svg
@@ -24,6 +25,13 @@ gather()
         tests/bench/overhead tests/bench/ipc tests/bench/neighbour; do
         [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
         cp "$1/$name" "$bundle/$name"
+    done
+    # For registrations, whose network card and GPU are stand-ins on any machine.
+    for name in tests/bench/register tests/bench/register_pair examples/rdma/rdma_message \
+        tests/rdma/libibverbs.so.1 tests/driver/libcuda.so.1; do
+        [ -e "$1/$name" ] || { say "bundle: left out $name: not built"; continue; }
+        mkdir -p "$bundle/${name%/*}"
+        cp -L "$1/$name" "$bundle/$name"
     done
     # What replay reads .xz with; all else is the GPU machine's own.
     lzma=$(ldd "$bundle/tests/bench/replay" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
@@ -51,6 +59,10 @@ fi
 
 [ -e "$bundle/shim/libgpushim.so" ] ||
     die "no $bundle: run 'sh tests/gpu/bench.sh bundle' where the project is built"
+if [ "${1:-}" = register ]; then
+    shift
+    exec env GPUSHIM_BUILD="$bundle" sh "$root/tests/bench/register.sh" "$@"
+fi
 find_driver
 have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
 out=${OUT:-/tmp/gpu-out}

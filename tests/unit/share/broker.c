@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -224,6 +225,54 @@ Test(share_broker, the_program_does_not_see_its_start)
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
     cr_assert(SIDE_WAIT(left_there() == 1, 5000));
     cr_assert_eq(children_ended, children);
+    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    side_stop(&second);
+    side_chunk_free(&second, &chunk);
+}
+
+/* Whether the broker was started with that in its environment. */
+static bool was_told(const char *words)
+{
+    char path[64], bytes[4096];
+    size_t size;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)broker_pid());
+    file = fopen(path, "re");
+    cr_assert_not_null(file);
+    size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    return memmem(bytes, size, words, strlen(words) + 1) != NULL;
+}
+
+Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
+{
+    struct gs_share_options brokered = options;
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    struct side second;
+
+    brokered.broker = true;
+    brokered.keep_ns = 1000000001;
+    brokered.settle_ns = 2000002;
+    brokered.timeout_ns = 3000000003;
+    brokered.max_clients = 44;
+    brokered.left_max = 555;
+    brokered.uids[brokered.uid_count++] = 66;
+    brokered.uids[brokered.uid_count++] = 77;
+    brokered.gids[brokered.gid_count++] = 88;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&second, &brokered);
+    chunk = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_MAX_CLIENTS=44"));
+    cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
+    cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
+    cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
     cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
     side_stop(&second);
     side_chunk_free(&second, &chunk);
@@ -631,6 +680,104 @@ Test(share_broker, ps_tells_who_holds_what)
     snprintf(expected, sizeof expected, "from pid %d (share_other) for 0 s: 1 blocks left here",
              (int)other.pid);
     cr_assert_not_null(strstr(said, expected), "%s", said);
+}
+
+/* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
+ * listens again when it has ended. */
+struct activator {
+    pid_t pid;
+    struct activity {
+        unsigned starts; /* atomic */
+        pid_t broker;    /* atomic; 0: none runs */
+    } *activity;
+};
+
+static _Noreturn void activate_always(int listener, struct activity *activity)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        struct pollfd somebody = {.fd = listener, .events = POLLIN};
+        char pid[16];
+        pid_t child;
+
+        while (poll(&somebody, 1, -1) != 1)
+            continue;
+        child = fork();
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (listener == 3)
+                fcntl(3, F_SETFD, 0);
+            else
+                dup2(listener, 3);
+            snprintf(pid, sizeof pid, "%d", (int)getpid());
+            setenv("LISTEN_PID", pid, 1);
+            setenv("LISTEN_FDS", "1", 1);
+            setenv("GPUSHIM_SHARE_DIR", dir, 1);
+            setenv("GPUSHIM_SHARE_KEEP", "400 ms", 1);
+            setenv("GPUSHIM_CONFIG", "", 1);
+            execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+            _exit(127);
+        }
+        __atomic_add_fetch(&activity->starts, 1, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&activity->broker, child, __ATOMIC_SEQ_CST);
+        waitpid(child, NULL, 0);
+        __atomic_store_n(&activity->broker, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+static void activator_start(struct activator *activator)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    activator->activity = mmap(NULL, sizeof *activator->activity, PROT_READ | PROT_WRITE,
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    activator->pid = fork();
+    if (activator->pid == 0)
+        activate_always(fd, activator->activity);
+    close(fd);
+}
+
+#define STARTS(activator) __atomic_load_n(&(activator).activity->starts, __ATOMIC_SEQ_CST)
+#define BROKER(activator) __atomic_load_n(&(activator).activity->broker, __ATOMIC_SEQ_CST)
+
+Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
+{
+    struct activator activator;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char path[128];
+
+    activator_start(&activator);
+    for (unsigned round = 1; round <= 3; round++) {
+        if (!other.pid)
+            other_start(&other, dir, "keep=400");
+        usleep(50000);
+        cr_assert_eq(STARTS(activator), round - 1, "nobody needs it yet");
+        offer_and_leave(0, token);
+        cr_assert_eq(STARTS(activator), round);
+        if (round == 2) { /* under those who use it; the next one gets a new one */
+            kill(BROKER(activator), SIGKILL);
+            cr_assert(SIDE_WAIT(BROKER(activator) == 0, 5000));
+            cr_assert_eq(open_it(token, &address), GS_OK, "it is served by its process");
+            other_kill(&other);
+        } else {
+            other_kill(&other);
+            cr_assert_eq(open_it(token, &address), GS_OK);
+        }
+        cr_assert_eq(*(char *)address, 70);
+        side_stop(&side);
+        cr_assert(SIDE_WAIT(BROKER(activator) == 0, 8000), "it does not end");
+        side_start(&side, &options);
+    }
+    snprintf(path, sizeof path, "%s/broker", dir);
+    cr_assert_eq(access(path, F_OK), 0, "the socket is the activator's");
+    kill(activator.pid, SIGKILL);
+    waitpid(activator.pid, NULL, 0);
 }
 
 Test(share_broker, takes_the_socket_it_is_started_with)

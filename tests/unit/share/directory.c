@@ -1,7 +1,9 @@
 /* The runtime directory: who may use it, and what is left in it. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
+#include "core/share/token.h"
 #include "other.h"
 #include "side.h"
 
@@ -61,6 +64,24 @@ static gs_status try_offer(void)
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     cr_assert_eq(side_open_fds(), fds);
+    return status;
+}
+
+/* Offers and ends. */
+static gs_status sweep_once(void)
+{
+    struct gs_offer *offer;
+    struct side_chunk chunk;
+    struct side side;
+    gs_status status;
+
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    status = side_offer(&side, &chunk, 0, 512, &offer);
+    if (status == GS_OK)
+        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
     return status;
 }
 
@@ -288,11 +309,144 @@ Test(share_directory, nothing_else_in_it_is_touched)
     cr_assert_eq(side_dir_count(dir), 6);
 }
 
+/* Opens a token whose exporter should be at `name`; the status, which must not take long. */
+static gs_status open_at(const char *name)
+{
+    struct gs_token made = {.block_id = 1, .chunk_id = 1, .size = 512};
+    unsigned char token[GS_TOKEN_SIZE];
+    uint64_t begin = side_now();
+    CUdeviceptr address;
+    struct side side;
+    gs_status status;
+
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sscanf(name + 2 * i, "%2hhx", &made.instance[i]);
+    gs_token_write(&made, token);
+    side_start(&side, &options);
+    status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    side_stop(&side);
+    cr_assert_lt(side_now() - begin, options.timeout_ns + 1000000000);
+    return status;
+}
+
+Test(share_directory, what_lies_where_a_socket_should_be_is_refused_at_once)
+{
+    int fds = side_open_fds(), live;
+    char path[160], target[160];
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/" DEAD_NAME, dir);
+    snprintf(target, sizeof target, "%s/elsewhere", dir);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    unlink(path);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    unlink(path);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    rmdir(path);
+    cr_assert_eq(symlink(target, path), 0);
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    close(open(target, O_CREAT | O_WRONLY, 0600));
+    sweep();
+    cr_assert(is_there("elsewhere") && is_there(DEAD_NAME), "a link was followed, or removed");
+    unlink(path);
+    unlink(target);
+    live = bind_at(DEAD_NAME, true); /* it listens, and never says a word */
+    options.timeout_ns = 300000000;
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    close(live);
+    cr_assert_eq(side_open_fds(), fds);
+}
+
+Test(share_directory, one_that_is_replaced_after_the_check_is_not_used)
+{
+    char away[80], reason[GS_REASON_SIZE];
+    struct pollfd caller = {.events = POLLIN};
+    int directory, squatter, connected;
+
+    mkdir(dir, 0700);
+    caller.fd = bind_at(DEAD_NAME, true);
+    directory = gs_directory_open(&options, true, reason);
+    cr_assert_geq(directory, 0);
+    snprintf(away, sizeof away, "%s.away", dir);
+    cr_assert_eq(rename(dir, away), 0);
+    cr_assert_eq(mkdir(dir, 0777), 0);
+    squatter = bind_at(DEAD_NAME, true);
+    connected = gs_directory_connect(directory, &options, DEAD_NAME);
+    cr_assert_geq(connected, 0);
+    cr_assert_eq(poll(&caller, 1, 1000), 1, "somebody else was connected to");
+    close(gs_directory_listen(directory, &options, "own", reason));
+    cr_assert_not(is_there("own"));
+    cr_assert_eq(side_dir_count(away), 2);
+    close(connected);
+    close(squatter);
+    close(caller.fd);
+    close(directory);
+    side_dir_remove(away);
+}
+
+Test(share_directory, what_lies_where_the_broker_should_be_is_replaced_or_named)
+{
+    char path[160], reason[GS_REASON_SIZE];
+    int directory, fd;
+
+    options.listen_fd = -1;
+    directory = gs_directory_open(&options, true, reason);
+    snprintf(path, sizeof path, "%s/" GS_BROKER_NAME, dir);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    fd = gs_directory_listen_broker(directory, &options, reason);
+    cr_assert_geq(fd, 0, "%s", reason);
+    close(fd);
+    unlink(path);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    cr_assert_eq(gs_directory_listen_broker(directory, &options, reason), -1);
+    cr_assert_not_null(strstr(reason, "directory"), "%s", reason);
+    rmdir(path);
+    close(directory);
+}
+
 Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
 {
     mkdir(dir, 0700);
     close(bind_at(DEAD_NAME, true));
     cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* However short its life. */
+Test(share_directory, who_exits_at_once_clears_up_too)
+{
+    struct other other;
+    unsigned char token[GS_TOKEN_SIZE];
+    int status;
+
+    mkdir(dir, 0700);
+    close(bind_at(DEAD_NAME, true));
+    other_start(&other, dir, NULL);
+    other_offer(&other, 0, 512, 1, token);
+    other_ask(&other, "exit");
+    cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* The page of core/neighbour.h: a lock on a byte behind it is a process that listens. */
+Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
+{
+    struct flock listener = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096 + 2 + 5, .l_len = 1};
+    char path[96];
+    int fd;
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/memory-1", dir);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert_eq(fcntl(fd, F_OFD_SETLK, &listener), 0);
+    cr_assert_eq(sweep_once(), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 1);
+    close(fd);
+    cr_assert_eq(sweep_once(), GS_OK);
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
