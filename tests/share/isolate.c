@@ -204,7 +204,11 @@ static void look_at_new_blocks(size_t size, bool is_wiped)
         for (int i = 0; i < 4; i++) {
             must("cuMemAlloc", cuMemAlloc(&ptr[i], size));
             seen += count(ptr[i], size, THEFT) > 0;
+            must("cuMemsetD32", cuMemsetD32(ptr[i], SECRET, size / 4));
         }
+        must("cuCtxSynchronize", cuCtxSynchronize());
+        if (is_wiped && ask("secrets", NULL) > 0)
+            fail("who kept the memory sees the next block in it", 0);
         for (int i = 0; i < 4; i++)
             must("cuMemFree", cuMemFree(ptr[i]));
         left = is_wiped ? ask("theft", NULL) : 0;
