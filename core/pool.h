@@ -225,7 +225,9 @@ struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
 /* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
-/* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
+/* The same from a ready block that is large enough. */
+struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size);
+/* A live block whatever it strands, and from chunks of the other kind as well: memory is out. */
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
 
 /* Puts a block that nothing can touch any more back among the ready ones. */
@@ -262,7 +264,7 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
-                            CUmemGenericAllocationHandle handle);
+                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
 
 /* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
 

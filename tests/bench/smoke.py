@@ -181,6 +181,15 @@ def neighbour():
     refused(1, 'usage: neighbour', 'neighbour', '--percent', 101)
 
 
+def bandwidth():
+    for mode in ('native', 'shim'):
+        line = measure(mode, 'bandwidth', '--size', '6M', '--piece', '1M', '--rounds', 2)
+        positive(line, 'copy_gb_s', 'kernel_gb_s', 'to_device_gb_s', 'to_host_gb_s',
+                 'copy_pieces_gb_s', 'kernel_pieces_gb_s')
+    for bad in (('--rounds', 0), ('--size', '1M', '--piece', '2M'), ('--piece', '3')):
+        refused(1, 'usage: bandwidth', 'bandwidth', *bad)
+
+
 # Hooked calls that are not about our memory, and how many instructions more each may take.
 OVERHEADS = {'pointer_attribute': 60, 'address_range': 60, 'free': 60, 'copy': 60,
              'copy_from_host': 60, 'copy_rows': 60, 'fill': 60, 'dlsym': 40}

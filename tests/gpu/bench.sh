@@ -22,7 +22,7 @@ gather()
     rm -rf "$bundle"
     mkdir -p "$bundle/shim" "$bundle/tests/bench" "$bundle/lib"
     for name in shim/libgpushim.so tests/bench/pair tests/bench/replay tests/bench/behind \
-        tests/bench/overhead tests/bench/ipc tests/bench/neighbour; do
+        tests/bench/overhead tests/bench/ipc tests/bench/neighbour tests/bench/bandwidth; do
         [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
         cp "$1/$name" "$bundle/$name"
     done
@@ -40,18 +40,6 @@ gather()
     say "bundle: $(du -sk "$bundle" | cut -f 1) KiB in $bundle"
 }
 
-# find_driver: where the loader does not find it by itself, the usual places of containers.
-find_driver()
-{
-    [ -z "$(system_libcuda)" ] || return 0
-    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
-        if [ -e "$folder/libcuda.so.1" ]; then
-            die "libcuda.so.1 is in $folder, which ldconfig does not know: add it to ld.so.conf"
-        fi
-    done
-    die 'no libcuda.so.1 here: this is no GPU machine'
-}
-
 if [ "${1:-}" = bundle ]; then
     gather "${2:-$(build_folder)}"
     exit 0
@@ -63,7 +51,7 @@ if [ "${1:-}" = register ]; then
     shift
     exec env GPUSHIM_BUILD="$bundle" sh "$root/tests/bench/register.sh" "$@"
 fi
-find_driver
+[ -n "$(system_libcuda)" ] || die 'no libcuda.so.1 here: this is no GPU machine'
 have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
