@@ -64,6 +64,7 @@ struct gs_block {
     uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
+    bool wiped; /* retires behind that */
     bool lingers; /* retiring, and the program's until the GPU has passed its free */
 };
 
@@ -193,6 +194,7 @@ struct gs_pool {
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     struct gs_block_list limbo;
     struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
+    struct gs_chunk *spent;                /* wiped and detached, for the driver */
     struct gs_block *spare_blocks;
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
@@ -275,6 +277,9 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
 /* The same for what is too much once a chunk of `size` bytes is added. */
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
+/* Detaches the chunk of a ready block that is all of it, for gs_pool_wipe to release. One that is
+ * registered and in use stays. */
+void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
 /* The record of a detached chunk is free for the next. Lock not held. */
@@ -318,8 +323,8 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
-/* Overwrites what waits for that, and retires it once more behind that work. Lock not held; it is
- * taken for moments. */
+/* Overwrites what waits for that, which retires once more behind that work, and gives to the driver
+ * what has done so. Lock not held; it is taken for moments. */
 void gs_pool_wipe(struct gs_pool *pool);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
