@@ -22,6 +22,7 @@
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
+ *   mem_get_info                  a context is current.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -58,6 +59,7 @@
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
+    OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \
     OP(mem_create, cuMemCreate, 0)                                                                 \
     OP(mem_release, cuMemRelease, 0)                                                               \
     OP(mem_address_reserve, cuMemAddressReserve, 0)                                                \
