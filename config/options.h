@@ -79,7 +79,7 @@
     OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
            "How much memory is freed before one GPU event is recorded to learn when all of it "    \
            "may be reused; 0 records one for every free.")                                         \
-    OPTION(pool, retiring_limit, NUMBER("0", "1000"), "20",                                         \
+    OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                         \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
            "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
            "and 0 never waits.")                                                                   \

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IDS_AT_ONCE 4096
+#define IDS_AT_ONCE 65536 /* so seldom do pools write what others read */
 #define QUICK_BYTES_MIN ((size_t)16 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE 16                     /* this part of what is live */
 #define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
@@ -454,6 +454,14 @@ struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
     return small ? take_small(pool, need, size) : take_large(pool, need, size);
 }
 
+struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size)
+{
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    return take_entry(pool, &block->entry, need, size);
+}
+
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
 {
     static const enum gs_bin_kind order[] = {GS_BIN_LARGE_PART, GS_BIN_LARGE_WHOLE,
@@ -539,7 +547,7 @@ bool gs_pool_settle(struct gs_pool *pool)
 }
 
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
-                            CUmemGenericAllocationHandle handle)
+                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block)
 {
     struct gs_chunk *chunk = chunk_record_new();
     struct gs_block *block = block_record_new(pool);
@@ -572,6 +580,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     if (small)
         gs_block_lies(pool, chunk, GS_PAGE_SIZE);
     make_ready(pool, block);
+    *ret_block = block;
     return GS_OK;
 no_memory:
     if (chunk)

@@ -1,6 +1,7 @@
 /* Contexts and devices (core/context.h). */
 #include "core/context.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +108,8 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     if (ordinal < 0 || ordinal >= GS_DEVICES_MAX)
         return GS_NOT_OFFERED;
     device = &core->device[ordinal];
-    device->ordinal = ordinal;
+    if (device->ordinal != ordinal) /* later it is read without the lock */
+        device->ordinal = ordinal;
     if (context) {
         core->spare_contexts = context->next;
     } else {
@@ -249,9 +251,25 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     return status;
 }
 
-/* How many threads use each pool; the first has all that never moved, counted as one. A thread that
- * ended still counts: what is wanted is a fair guess. */
+/* How many threads use each pool; the first has all that never moved, counted as one. */
 static unsigned members[GS_CONTEXT_POOLS] = {1};
+
+static pthread_key_t thread_end;
+static bool thread_end_known; /* whether the key was made */
+
+/* What the thread's pool has is the next thread's that comes to it. */
+static void leave(void *ignored)
+{
+    if (place.pool)
+        __atomic_fetch_sub(&members[place.pool], 1, __ATOMIC_RELAXED);
+    place.pool = 0;
+    place.moves = MOVES_MAX; /* a thread that frees in its very last moments stays where it is */
+}
+
+static void make_thread_end(void)
+{
+    thread_end_known = pthread_key_create(&thread_end, leave) == 0;
+}
 
 static unsigned least_used(void)
 {
@@ -267,8 +285,12 @@ static unsigned least_used(void)
 /* To the context's pool with the fewest threads, made if need be; the first where that fails. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     unsigned next;
 
+    pthread_once(&once, make_thread_end);
+    if (thread_end_known)
+        pthread_setspecific(thread_end, &place);
     place.meetings = 0;
     place.moves++;
     gs_lock_take(&core->lock);

@@ -28,6 +28,7 @@ static void hold_ended(void *arg)
             gs_latch_release(&context->pools[i]->lock);
         }
     gs_lock_release(&core->lock);
+    gs_core_wipe(core);
     gs_context_bury_dead(core);
 }
 
@@ -93,6 +94,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .async = core->async,
         .debt = core->debt,
         .regcache = core->regcache,
+        .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
@@ -215,6 +217,8 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     if (excess)
         gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
+    if (core->shared.wipe)
+        gs_pool_wipe(pool);
     status = gs_pool_grow(core, pool, size, ret_block);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         status = gs_pool_reclaim(core, pool, size, ret_block);

@@ -108,6 +108,8 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     used |= pool->ready != pool->ready_low;
     pool->ready_low = pool->ready;
     gs_latch_release(&pool->lock);
+    if (core->shared.wipe)
+        gs_pool_wipe(pool);
     return gs_chunks_release(&core->shared, chunks) > 0 || used;
 }
 

@@ -23,6 +23,8 @@
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
  *   mem_get_info                  a context is current.
+ *   memset_d8_async               a context is current, and no capture is open. It waits where the
+ *                                 GPU's queue is full: no lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -67,6 +69,7 @@
     OP(mem_map, cuMemMap, 0)                                                                       \
     OP(mem_unmap, cuMemUnmap, 0)                                                                   \
     OP(mem_set_access, cuMemSetAccess, 0)                                                          \
+    OP(memset_d8_async, cuMemsetD8Async, 0)                                                        \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
     OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \

@@ -404,6 +404,20 @@ void gs_neighbour_answer(struct gs_core *core)
     wake(neighbour->page, AT(answered));
 }
 
+/* Removes the file where no other open one listens. Whoever comes or goes has the guard, and sees
+ * to it himself. Without a name it is not what the name stands for now. */
+static void remove_unused(int fd, int directory)
+{
+    struct statx info;
+
+    if (!lock_within(fd, GUARD_BYTE, MS))
+        return;
+    if (!is_locked(fd, SLOT_BYTE, SLOTS) &&
+        statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink > 0)
+        unlinkat(directory, FILE_NAME, 0);
+    lock(fd, F_UNLCK, GUARD_BYTE);
+}
+
 void gs_neighbour_leave(struct gs_core *core)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
@@ -412,17 +426,22 @@ void gs_neighbour_leave(struct gs_core *core)
 
     if (!is_joined(neighbour) || neighbour->pid != getpid() || !is_ours(neighbour))
         return;
-    if (!lock_within(neighbour->fd, GUARD_BYTE, MS))
-        return; /* somebody comes or goes: he sees to it */
-    directory = is_locked(neighbour->fd, SLOT_BYTE, SLOTS)
-                    ? -1
-                    : gs_directory_open(&core->options.share, false, reason);
+    directory = gs_directory_open(&core->options.share, false, reason);
     if (directory >= 0) {
-        unlinkat(directory, FILE_NAME, 0);
+        remove_unused(neighbour->fd, directory);
         close(directory);
     }
     lock(neighbour->fd, F_UNLCK, SLOT_BYTE + neighbour->slot);
-    lock(neighbour->fd, F_UNLCK, GUARD_BYTE);
+}
+
+void gs_neighbour_sweep(int directory)
+{
+    int fd = open_file(directory, false);
+
+    if (fd < 0)
+        return;
+    remove_unused(fd, directory);
+    close(fd);
 }
 
 void gs_neighbour_free(struct gs_core *core)

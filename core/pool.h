@@ -138,6 +138,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     size_t *debt;                 /* the same, of all chunks of a device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent;
+    bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
@@ -187,6 +188,7 @@ struct gs_pool {
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     struct gs_block_list limbo;
+    struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
     struct gs_block *spare_blocks;
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
@@ -221,7 +223,9 @@ struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
 /* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
-/* The same whatever it strands, and from chunks of the other kind as well: memory is out. */
+/* The same from a ready block that is large enough. */
+struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size);
+/* A live block whatever it strands, and from chunks of the other kind as well: memory is out. */
 struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
 
 /* Puts a block that nothing can touch any more back among the ready ones. */
@@ -258,7 +262,7 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
-                            CUmemGenericAllocationHandle handle);
+                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
 
 /* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
 
@@ -310,6 +314,9 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
+/* Overwrites what waits for that, and retires it once more behind that work. Lock not held; it is
+ * taken for moments. */
+void gs_pool_wipe(struct gs_pool *pool);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
 void gs_pool_context_over(struct gs_pool *pool);

@@ -165,17 +165,13 @@ static bool several_devices(struct gs_core *core)
     return count > 1;
 }
 
-/* The device whose engines do the work of a stream; false: the driver will say what is wrong. */
-static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
+/* False: the driver will say what is wrong. */
+static bool device_of_context(struct gs_core *core, CUcontext handle, CUdevice *ret_device)
 {
     const struct gs_driver *driver = &core->driver;
-    CUcontext handle, current = NULL;
+    CUcontext current = NULL;
     bool known;
 
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
-        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
-    if (driver->stream_get_ctx(stream, &handle) != CUDA_SUCCESS)
-        return false;
     if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
         return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
     if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
@@ -183,6 +179,17 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
     known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
     driver->ctx_pop_current(&current);
     return known;
+}
+
+/* The device whose engines do the work of a stream; false as above. */
+static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
+{
+    CUcontext handle;
+
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS;
+    return core->driver.stream_get_ctx(stream, &handle) == CUDA_SUCCESS &&
+           device_of_context(core, handle, ret_device);
 }
 
 
@@ -266,6 +273,20 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
         return GS_NOT_LIVE;
     return to == GS_OK ? from : to;
+}
+
+void gs_core_admit_copy(struct gs_core *core, struct gs_reach_range dst, struct gs_reach_range src,
+                        CUcontext context)
+{
+    CUdevice device;
+    bool known = several_devices(core) &&
+                 (context ? device_of_context(core, context, &device)
+                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
+
+    if (!known)
+        return;
+    check(core, dst, device, FAR_GIVEN);
+    check(core, src, device, FAR_GIVEN);
 }
 
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)

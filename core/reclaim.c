@@ -11,6 +11,9 @@
 #include "core/context.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
+#define WASTE_PART 32 /* of a chunk may be lost to whole pages, where several blocks share it: */
+#define GROUP_MAX 16  /* so many at most, */
+#define GROUP_BYTES ((size_t)48 << 20) /* in a chunk of no more: idle, so much stays anyway */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define START_NS UINT64_C(1000000000)
 #define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
@@ -19,6 +22,16 @@
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
+
+static bool is_out(gs_status status)
+{
+    return status == GS_NO_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static size_t page_round(size_t size)
+{
+    return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+}
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
 
@@ -169,6 +182,13 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
         continue;
     gs_pool_collect_limbo(pool, wait);
+    if (pool->unwiped.first) {
+        gs_latch_release(&pool->lock);
+        gs_pool_wipe(pool);
+        gs_latch_take(&pool->lock);
+        while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
+            continue;
+    }
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     return gs_chunks_release(&core->shared, chunks);
@@ -223,26 +243,53 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
     gs_latch_release(&pool->lock);
 }
 
+/*
+ * The size of a chunk for one block of `need` bytes and others of its size to come. Whole pages for
+ * each would cost up to half of them where a block has few; so many as fill their pages share a
+ * chunk, which is made once instead of so many times as well.
+ */
+static size_t chunk_size_for(const struct gs_pool *pool, size_t need, bool small)
+{
+    size_t pages = page_round(need);
+
+    if (small)
+        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST : pages;
+    if (pool->shared->whole_chunks || (pages - need) * WASTE_PART <= need)
+        return pages;
+    for (size_t blocks = 2; blocks <= GROUP_MAX; blocks++) {
+        size_t size = page_round(blocks * need);
+
+        if (size > GROUP_BYTES || !gs_pool_may_owe(pool, size - pages))
+            break;
+        if ((size - blocks * need) * WASTE_PART <= size)
+            return size;
+    }
+    return pages;
+}
+
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block)
 {
     CUmemGenericAllocationHandle handle;
+    struct gs_block *block;
     CUdeviceptr address;
     bool small;
-    size_t chunk_size = gs_pool_round(pool, size, &small), reserved;
+    size_t need = gs_pool_round(pool, size, &small), reserved;
+    size_t chunk_size = chunk_size_for(pool, need, small);
     uint64_t began = gs_now_ns();
     gs_status status;
 
-    chunk_size = (chunk_size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
-    if (small && pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST))
-        chunk_size = GROWN_FIRST;
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
+    if (is_out(status) && chunk_size > page_round(need)) {
+        chunk_size = page_round(need);
+        status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
+    }
     if (status != GS_OK)
         return status;
     gs_latch_take(&pool->lock);
-    status = gs_pool_add_chunk(pool, address, chunk_size, small, handle);
+    status = gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
-        *ret_block = gs_pool_take(pool, size);
+        *ret_block = gs_pool_take_from(pool, block, size);
     reserved = pool->reserved;
     GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
@@ -252,11 +299,6 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
         gs_device_unmap(&core->driver, handle, address, chunk_size);
     gs_decay_grown(core, reserved);
     return status;
-}
-
-static bool is_out(gs_status status)
-{
-    return status == GS_NO_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
@@ -355,4 +397,21 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
          i++)
         status = gs_pool_grow(core, pool, size, ret_block);
     return is_out(status) ? GS_NO_MEMORY : status;
+}
+
+void gs_core_wipe(struct gs_core *core)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = 0;
+
+    if (!core->shared.wipe)
+        return;
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
+            if (context->pools[i] && !context->detached)
+                pools[count++] = context->pools[i];
+    gs_lock_release(&core->lock);
+    for (unsigned i = 0; i < count; i++)
+        gs_pool_wipe(pools[i]);
 }

@@ -14,6 +14,9 @@ void gs_pool_weigh(struct gs_pool *pool);
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block);
 
+/* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
+void gs_core_wipe(struct gs_core *core);
+
 /* Gives detached chunks to the driver, and counts what that takes as the pool's. */
 void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks);
 

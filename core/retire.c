@@ -80,15 +80,33 @@ static bool let_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
     return true;
 }
 
+/* Another process had the block: it is overwritten before anybody gets it. What has no context any
+ * more cannot be; its chunk goes to the driver. */
+static bool is_to_wipe(const struct gs_pool *pool, bool shared)
+{
+    return shared && pool->shared->wipe && !pool->dead;
+}
+
+static void push_unwiped(struct gs_pool *pool, struct gs_block *block)
+{
+    block->state = GS_BLOCK_RETIRING;
+    gs_block_list_push(&pool->unwiped, block);
+}
+
 /* No GPU work can touch the block any more; a peer or a network card may. */
 static void passed(struct gs_pool *pool, struct gs_block *block)
 {
+    bool shared = block->offer != NULL;
+
     if (!let_go(pool, block, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    gs_pool_give_quick(pool, block);
+    if (is_to_wipe(pool, shared))
+        push_unwiped(pool, block);
+    else
+        gs_pool_give_quick(pool, block);
 }
 
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
@@ -246,12 +264,59 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
     struct gs_block *block = pool->limbo.first, *next;
 
     for (; block; block = next) {
+        bool shared = block->offer != NULL;
+
         next = (struct gs_block *)block->entry.next;
         if (!let_go(pool, block, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        gs_pool_give(pool, block);
+        if (is_to_wipe(pool, shared))
+            push_unwiped(pool, block);
+        else
+            gs_pool_give(pool, block);
     }
+}
+
+/* One block, without the lock. It is in no list meanwhile. */
+static bool overwrite(const struct gs_driver *driver, const struct gs_block *block)
+{
+    return driver->memset_d8_async &&
+           driver->memset_d8_async(block->base, 0, block->entry.size, CU_STREAM_PER_THREAD) ==
+               CUDA_SUCCESS;
+}
+
+/* While a capture is open nothing is: the thread's own stream may be the one that captures. */
+void gs_pool_wipe(struct gs_pool *pool)
+{
+    const struct gs_driver *driver = pool->shared->driver;
+    struct gs_block_list failed = {0}, done = {0};
+    struct gs_block *block, *next;
+    CUcontext popped;
+
+    gs_latch_take(&pool->lock);
+    block = pool->leaving || gs_fences_capturing(pool->shared->fences) ? NULL
+                                                                       : pool->unwiped.first;
+    if (block)
+        memset(&pool->unwiped, 0, sizeof pool->unwiped);
+    gs_latch_release(&pool->lock);
+    if (!block)
+        return;
+    if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
+        driver = NULL;
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
+        gs_block_list_push(driver && overwrite(driver, block) ? &done : &failed, block);
+    }
+    if (driver)
+        driver->ctx_pop_current(&popped);
+    gs_latch_take(&pool->lock);
+    if (pool->dead) { /* meanwhile */
+        all_passed(pool, &done);
+        all_passed(pool, &failed);
+    }
+    list_join(&pool->retiring, &done);
+    list_join(&pool->unwiped, &failed);
+    gs_latch_release(&pool->lock);
 }
 
 /* Back where it was taken from. */
@@ -317,6 +382,7 @@ void gs_pool_context_over(struct gs_pool *pool)
 {
     gs_pool_flush_streams(pool, 0);
     all_passed(pool, &pool->retiring);
+    all_passed(pool, &pool->unwiped);
     while (pool->oldest) {
         pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         epoch_passed(pool, pop_oldest(pool));

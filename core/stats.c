@@ -115,9 +115,27 @@ static void log_neighbours(struct gs_core *core)
                 MIB(LOAD(counts->given)));
 }
 
+static void log_registrations(struct gs_core *core)
+{
+    struct gs_regcache_stats stats;
+
+    gs_regcache_stats(core->regcache, &stats);
+    if (stats.misses == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "registrations: %" PRIu64 " found kept, %" PRIu64 " not; %" PRIu64 " made in %" PRIu64
+                " ms, %" PRIu64 " undone in %" PRIu64 " ms: %" PRIu64 " for others, %" PRIu64
+                " as their memory went, %" PRIu64 " merged; %" PRIu64 " failed; now %" PRIu64
+                ", %" PRIu64 " in use, %" PRIu64 " MiB",
+                stats.hits, stats.misses, stats.pins, stats.pin_ns / 1000000, stats.unpins,
+                stats.unpin_ns / 1000000, stats.evictions, stats.invalidations, stats.merges,
+                stats.failures, stats.entries, stats.in_use, MIB(stats.bytes));
+}
+
 void gs_stats_log(struct gs_core *core)
 {
     log_neighbours(core);
+    log_registrations(core);
     if (!gs_lock_try(&core->lock))
         return;
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)

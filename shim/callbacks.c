@@ -202,3 +202,31 @@ GS_HOOK size_t gpushim_registrations(struct gpushim_registration *registration, 
     free(info);
     return count;
 }
+
+GS_HOOK int gpushim_registration_counts(struct gpushim_registration_counts *counts)
+{
+    struct gs_regcache_stats stats;
+
+    if (!counts || counts->size < sizeof *counts)
+        return EINVAL;
+    if (!gs_pin_active())
+        return ENODEV;
+    gs_regcache_stats(gs_core_regcache(gs_core), &stats);
+    *counts = (struct gpushim_registration_counts){
+        .size = counts->size,
+        .hits = stats.hits,
+        .misses = stats.misses,
+        .pins = stats.pins,
+        .unpins = stats.unpins,
+        .pin_ns = stats.pin_ns,
+        .unpin_ns = stats.unpin_ns,
+        .failures = stats.failures,
+        .merges = stats.merges,
+        .evictions = stats.evictions,
+        .invalidations = stats.invalidations,
+        .kept = stats.entries - stats.in_use,
+        .in_use = stats.in_use,
+        .bytes = stats.bytes,
+    };
+    return 0;
+}

@@ -27,6 +27,20 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream, CUgraph, const CUgra
 #define GS_GRAPH_EDGE_DATA CUgraphEdgeData
 #endif
 
+#if CUDA_VERSION < 12080
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
+#endif
+/* Of these, each header has some. */
+CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                    CUmemcpyAttributes *, size_t *, size_t, size_t *, CUstream);
+CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                         CUmemcpyAttributes *, size_t *, size_t, size_t *,
+                                         CUstream);
+CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                       CUmemcpyAttributes *, size_t *, size_t, CUstream);
+CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                            CUmemcpyAttributes *, size_t *, size_t, CUstream);
+
 #if CUDA_VERSION < 13000
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
 #endif

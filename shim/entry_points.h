@@ -108,6 +108,13 @@
     GS_ENTRY(cuMemcpy3DPeer_ptds,                   OURS,  7000) \
     GS_ENTRY(cuMemcpy3DPeerAsync,                   OURS,  4000) \
     GS_ENTRY(cuMemcpy3DPeerAsync_ptsz,              OURS,  7000) \
+    GS_ENTRY(cuMemcpyBatchAsync,                    OURS, 12080) \
+    GS_ENTRY(cuMemcpyBatchAsync_ptsz,               OURS, 12080) \
+    GS_ENTRY(cuMemcpyBatchAsync_v2,                 OURS, 13000) \
+    GS_ENTRY(cuMemcpyBatchAsync_v2_ptsz,            OURS, 13000) \
+    GS_ENTRY(cuGraphAddMemcpyNode,                  NOTE, 10000) \
+    GS_ENTRY(cuGraphMemcpyNodeSetParams,            NOTE, 10000) \
+    GS_ENTRY(cuGraphExecMemcpyNodeSetParams,        NOTE, 10020) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \

@@ -105,6 +105,20 @@ struct gpushim_registration {
 /* Fills in up to `room` registrations and returns how many there are. */
 size_t gpushim_registrations(struct gpushim_registration *registration, size_t room);
 
+struct gpushim_registration_counts {
+    size_t size; /* of this struct, set by the caller */
+    uint64_t hits, misses; /* found kept, and not */
+    uint64_t pins, unpins, pin_ns, unpin_ns; /* that were made and undone, and the time it took */
+    uint64_t failures;      /* that could not be made or undone */
+    uint64_t merges, evictions, invalidations; /* undone: within a larger one, for others, and
+                                                  because memory or domain went */
+    uint64_t kept, in_use;  /* now */
+    uint64_t bytes;         /* pinned by both */
+};
+
+/* Since the start of the process. EINVAL; ENODEV: libgpushim does nothing in this process. */
+int gpushim_registration_counts(struct gpushim_registration_counts *counts);
+
 #ifdef __cplusplus
 }
 #endif

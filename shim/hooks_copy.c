@@ -327,3 +327,63 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
     return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                           hStream);
 }
+
+/* Several at once. False: one of them, *ret_fail, is refused, and so none is made. What cannot be
+ * reached is the driver's to refuse. */
+static bool within_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes,
+                         size_t count, CUstream stream, size_t *ret_fail)
+{
+    bool ours = gs_state_enter() && dsts && srcs && sizes;
+
+    for (size_t i = 0; ours && i < count; i++)
+        if (!(gs_foreign(dsts[i]) && gs_foreign(srcs[i])) &&
+            gs_way_copy(dsts[i], srcs[i], sizes[i], stream, true) == GS_WAY_REFUSED) {
+            if (ret_fail)
+                *ret_fail = i;
+            return false;
+        }
+    return true;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                                            size_t count, CUmemcpyAttributes *attrs,
+                                            size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+                                            CUstream hStream)
+{
+    if (!within_batch(dsts, srcs, sizes, count, hStream, failIdx))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
+                                      hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs,
+                                                 size_t *sizes, size_t count,
+                                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs,
+                                                 size_t numAttrs, size_t *failIdx, CUstream hStream)
+{
+    if (!within_batch(dsts, srcs, sizes, count, per_thread(hStream), failIdx))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                           failIdx, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                                               size_t count, CUmemcpyAttributes *attrs,
+                                               size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
+{
+    if (!within_batch(dsts, srcs, sizes, count, hStream, NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                         hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs,
+                                                    size_t *sizes, size_t count,
+                                                    CUmemcpyAttributes *attrs, size_t *attrsIdxs,
+                                                    size_t numAttrs, CUstream hStream)
+{
+    if (!within_batch(dsts, srcs, sizes, count, per_thread(hStream), NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
+                                              hStream);
+}

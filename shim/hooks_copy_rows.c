@@ -50,9 +50,14 @@ static struct gs_reach_range range_of(const struct side *side, const struct exte
             (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
     }
 
-static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+/* Whether the first byte of a side is not ours, whatever kind of memory it is said to be. */
+#define FOREIGN(copy, which, row)                                                                  \
+    gs_foreign((copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes)
+
+__attribute__((noinline)) static enum gs_way way_2d_found(const CUDA_MEMCPY2D *copy,
+                                                          CUstream stream, bool async)
 {
-    if (!copy || !gs_state_enter())
+    if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
     const struct side dst = SIDE(copy, dst, 0, 0), src = SIDE(copy, src, 0, 0);
@@ -61,9 +66,17 @@ static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async
     return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
-static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+static inline enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
-    if (!copy || !gs_state_enter())
+    if (copy && FOREIGN(copy, dst, copy->dstY) && FOREIGN(copy, src, copy->srcY))
+        return GS_WAY_CLEAR;
+    return way_2d_found(copy, stream, async);
+}
+
+__attribute__((noinline)) static enum gs_way way_3d_found(const CUDA_MEMCPY3D *copy,
+                                                          CUstream stream, bool async)
+{
+    if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
     const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
@@ -73,9 +86,17 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async
     return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
 }
 
+static inline enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+    if (copy && FOREIGN(copy, dst, copy->dstZ * copy->dstHeight + copy->dstY) &&
+        FOREIGN(copy, src, copy->srcZ * copy->srcHeight + copy->srcY))
+        return GS_WAY_CLEAR;
+    return way_3d_found(copy, stream, async);
+}
+
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
 {
-    if (!copy || !gs_state_enter())
+    if (!gs_state_enter() || !copy)
         return true;
 
     const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
@@ -270,4 +291,46 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCop
     if (!within_3d_peer(pCopy))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
+}
+
+/* ---- Nodes that are added to a graph by hand: what they copy is made reachable. ---- */
+
+static void admit(const CUDA_MEMCPY3D *copy, CUcontext ctx)
+{
+    if (!gs_state_enter() || !copy)
+        return;
+
+    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    struct gs_reach_range to = range_of(&dst, &extent), from = range_of(&src, &extent);
+
+    GS_KEEP_ERRNO;
+    if (gs_way_is_ours(to) || gs_way_is_ours(from))
+        gs_core_admit_copy(gs_core, to, from, ctx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                              const CUgraphNode *dependencies,
+                                              size_t numDependencies,
+                                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+    admit(copyParams, ctx);
+    return gs_real.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                        copyParams, ctx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
+                                                    const CUDA_MEMCPY3D *nodeParams)
+{
+    admit(nodeParams, NULL);
+    return gs_real.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+}
+
+GS_HOOK CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                        const CUDA_MEMCPY3D *copyParams,
+                                                        CUcontext ctx)
+{
+    admit(copyParams, ctx);
+    return gs_real.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
 }

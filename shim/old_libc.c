@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 struct walk {
@@ -73,6 +74,8 @@ FORWARD(pthread_key_create, (pthread_key_t * key, void (*destructor)(void *)), (
 FORWARD(pthread_setspecific, (pthread_key_t key, const void *value), (key, value))
 FORWARD(pthread_setname_np, (pthread_t thread, const char *name), (thread, name))
 
+FORWARD(pthread_condattr_setclock, (pthread_condattr_t * attributes, clockid_t clock),
+        (attributes, clock))
 FORWARD(pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t size), (attributes, size))
 
 void *__wrap_pthread_getspecific(pthread_key_t key);

@@ -1,4 +1,4 @@
-# Shared by tests/run.sh, tests/with.sh and examples/quickstart.sh: finds the build folder,
+# Shared by tests/run.sh, tests/with.sh, tests/gpu and examples/quickstart.sh: finds the build folder,
 # installs what is missing, fetches cuda.h. Sourced, never run; the caller has set `root` to the
 # repository's folder. POSIX sh.
 # shellcheck shell=sh disable=SC2154
@@ -206,8 +206,8 @@ configure()
     fi
 }
 
-# system_libcuda: the path of the installed driver's libcuda.so.1, where there is one.
-system_libcuda()
+# configured_libcuda: the path of the libcuda.so.1 that the loader finds by its configuration.
+configured_libcuda()
 {
     for ldconfig in ldconfig /sbin/ldconfig; do
         if have "$ldconfig"; then
@@ -216,6 +216,24 @@ system_libcuda()
             return 0
         fi
     done
+}
+
+# system_libcuda: the path of the installed driver's libcuda.so.1, where there is one. In containers
+# it may lie where only LD_LIBRARY_PATH leads to, or where runtimes usually mount it.
+system_libcuda()
+{
+    found=$(configured_libcuda)
+    if [ -z "$found" ]; then
+        for folder in $(printf '%s' "${LD_LIBRARY_PATH:-}" | tr : ' ') \
+            /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
+            # The tests' driver is none.
+            if [ -e "$folder/libcuda.so.1" ] && [ -e "$folder/libnvidia-ptxjitcompiler.so.1" ]; then
+                found=$folder/libcuda.so.1
+                break
+            fi
+        done
+    fi
+    [ -z "$found" ] || printf '%s\n' "$found"
 }
 
 # have_gpu: the driver's library and one of its device nodes. (Not nvidiactl or nvidia-uvm: they

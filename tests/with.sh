@@ -49,6 +49,8 @@ else
         mv -f "$driver/new.$$" "$driver/libcuda.so.1"
     fi
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$driver
+    # Where the loader would not look, it would not find the driver's other libraries either.
+    [ -n "$(configured_libcuda)" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:${real%/*}
 fi
 export LD_LIBRARY_PATH
 

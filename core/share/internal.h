@@ -97,7 +97,7 @@ struct gs_share {
     unsigned client_count;
     uint64_t next_client;
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
-    uint64_t sweep_ns;       /* atomic: when to clear the directory of dead sockets; GS_NEVER */
+    uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
@@ -139,6 +139,8 @@ gs_status gs_thread_start(struct gs_share *share);
 /* The same, and the socket that openers connect to. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
+/* Clears the directory of what killed processes left, once and not before the socket is there. */
+void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id);

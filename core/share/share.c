@@ -1,4 +1,5 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
+#include "core/neighbour.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -89,8 +90,10 @@ void gs_share_destroy(struct gs_share *share)
         gs_thread_wake(share);
         pthread_join(share->thread, NULL);
     }
-    if (share->directory >= 0 && !is_given(share))
+    if (share->directory >= 0 && !is_given(share)) {
         unlinkat(share->directory, share->name, 0);
+        gs_sweep(share);
+    }
     gs_closing_finish(share);
     gs_clients_free(share);
     gs_broker_free(share);
@@ -107,6 +110,14 @@ void gs_share_destroy(struct gs_share *share)
     free(share);
 }
 
+void gs_sweep(struct gs_share *share)
+{
+    if (__atomic_exchange_n(&share->sweep_ns, GS_NEVER, __ATOMIC_ACQ_REL) == GS_NEVER)
+        return;
+    gs_directory_sweep(share->directory, &share->options);
+    gs_neighbour_sweep(share->directory);
+}
+
 void gs_share_at_exit(struct gs_share *share)
 {
     int saved = errno;
@@ -119,6 +130,7 @@ void gs_share_at_exit(struct gs_share *share)
     if (directory >= 0) {
         unlinkat(directory, share->name, 0);
         gs_relay_at_exit(share, directory);
+        gs_sweep(share);
     }
     errno = saved;
 }

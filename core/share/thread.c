@@ -75,8 +75,7 @@ static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
 
     if (due > now)
         return due;
-    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELAXED);
-    gs_directory_sweep(share->directory, &share->options);
+    gs_sweep(share);
     return GS_NEVER;
 }
 

@@ -54,6 +54,35 @@ static bool free_managed(struct foreign *foreign, int round)
     return cuMemFree(foreign->managed[round]) == CUDA_SUCCESS;
 }
 
+/* Of nothing, so that no work is submitted, whose cost varies: the way there is the same. */
+static bool copy(struct foreign *foreign, int round)
+{
+    return cuMemcpyDtoDAsync(foreign->managed[0], foreign->managed[1], 0, NULL) == CUDA_SUCCESS;
+}
+
+static bool copy_from_host(struct foreign *foreign, int round)
+{
+    return cuMemcpyHtoDAsync(foreign->managed[0], foreign->host, 0, NULL) == CUDA_SUCCESS;
+}
+
+static bool copy_rows(struct foreign *foreign, int round)
+{
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = foreign->managed[0],
+                          .srcPitch = 1024,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = foreign->managed[1],
+                          .dstPitch = 1024,
+                          .WidthInBytes = 1024};
+
+    return cuMemcpy2DAsync(&rows, NULL) == CUDA_SUCCESS;
+}
+
+static bool fill(struct foreign *foreign, int round)
+{
+    return cuMemsetD32Async(foreign->managed[0], 1, 0, NULL) == CUDA_SUCCESS;
+}
+
 static bool find_symbol(struct foreign *foreign, int round)
 {
     const char *volatile name = "getenv";
@@ -68,6 +97,10 @@ static const struct {
     {"pointer_attribute", get_attribute},
     {"address_range", get_range},
     {"free", free_managed},
+    {"copy", copy},
+    {"copy_from_host", copy_from_host},
+    {"copy_rows", copy_rows},
+    {"fill", fill},
     {"dlsym", find_symbol},
 };
 #define CALLS (sizeof calls / sizeof *calls)

@@ -3,15 +3,20 @@
  *
  *   register [--ranges N] [--threads N] [--milliseconds N]
  *
- * hit_ns, hit_instructions   finding a kept registration among so many, and giving it back
- * threads_speedup            hits of all threads together over those of one (each thread needs a
- *                            core for this to mean anything)
- * miss_ns                    making one and, as the cache is full, ending the oldest: what it
- *                            costs beside the device's own work
- * invalidate_ns              taking one range's registration out before its memory goes
- * bytes_a_range              host memory of each
+ * Prints one JSON line a row. A time is the thread's own on its core, so that a busy machine does not
+ * spoil it, and the middle one of five. Rows:
  *
- * Prints one JSON line. A time decides nothing.
+ *   hit          finding a kept registration among so many and giving it back, and the instructions
+ *                of that: of ranges in no order ("any"), and of 64 of them again and again ("few"),
+ *                which is what programs do
+ *   threads      hits of all threads together over those of one, on ranges of their own; each thread
+ *                needs a core for this to mean anything
+ *   miss         making one and, as the cache is full, ending the oldest: what it costs beside the
+ *                device's own work
+ *   invalidate   taking one range's registration out before its memory goes
+ *   memory       bytes of host memory that each takes
+ *
+ * A time decides nothing.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -20,6 +25,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -29,6 +35,8 @@
 #define RANGE ((uint64_t)64 << 10)
 #define COUNTED 200 /* hits under single steps */
 #define SAMPLES 20000
+#define REPEATS 5
+#define FEW 64
 
 static struct gs_regcache *cache;
 static uint64_t ranges = 100000;
@@ -135,42 +143,64 @@ static unsigned long hit_instructions(void)
     return (steps[3] - steps[1]) / COUNTED;
 }
 
+static uint64_t own_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Of `of` ranges that lie apart from each other. */
+static uint64_t hit_ps(uint64_t of)
+{
+    uint64_t step = ranges / of, state = 1, took[REPEATS];
+
+    for (int repeat = -1; repeat < REPEATS; repeat++) { /* the first one warms up */
+        uint64_t begin = own_ns();
+
+        for (uint64_t i = 0; i < 5 * SAMPLES; i++)
+            use(next_range(&state) % of * step);
+        if (repeat >= 0)
+            took[repeat] = (own_ns() - begin) * 1000 / (5 * SAMPLES);
+    }
+    return bench_median(took, REPEATS);
+}
+
 struct worker {
     pthread_t thread;
-    uint64_t seed, hits;
+    uint64_t seed, hits, first, count;
 };
 
 static void *work(void *arg)
 {
     struct worker *worker = arg;
-    uint64_t state = worker->seed;
+    uint64_t state = worker->seed, hits = 0;
 
     while (!__atomic_load_n(&go, __ATOMIC_ACQUIRE))
         usleep(100);
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-        struct gs_reg_request request = ask(next_range(&state));
-        struct gs_reg *reg = gs_regcache_hit(cache, &request);
-
-        if (reg) { /* else another thread has it just now */
-            gs_regcache_release(cache, reg);
-            worker->hits++;
-        }
+        use(worker->first + next_range(&state) % worker->count);
+        hits++;
     }
+    worker->hits = hits;
     return NULL;
 }
 
-/* Hits a second of all threads. */
-static double hits_of(unsigned threads, uint64_t milliseconds)
+/* Hits a second of the first `threads` of so many threads, each on its own part of the ranges. */
+static double hits_of(unsigned threads, unsigned parts, uint64_t milliseconds)
 {
     struct worker worker[64] = {0};
     uint64_t begin, took, hits = 0;
 
     go = stop = false;
     for (unsigned i = 0; i < threads; i++) {
-        worker[i].seed = i + 1;
+        worker[i] = (struct worker){
+            .seed = i + 1, .count = ranges / parts, .first = ranges / parts * i};
         if (pthread_create(&worker[i].thread, NULL, work, &worker[i]) != 0)
             bench_die("no thread: %s", strerror(errno));
     }
+    usleep(20000);
     begin = bench_now();
     __atomic_store_n(&go, true, __ATOMIC_RELEASE);
     usleep((useconds_t)(milliseconds * 1000));
@@ -185,26 +215,44 @@ static double hits_of(unsigned threads, uint64_t milliseconds)
 
 static uint64_t miss_ns(void)
 {
-    uint64_t begin = bench_now();
+    uint64_t took[REPEATS];
 
-    for (uint64_t i = 0; i < SAMPLES; i++)
-        make(ranges + i);
-    return (bench_now() - begin) / SAMPLES;
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        uint64_t begin = own_ns();
+
+        for (uint64_t i = 0; i < SAMPLES; i++)
+            make(ranges + (uint64_t)repeat * SAMPLES + i);
+        took[repeat] = (own_ns() - begin) / SAMPLES;
+    }
+    return bench_median(took, REPEATS);
 }
 
+/* Every second range of a fifth of them is taken out, and made again apart from the time. */
 static uint64_t invalidate_ns(void)
 {
-    uint64_t begin = bench_now(), count = ranges / 2;
+    uint64_t took[REPEATS], part = ranges / REPEATS / 2 * 2;
 
-    if (count > SAMPLES)
-        count = SAMPLES;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t base = FIRST + (i * 2) * RANGE;
+    for (uint64_t repeat = 0; repeat < REPEATS; repeat++) {
+        uint64_t begin = own_ns();
 
-        if (!gs_regcache_doom(cache, base, RANGE) || !gs_regcache_settle(cache, base, RANGE))
-            bench_die("a range that nobody uses cannot go");
+        for (uint64_t i = 0; i < part; i += 2) {
+            uint64_t base = FIRST + (repeat * part + i) * RANGE;
+
+            if (!gs_regcache_doom(cache, base, RANGE) || !gs_regcache_settle(cache, base, RANGE))
+                bench_die("a range that nobody uses cannot go");
+        }
+        took[repeat] = (own_ns() - begin) / (part / 2);
+        for (uint64_t i = 0; i < part; i += 2)
+            make(repeat * part + i);
     }
-    return (bench_now() - begin) / (count ? count : 1);
+    return bench_median(took, REPEATS);
+}
+
+static void row(const char *name)
+{
+    json_begin("register");
+    json_text("row", name);
+    json_count("ranges", ranges);
 }
 
 int main(int argc, char **argv)
@@ -218,7 +266,6 @@ int main(int argc, char **argv)
     struct gs_regcache_stats stats;
     struct gs_regcache_options limits;
     unsigned long instructions;
-    uint64_t invalidate, miss;
     double one, all;
 
     bench_options(argv, options, "register [--ranges N] [--threads N] [--milliseconds N]");
@@ -233,26 +280,32 @@ int main(int argc, char **argv)
         make(i);
     gs_regcache_stats(cache, &stats);
     instructions = hit_instructions();
-    hits_of(1, milliseconds / 5 + 1);
-    one = hits_of(1, milliseconds);
-    all = hits_of((unsigned)threads, milliseconds);
-    invalidate = invalidate_ns();
-    for (uint64_t i = 0; i < ranges; i += 2) { /* full again */
-        struct gs_reg_request request = ask(i);
-        struct gs_reg *reg = gs_regcache_hit(cache, &request);
-
-        if (reg)
-            gs_regcache_release(cache, reg);
-        else
-            make(i);
-    }
-    miss = miss_ns();
-    printf("{\"program\": \"register\", \"ranges\": %llu, \"hit_ns\": %.1f, "
-           "\"hit_instructions\": %lu, \"threads\": %llu, \"threads_speedup\": %.1f, "
-           "\"miss_ns\": %llu, \"invalidate_ns\": %llu, \"bytes_a_range\": %llu}\n",
-           (unsigned long long)ranges, 1e9 / one, instructions, (unsigned long long)threads,
-           all / one, (unsigned long long)miss, (unsigned long long)invalidate,
-           (unsigned long long)((stats.host_bytes - empty) / ranges));
+    row("hit");
+    json_text("pattern", "any");
+    json_number("ns", (double)hit_ps(ranges) / 1000);
+    json_count("instructions", instructions);
+    json_end();
+    row("hit");
+    json_text("pattern", "few");
+    json_number("ns", (double)hit_ps(FEW) / 1000);
+    json_count("instructions", instructions);
+    json_end();
+    one = hits_of(1, (unsigned)threads, milliseconds);
+    all = hits_of((unsigned)threads, (unsigned)threads, milliseconds);
+    row("threads");
+    json_count("threads", threads);
+    json_count("cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
+    json_number("speedup", all / one);
+    json_end();
+    row("invalidate");
+    json_count("ns", invalidate_ns());
+    json_end();
+    row("miss");
+    json_count("ns", miss_ns());
+    json_end();
+    row("memory");
+    json_count("bytes", (stats.host_bytes - empty) / ranges);
+    json_end();
     gs_regcache_destroy(cache);
     return 0;
 }

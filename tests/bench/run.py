@@ -72,6 +72,8 @@ def all_rows(quick, software):
     threads = '4' if quick else '16'
     behind = ('behind', '--ms', '20' if quick else '500')
     ipc = ('ipc', '--blocks', '10', '--rounds', '5') if quick else ('ipc',)
+    # The software driver copies with the processor.
+    bandwidth = ('bandwidth', *(('--size', '16M', '--rounds', '3') if quick or software else ()))
     rows = [
         Row('pair_64k', 'alloc + free, 64 KiB', pair('64K', many), 'ns_per_pair', 'ns'),
         Row('pair_64k_async', '64 KiB, stream-ordered', pair('64K', many, '--async'),
@@ -105,6 +107,12 @@ def all_rows(quick, software):
         Row('ipc_open_each', 'IPC: open 1 of many', ipc, 'open_each_us', 'us', drawn=False),
         Row('neighbour', 'another caches 60 %: 60 % allocated', ('neighbour',), 'all_ms', 'ms',
             drawn=False),
+        *(Row(f'bandwidth_{name}', title, bandwidth, f'{name}_gb_s', 'GB/s', drawn=False,
+              more_is_better=True) for name, title in (
+                  ('copy', 'copies within the device'), ('kernel', 'a kernel that copies'),
+                  ('copy_pieces', 'copies, blocks of 4 MiB'),
+                  ('kernel_pieces', 'a kernel, blocks of 4 MiB'),
+                  ('to_device', 'copies from the host'), ('to_host', 'copies to the host'))),
         OverheadRow('foreign_attribute', 'attribute of memory not ours',
                     'pointer_attribute_instructions', 'instructions'),
         OverheadRow('foreign_range', 'range of memory not ours', 'address_range_instructions',

@@ -1,7 +1,8 @@
 """A measuring program works on the software driver: its line is JSON with what it promises, and
 what does not depend on time is right. No time decides anything.
 
-usage: smoke.py CASE     (the build folder is GPUSHIM_BUILD)
+usage: smoke.py CASE     (the build folder is GPUSHIM_BUILD; GPUSHIM_AS_SHIPPED is 1 if the library
+                          in it is optimised and has no instrumentation)
 """
 import json
 import lzma
@@ -180,13 +181,32 @@ def neighbour():
     refused(1, 'usage: neighbour', 'neighbour', '--percent', 101)
 
 
+def bandwidth():
+    for mode in ('native', 'shim'):
+        line = measure(mode, 'bandwidth', '--size', '6M', '--piece', '1M', '--rounds', 2)
+        positive(line, 'copy_gb_s', 'kernel_gb_s', 'to_device_gb_s', 'to_host_gb_s',
+                 'copy_pieces_gb_s', 'kernel_pieces_gb_s')
+    for bad in (('--rounds', 0), ('--size', '1M', '--piece', '2M'), ('--piece', '3')):
+        refused(1, 'usage: bandwidth', 'bandwidth', *bad)
+
+
+# Hooked calls that are not about our memory, and how many instructions more each may take.
+OVERHEADS = {'pointer_attribute': 60, 'address_range': 60, 'free': 60, 'copy': 60,
+             'copy_from_host': 60, 'copy_rows': 60, 'fill': 60, 'dlsym': 40}
+
+
 def overhead():
     line = measure('shim', 'overhead', '--runs', 3, '--starts', 3)
     for way in ('native', 'shim'):
         positive(line, f'init_us_{way}', f'first_alloc_us_{way}', f'true_us_{way}')
-        for name in ('pointer_attribute', 'address_range', 'free', 'dlsym'):
+        for name in OVERHEADS:
             steps = line[f'{name}_instructions_{way}']
             check(steps is None or steps > 20, f'{name}: {steps} instructions')
+    as_shipped = os.environ['GPUSHIM_AS_SHIPPED'] == '1'
+    for name, budget in OVERHEADS.items():
+        more = line[f'{name}_instructions_more']
+        check(more is None or not as_shipped or more <= budget,
+              f'{name} on what is not ours: {more} instructions more, budget {budget}')
     whole = measure('native', 'overhead', '--runs', 1, '--starts', 1, '--whole')
     for name in ('start', 'true'):
         steps = whole[f'{name}_instructions_native']

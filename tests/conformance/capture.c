@@ -355,6 +355,52 @@ Test(capture, graph_memory_that_outlives_its_graph_is_freed_by_either_call)
     }
 }
 
+/* Nodes that are added by hand: their memory is the graph's, whoever frees it. */
+Test(capture, memory_of_a_node_added_by_hand_is_freed_in_and_out_of_the_graph)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
+        .bytesize = WORDS * 4};
+
+    for (int freed_by = 0; freed_by < 3; freed_by++) {
+        CUstream stream = new_stream();
+        CUgraphNode alloc = NULL, release = NULL;
+        CUdeviceptr plain = 0, base = 0;
+        CUgraph graph = NULL;
+        CUgraphExec exec = NULL;
+        size_t size = 0;
+
+        OK(cuMemAlloc(&plain, WORDS * 4));
+        OK(cuGraphCreate(&graph, 0));
+        params.dptr = 0;
+        OK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &params));
+        cr_assert_neq(params.dptr, 0);
+        FAILS(cuGraphAddMemFreeNode(&release, graph, &alloc, 1, plain));
+        if (freed_by == 0)
+            OK(cuGraphAddMemFreeNode(&release, graph, &alloc, 1, params.dptr));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        for (int i = 0; i < (freed_by == 0 ? 3 : 1); i++)
+            OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        if (freed_by) {
+            OK(launch_fill(stream, params.dptr, 9, WORDS));
+            OK(cuStreamSynchronize(stream));
+            cr_assert_eq(words_other(params.dptr, 9, WORDS), 0);
+            OK(cuMemGetAddressRange(&base, &size, params.dptr));
+            cr_assert_eq(base, params.dptr);
+            OK(freed_by == 1 ? cuMemFree(params.dptr) : cuMemFreeAsync(params.dptr, stream));
+            OK(cuStreamSynchronize(stream));
+        }
+        OK(fill_now(plain, 3, WORDS));
+        cr_assert_eq(words_other(plain, 3, WORDS), 0);
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+        OK(cuStreamDestroy(stream));
+        OK(cuMemFree(plain));
+    }
+}
+
 Test(capture, a_graph_works_on_plain_memory_that_stays)
 {
     CUstream stream = new_stream();

@@ -386,6 +386,145 @@ Test(reach, memory_of_another_device_is_copied_in_a_graph)
     OK(cuMemFree(far));
 }
 
+/* By the driver's form of the first CUDA 12 to have it; the newer one has no place for the index. */
+typedef CUresult (*batch_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
+                             size_t *, size_t, size_t *, CUstream);
+typedef CUresult (*batch_v2_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                CUmemcpyAttributes *, size_t *, size_t, CUstream);
+
+static CUresult batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                      size_t *ret_fail, CUstream stream)
+{
+    CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    void *function = driver_lookup("cuMemcpyBatchAsync", form ? 13000 : 12080, 0);
+    size_t first = 0;
+
+    *ret_fail = 77;
+    if (!function)
+        cr_skip_test("the driver copies no batches");
+    return form ? ((batch_v2_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, stream)
+                : ((batch_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, ret_fail, stream);
+}
+
+Test(reach, batches_of_copies_stay_inside_their_allocations)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr small = 0, neighbour = 0, other = 0;
+    size_t failed;
+
+    OK(cuMemAlloc(&small, 1000));
+    OK(cuMemAlloc(&neighbour, 1000));
+    OK(cuMemAlloc(&other, MIB));
+    OK(fill_now(other, 7, MIB / 4));
+    for (int form = 0; form < 2; form++) {
+        CUdeviceptr dsts[] = {small, neighbour}, srcs[] = {other, other};
+        size_t sizes[] = {1000, 1000};
+        CUresult r;
+
+        OK(batch(form, dsts, srcs, sizes, &failed, stream));
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(small, 7, 250), 0);
+        sizes[1] = 1001;
+        r = batch(form, dsts, srcs, sizes, &failed, stream);
+        probe("batch_past_the_end", "%s, %zu", result_name(r), failed);
+        if (software_driver() || under_shim())
+            cr_assert(r == CUDA_ERROR_INVALID_VALUE && (form || failed == 1));
+        OK(cuStreamSynchronize(stream));
+        OK(cuMemFree(neighbour));
+        sizes[1] = 8;
+        r = batch(form, dsts, srcs, sizes, &failed, stream);
+        probe("batch_of_freed_memory", "%s, %zu", result_name(r), failed);
+        OK(cuStreamSynchronize(stream));
+        OK(cuMemAlloc(&neighbour, 1000));
+    }
+    OK(cuMemFree(small));
+    OK(cuMemFree(neighbour));
+    OK(cuMemFree(other));
+}
+
+Test(reach, memory_of_another_device_is_copied_in_batches)
+{
+    CUstream stream;
+    size_t failed;
+
+    two_devices(2 * MIB);
+    if (!can_reach())
+        cr_skip_test("the devices do not reach each other");
+    stream = new_stream();
+    for (int form = 0; form < 2; form++) {
+        CUdeviceptr dsts[] = {near, far + MIB}, srcs[] = {far, near + MIB};
+        size_t sizes[] = {MIB, MIB};
+        CUresult r = batch(form, dsts, srcs, sizes, &failed, stream);
+
+        probe("batch_between_devices", "%s, %zu", result_name(r), failed);
+        if (software_driver() || under_shim())
+            OK(r);
+        OK(cuStreamSynchronize(stream));
+        if (r != CUDA_SUCCESS)
+            continue;
+        cr_assert_eq(words_other(near, 2, MIB / 4), 0);
+        cr_assert_eq(words_other(far + MIB, 1, MIB / 4), 0);
+    }
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+/* A graph made by hand, its copy changed before and after the graph is instantiated. */
+Test(reach, memory_of_another_device_is_copied_by_nodes_added_by_hand)
+{
+    CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .WidthInBytes = MIB,
+                          .Height = 1,
+                          .Depth = 1};
+    CUdeviceptr here = 0;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUgraphNode node = NULL;
+    CUresult r;
+
+    two_devices(2 * MIB);
+    if (!can_reach())
+        cr_skip_test("the devices do not reach each other");
+    OK(cuMemAlloc(&here, 2 * MIB));
+    OK(fill_now(here, 4, MIB / 2));
+    copy.dstDevice = near;
+    copy.srcDevice = far;
+    OK(cuGraphCreate(&graph, 0));
+    r = cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, context);
+    probe("node_between_devices", "%s", result_name(r));
+    if (r == CUDA_SUCCESS) {
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        cr_assert_eq(words_other(near, 2, MIB / 4), 0);
+        cr_assert_eq(words_other(near + MIB, 1, MIB / 4), 0);
+        copy.srcDevice = far + MIB;
+        copy.dstDevice = near + MIB;
+        r = cuGraphExecMemcpyNodeSetParams(exec, node, &copy, context);
+        probe("node_changed_between_devices", "%s", result_name(r));
+        if (r == CUDA_SUCCESS) {
+            OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+            OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+            cr_assert_eq(words_other(near + MIB, 2, MIB / 4), 0);
+        }
+        OK(cuGraphExecDestroy(exec));
+        copy.dstDevice = here;
+        OK(cuGraphMemcpyNodeSetParams(node, &copy));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        cr_assert_eq(words_other(here, 2, MIB / 4), 0);
+        OK(cuGraphExecDestroy(exec));
+    } else {
+        cr_assert(!software_driver());
+    }
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(here));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
 Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
 {
     CUdeviceptr later = 0, small = 0;

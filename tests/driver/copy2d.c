@@ -89,13 +89,18 @@ static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from
 CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
     struct sd_queue *queue;
-    struct end to, from;
     CUresult result = sd_queue_get(stream, &queue);
 
     if (!result && !copy)
         result = CUDA_ERROR_INVALID_VALUE;
-    if (!result)
-        result = sd_sync_allowed(queue, async);
+    return result ? result : sd_queue_copy(queue, copy, async);
+}
+
+CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool async)
+{
+    struct end to, from;
+    CUresult result = sd_sync_allowed(queue, async);
+
     if (result || !copy->WidthInBytes || !copy->Height)
         return result;
     result = end_find(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,

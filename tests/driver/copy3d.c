@@ -3,8 +3,7 @@
  */
 #include "internal.h"
 
-/* A slice of the box, as a rectangle. Memory is all that is here: no arrays. */
-static CUDA_MEMCPY2D slice_of(const CUDA_MEMCPY3D *copy, size_t z)
+CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z)
 {
     return (CUDA_MEMCPY2D){
         .srcXInBytes = copy->srcXInBytes,
@@ -29,7 +28,7 @@ CUresult sd_memcpy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
     CUresult result = copy ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 
     for (size_t z = 0; !result && z < copy->Depth; z++) {
-        CUDA_MEMCPY2D slice = slice_of(copy, z);
+        CUDA_MEMCPY2D slice = sd_slice_of(copy, z);
         result = sd_memcpy_2d(&slice, stream, async);
     }
     return result;

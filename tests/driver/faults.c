@@ -26,6 +26,7 @@ static struct rule {
     unsigned long seen;
 } rules[MAX_RULES];
 static unsigned rule_count;
+static const char *last_failed = ""; /* the call */
 
 static _Atomic unsigned features_off;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -105,7 +106,7 @@ bool sd_row_hidden(unsigned row)
 
 static bool row_is(unsigned row, const char *name)
 {
-    return !strcmp(sd_rows[row].name, name) || !strcmp(sd_rows[row].symbol, name);
+    return !strcmp(name, "*") || !strcmp(sd_rows[row].name, name) || !strcmp(sd_rows[row].symbol, name);
 }
 
 static bool name_known(const char *name)
@@ -247,8 +248,10 @@ static CUresult rules_apply(unsigned row)
             kill(getpid(), SIGKILL);
         if (rule->action == DELAY)
             delay += rule->value;
-        if (rule->action == FAIL && !error)
+        if (rule->action == FAIL && !error) {
             error = (CUresult)rule->value;
+            last_failed = sd_rows[row].name;
+        }
     }
     pthread_mutex_unlock(&sd_lock);
     pause_for(delay);
@@ -310,6 +313,16 @@ int softcuda_delay(const char *name, unsigned microseconds)
 int softcuda_kill(const char *name, unsigned nth)
 {
     return order(name, KILL, nth, 0);
+}
+
+const char *softcuda_last_failed(void)
+{
+    const char *name;
+
+    pthread_mutex_lock(&sd_lock);
+    name = last_failed;
+    pthread_mutex_unlock(&sd_lock);
+    return name;
 }
 
 unsigned long softcuda_calls(const char *name)

@@ -5,7 +5,7 @@
  *   faults.c      the gate each call passes: not initialised, forked, ordered to fail
  *   object.c      handles that can be checked without touching foreign memory
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
- *   stream.c event.c capture.c graph.c           order of work
+ *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
  *   span.c block.c memory.c pool.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c module.c kernels.c device.c context.c errors.c procaddress.c
@@ -562,6 +562,21 @@ CUresult sd_graph_upload(CUgraphExec exec, CUstream stream);
 CUresult sd_graph_launch(CUgraphExec exec, CUstream stream);
 CUresult sd_graph_exec_destroy(CUgraphExec exec);
 
+/* ---- nodes.c ---- */
+
+CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                             size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx);
+CUresult sd_graph_memcpy_set(CUgraphNode node, const CUDA_MEMCPY3D *copy);
+CUresult sd_exec_memcpy_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *copy,
+                            CUcontext ctx);
+CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                            size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult sd_graph_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                           size_t count, CUdeviceptr ptr);
+CUresult sd_memcpy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                         const CUmemcpyAttributes *attributes, const size_t *first,
+                         size_t attribute_count, size_t *ret_fail, CUstream stream);
+
 /* ---- segment.c: physical memory and what is mapped where ---- */
 
 /* One piece of physical memory: a memfd. Counts against its device while anything holds it. */
@@ -745,6 +760,8 @@ struct sd_pool *sd_pool_new(int device, bool is_default, const CUmemPoolProps *p
 void sd_pool_trim(struct sd_pool *pool, uint64_t keep);
 void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *after,
                   const struct sd_queue *queue);
+/* While the stream captures, memory belongs to the graph: one address for every launch. */
+CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret);
 /* After a synchronisation: pools shrink to their release thresholds. */
 void sd_pools_at_sync(void);
 /* The device is out of memory: all unused pool memory goes back. True when any did. */
@@ -846,6 +863,10 @@ CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);
 /* ---- copy2d.c ---- */
 
 CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
+/* On a queue that was checked. */
+CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool async);
+/* A slice of the box, as a rectangle. Memory is all that is here: no arrays. */
+CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z);
 CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async);
 /* A copy between memory that work may touch; copies what it can, false at a fault. */
 bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,

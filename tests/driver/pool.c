@@ -169,8 +169,7 @@ static CUresult pool_take(struct sd_pool *pool, size_t bytes, const struct sd_qu
     return CUDA_SUCCESS;
 }
 
-/* While the stream captures, memory belongs to the graph: one address for every launch. */
-static CUresult graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret)
+CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret)
 {
     const struct sd_work node = {.kind = SD_JOIN};
     int device = queue->context->device;
@@ -217,7 +216,7 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, struct sd_pool *pool, CUst
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
     result =
-        queue->capture ? graph_take(queue, bytes, &block) : pool_take(pool, bytes, queue, &block);
+        queue->capture ? sd_graph_take(queue, bytes, &block) : pool_take(pool, bytes, queue, &block);
     if (!result)
         *ptr = block->base;
     return result;

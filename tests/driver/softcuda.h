@@ -27,8 +27,9 @@
  *   NAME:delay:USEC   every call is delayed by USEC microseconds before anything is done
  *   NAME:kill:N       the process kills itself with SIGKILL at the entry of the N-th call
  *
- * NAME is the plain name (cuMemAlloc: every variant of it counts) or an exact symbol
- * (cuMemAlloc_v2). A rule counts calls from the moment it was made, the first is number 1.
+ * NAME is the plain name (cuMemAlloc: every variant of it counts), an exact symbol
+ * (cuMemAlloc_v2), or from inside * for all calls. A rule counts calls from the moment it was
+ * made, the first is number 1.
  *
  * What differs from a real device, and a test should know:
  *
@@ -77,6 +78,9 @@ int softcuda_version(void);
  * Returns 0, or -1 when there is no such call or no room for another rule.
  */
 int softcuda_fail(const char *name, unsigned nth, CUresult error);
+
+/* The plain name of the last call that failed by order; "" before any did. */
+const char *softcuda_last_failed(void);
 
 /* Delay every call of `name` by `microseconds`. Returns as softcuda_fail. */
 int softcuda_delay(const char *name, unsigned microseconds);

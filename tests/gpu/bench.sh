@@ -3,6 +3,7 @@
 #
 #   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/bench.sh [ARGS OF run.py…]       on the GPU machine, in the repository's root
+#   sh tests/gpu/bench.sh register                there too: registrations (tests/bench/register.sh)
 #
 # The bundle is the part of a build folder that tests/with.sh needs. tests/gpu/bundle.sh empties
 # .bundle: run that one first where both are wanted. On the GPU machine bench.json and bench.svg
@@ -21,27 +22,22 @@ gather()
     rm -rf "$bundle"
     mkdir -p "$bundle/shim" "$bundle/tests/bench" "$bundle/lib"
     for name in shim/libgpushim.so tests/bench/pair tests/bench/replay tests/bench/behind \
-        tests/bench/overhead tests/bench/ipc tests/bench/neighbour; do
+        tests/bench/overhead tests/bench/ipc tests/bench/neighbour tests/bench/bandwidth; do
         [ -e "$1/$name" ] || die "no $1/$name: run 'meson compile -C $1' first"
         cp "$1/$name" "$bundle/$name"
+    done
+    # For registrations, whose network card and GPU are stand-ins on any machine.
+    for name in tests/bench/register tests/bench/register_pair examples/rdma/rdma_message \
+        tests/rdma/libibverbs.so.1 tests/driver/libcuda.so.1; do
+        [ -e "$1/$name" ] || { say "bundle: left out $name: not built"; continue; }
+        mkdir -p "$bundle/${name%/*}"
+        cp -L "$1/$name" "$bundle/$name"
     done
     # What replay reads .xz with; all else is the GPU machine's own.
     lzma=$(ldd "$bundle/tests/bench/replay" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
     [ -n "$lzma" ] || die 'ldd does not find the liblzma that replay was built with'
     cp -L "$lzma" "$bundle/lib/"
     say "bundle: $(du -sk "$bundle" | cut -f 1) KiB in $bundle"
-}
-
-# find_driver: where the loader does not find it by itself, the usual places of containers.
-find_driver()
-{
-    [ -z "$(system_libcuda)" ] || return 0
-    for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib; do
-        if [ -e "$folder/libcuda.so.1" ]; then
-            die "libcuda.so.1 is in $folder, which ldconfig does not know: add it to ld.so.conf"
-        fi
-    done
-    die 'no libcuda.so.1 here: this is no GPU machine'
 }
 
 if [ "${1:-}" = bundle ]; then
@@ -51,7 +47,11 @@ fi
 
 [ -e "$bundle/shim/libgpushim.so" ] ||
     die "no $bundle: run 'sh tests/gpu/bench.sh bundle' where the project is built"
-find_driver
+if [ "${1:-}" = register ]; then
+    shift
+    exec env GPUSHIM_BUILD="$bundle" sh "$root/tests/bench/register.sh" "$@"
+fi
+[ -n "$(system_libcuda)" ] || die 'no libcuda.so.1 here: this is no GPU machine'
 have_gpu || die 'no device node in /dev/nvidia[0-9]*: this machine lends no GPU now'
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"

@@ -1,6 +1,9 @@
-"""Checks what decides about the programs on a GPU, compare.py and table.py, on logs made up here: a
-comparison that cannot fail would prove nothing.
+"""Checks what decides about the programs on a GPU (compare.py, table.py, limited.py, and how
+numba_suite.py compares) on logs and programs made up here: a comparison that cannot fail would
+prove nothing.
 """
+import collections
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -74,6 +77,37 @@ def check_table(folder):
         '<!-- /programs -->', 'after'])
 
 
+def check_limited(folder):
+    for what, seconds, script, expected in (
+            ('a status', 20, 'exit 7', 7), ('a signal', 20, 'kill -11 $$', 139),
+            ('a hang', 0.2, 'sleep 60', 124), ('what it left', 20, 'sleep 60 & exit 0', 0)):
+        run = subprocess.run([sys.executable, HERE / 'limited.py', str(seconds), folder / 'stacks',
+                              'sh', '-c', script], stderr=subprocess.DEVNULL, timeout=50,
+                             check=False)
+        check(what, run.returncode, expected)
+
+
+def check_numba(folder):
+    spec = importlib.util.spec_from_file_location('suite', HERE / 'workloads' / 'numba_suite.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    options = module.argparse.Namespace(seconds=9, logs=str(folder), shim='', rows=None)
+    suite = module.Suite(options)
+    suite.seen = {mode: collections.defaultdict(set) for mode in module.MODES}
+    tests = {'same': ('ok', 'ok'), 'both_fail': ('failing', 'failing'), 'worse': ('ok', 'failing'),
+             'unsteady': ('ok failing', 'ok'), 'lost': ('ok', ''), 'late': ('ok', 'failing')}
+    for test, outcomes in tests.items():
+        suite.module_of[test] = 'late_module' if test == 'late' else 'module'
+        for mode, outcome in zip(module.MODES, outcomes):
+            suite.seen[mode][test].update(outcome.split())
+            if not outcome:
+                del suite.seen[mode][test]
+    suite.left_out.add('late_module')
+    check('numba', suite.differing(), (['lost', 'worse'], ['unsteady']))
+    check('numba natively', suite.count('native'), '4 ok, 0 skipped, 1 failing')
+    check('numba under the shim', suite.count('shim'), '2 ok, 0 skipped, 2 failing')
+
+
 with tempfile.TemporaryDirectory() as name:
-    check_compare(pathlib.Path(name))
-    check_table(pathlib.Path(name))
+    for case in (check_compare, check_table, check_limited, check_numba):
+        case(pathlib.Path(name))

@@ -22,6 +22,7 @@ TITLES = (
     ('cudart_(.*)', 'runtime API program, cudart {}'),
     ('share_(driver|runtime) (.)', '`examples/share`, {} API, story {}'),
     ('stress', 'stress program: memory with two owners'),
+    ('chaos_catches', 'chaos program, a library made wrong'),
     ('chaos_(.*)', 'chaos program: {}'),
     ('registration', 'registrations: dma-buf, cuFile, libibverbs, UCX'),
     ('numba', "numba-cuda's own test suite"),

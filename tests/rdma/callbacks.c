@@ -100,6 +100,8 @@ int main(void)
     FIND(gpushim_flush);
     FIND(gpushim_listen);
     FIND(gpushim_registrations);
+    FIND(gpushim_registration_counts);
+    struct gpushim_registration_counts counts = {.size = sizeof counts};
     struct gpushim_registration list[8];
     CUdeviceptr keep, a;
     CUcontext context;
@@ -125,6 +127,23 @@ int main(void)
     gpushim_unpin_(second);
     gpushim_flush_(&pinner, 2);
     CHECK(unpins == 1);
+    CHECK(gpushim_registration_counts_(&counts) == 0 && counts.hits == 1 && counts.misses == 2 &&
+          counts.pins == 2 && counts.unpins == 1 && counts.invalidations == 1 &&
+          counts.failures == 0 && counts.merges == 0 && counts.evictions == 0 &&
+          counts.in_use == 1 && counts.kept == 0 && counts.bytes == 64 << 10);
+    counts.size = 1;
+    CHECK(gpushim_registration_counts_(&counts) == EINVAL);
+    counts.size = sizeof counts;
+
+    /* A larger range takes the place of kept ones within it. */
+    CHECK(gpushim_pin_(&pinner, 4, 0, keep, 64, &handle, &second) == 0);
+    gpushim_unpin_(second);
+    CHECK(gpushim_pin_(&pinner, 4, 0, keep, 300 << 10, &handle, &second) == 0);
+    gpushim_unpin_(second);
+    CHECK(gpushim_registration_counts_(&counts) == 0 && counts.merges == 1 &&
+          counts.kept == 1 && counts.bytes == (64 + 320) << 10);
+    gpushim_flush_(&pinner, 4);
+    CHECK(pins == 4 && unpins == 3);
 
     CHECK(gpushim_pin_(&pinner, 1, 0, (uintptr_t)host, 64, &handle, &second) == ENODEV);
     CHECK(gpushim_pin_(&pinner, 1, 0, a, 64 * MIB, &handle, &second) == EFAULT);
@@ -132,10 +151,10 @@ int main(void)
     /* Freed while in use: it stays until the use ends, and then goes in order. */
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
     trim();
-    CHECK(strcmp(heard, "af") == 0 && unpins == 1);
+    CHECK(strcmp(heard, "af") == 0 && unpins == 3);
     gpushim_unpin_(first);
     trim();
-    CHECK(strcmp(heard, "afu") == 0 && unpins == 2 && gpushim_registrations_(NULL, 0) == 0);
+    CHECK(strcmp(heard, "afu") == 0 && unpins == 4 && gpushim_registrations_(NULL, 0) == 0);
 
     /* A device that is full. */
     full = 1;
@@ -144,6 +163,8 @@ int main(void)
     gpushim_unpin_(first);
     CHECK(gpushim_pin_(&pinner, 2, 0, keep, 64, &handle, &second) == 0);
     gpushim_unpin_(second);
+    CHECK(gpushim_registration_counts_(&counts) == 0 && counts.evictions == 1 &&
+          counts.failures == 1);
     full = 0;
 
     /* One that cannot be undone keeps its memory, and nothing else. */

@@ -42,6 +42,19 @@ static void native_free(void)
     CHECK(!reg(a, 64 * KIB, LOCAL) && errno == EFAULT);
 }
 
+/* The prototype changed with CUDA 13. */
+static CUcontext make_context(void)
+{
+    CUcontext context;
+
+#if CUDA_VERSION >= 13000
+    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+#else
+    CHECK(cuCtxCreate(&context, 0, 0) == CUDA_SUCCESS);
+#endif
+    return context;
+}
+
 /* A context ends, and the driver's memory with it. */
 static void context_ends(void)
 {
@@ -49,7 +62,7 @@ static void context_ends(void)
     CUdeviceptr a;
 
     CHECK(cuCtxGetCurrent(&before) == CUDA_SUCCESS);
-    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+    context = make_context();
     a = allocate_native(8 * MIB);
     dereg(reg(a, 64 * KIB, LOCAL));
     CHECK(counts().live == 1);
@@ -70,7 +83,7 @@ static void context_ends_in_use(void)
     CUdeviceptr a, b;
     struct ibv_mr *mr;
 
-    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+    context = make_context();
     a = allocate(8 * MIB);
     b = allocate(16 * MIB);
     mr = reg(a, 8 * MIB, LOCAL);

@@ -21,7 +21,7 @@
 #define ERA_MS 1500 /* the longest */
 #define THREADS_MAX 256
 #define VISIT_STEPS 150 /* what a context lives that comes and goes */
-#define HANG_SECONDS 20 /* beyond the time given */
+#define HANG_SECONDS 15 /* beyond the time given */
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 
@@ -32,15 +32,14 @@ struct worker {
     struct world world;
     unsigned contexts; /* made */
     bool tidy;
-    const char **call; /* atomic: its stress_call while it runs, NULL otherwise */
+    const struct doing *doing; /* atomic: its stress_doing while it runs, NULL otherwise */
 };
 
 static struct worker workers[THREADS_MAX];
 static uint64_t era_end_ns;
 static unsigned era_number;
-static const char *main_call; /* atomic: what the main thread does */
 
-_Thread_local const char *stress_call = "nothing yet";
+_Thread_local struct doing stress_doing = {.call = "nothing yet"};
 
 uint64_t stress_now(void)
 {
@@ -48,6 +47,13 @@ uint64_t stress_now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void stress_calls(const char *call)
+{
+    stress_doing.call = call;
+    stress_doing.since_ns = stress_now();
+    stress_doing.calls++;
 }
 
 bool stress_over(void)
@@ -102,15 +108,19 @@ void stress_failed(CUresult result, const char *call)
     verdict(result == CUDA_ERROR_ILLEGAL_ADDRESS, what);
 }
 
-static void say_call(const char *who, unsigned number, const char *call)
+static void say_doing(const char *who, unsigned number, const struct doing *doing)
 {
     char line[300];
-    int length = snprintf(line, sizeof line, "stress: %s %u of era %u: %s\n", who, number,
-                          era_number, call ? call : "not running");
+    int length = snprintf(line, sizeof line, "stress: %s %u: %s, for %llu ms, its call %llu\n", who,
+                          number, doing->call,
+                          (unsigned long long)(stress_now() - doing->since_ns) / 1000000,
+                          (unsigned long long)doing->calls);
     ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
 
     (void)ignored;
 }
+
+static const struct doing *main_doing;
 
 /* A signal's handler, and the end. */
 static void hung(int signal_number)
@@ -118,12 +128,12 @@ static void hung(int signal_number)
     static const char text[] = "stress: wrong: it hangs\n";
     ssize_t ignored;
 
-    say_call("main thread", 0, __atomic_load_n(&main_call, __ATOMIC_RELAXED));
+    say_doing("main thread in era", era_number, main_doing);
     for (unsigned i = 0; i < THREADS_MAX; i++) {
-        const char **call = __atomic_load_n(&workers[i].call, __ATOMIC_RELAXED);
+        const struct doing *doing = __atomic_load_n(&workers[i].doing, __ATOMIC_RELAXED);
 
-        if (call)
-            say_call("thread", i, *call);
+        if (doing)
+            say_doing("thread", i, doing);
     }
     ignored = write(STDOUT_FILENO, text, sizeof text - 1);
     (void)ignored;
@@ -177,12 +187,12 @@ static void *work(void *argument)
 {
     struct worker *worker = argument;
 
-    __atomic_store_n(&worker->call, &stress_call, __ATOMIC_RELAXED);
+    __atomic_store_n(&worker->doing, &stress_doing, __ATOMIC_RELAXED);
     if (worker->context)
         live(worker);
     else
         visit(worker);
-    __atomic_store_n(&worker->call, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&worker->doing, NULL, __ATOMIC_RELAXED);
     return NULL;
 }
 
@@ -214,7 +224,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         if (pthread_create(&worker->thread, NULL, work, worker) != 0)
             verdict(false, "a thread cannot be started");
     }
-    __atomic_store_n(&main_call, "waiting for the threads", __ATOMIC_RELAXED);
+    stress_calls("waiting for the threads");
     for (unsigned i = 0; i < threads + visitors; i++) {
         pthread_join(workers[i].thread, NULL);
         totals->blocks += workers[i].world.blocks;
@@ -222,7 +232,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         totals->refused += workers[i].world.refused;
         totals->contexts += workers[i].contexts;
     }
-    __atomic_store_n(&main_call, "ending the era", __ATOMIC_RELAXED);
+    stress_calls("ending the era");
     exchange_clear(tidy);
     if (tidy) {
         MUST(cuDevicePrimaryCtxRelease(device));
@@ -278,6 +288,7 @@ int main(int argc, char **argv)
         fputs("usage: stress [--seconds N] [--threads N] [--seed N] [--find]\n", stderr);
         return 2;
     }
+    main_doing = &stress_doing;
     signal(SIGALRM, hung);
     alarm(options.seconds + HANG_SECONDS);
     MUST(cuInit(0));
@@ -293,7 +304,7 @@ int main(int argc, char **argv)
             era_end_ns = end_ns;
         era(&random, device, devices, &totals);
     }
-    __atomic_store_n(&main_call, "ending the process", __ATOMIC_RELAXED);
+    stress_calls("ending the process");
     printf("stress: %u eras, %u of them ended by a reset, %u contexts destroyed, %llu allocations "
            "refused for memory\n",
            totals.eras, totals.resets, totals.contexts, (unsigned long long)totals.refused);

@@ -57,6 +57,8 @@ struct world {
     unsigned next_check;
     uint32_t *page;     /* STRESS_PAGE bytes to read back into, pinned memory */
     uint64_t random;
+    uint64_t behind_ns; /* delays that were submitted since all streams were waited for */
+    unsigned behind;    /* and kernels */
     unsigned thread;
     bool shared; /* other threads are in the context as well */
     uint64_t blocks, checks, refused; /* counted for the last line; out of memory */
@@ -65,8 +67,13 @@ struct world {
 
 /* ---- stress.c ---- */
 
-/* What this thread has called last: told when it hangs. */
-extern _Thread_local const char *stress_call;
+/* What this thread has called last, and when: told when it hangs. */
+struct doing {
+    const char *call;
+    uint64_t since_ns, calls;
+};
+extern _Thread_local struct doing stress_doing;
+void stress_calls(const char *call);
 
 /* Any thread: something is wrong, or with options.find right. Prints the verdict and ends the
  * process. */
@@ -74,7 +81,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void stress_wrong(const char *fo
 __attribute__((noreturn, cold)) void stress_failed(CUresult result, const char *call);
 #define MUST(call)                                                                                 \
     do {                                                                                           \
-        CUresult result_ = (stress_call = #call, call);                                            \
+        CUresult result_ = (stress_calls(#call), call);                                            \
         if (result_ != CUDA_SUCCESS)                                                               \
             stress_failed(result_, #call);                                                         \
     } while (0)
@@ -100,12 +107,16 @@ void world_new_stream(struct world *world, unsigned i);
 void world_order(struct world *world, unsigned from, unsigned to);
 
 /* Whether a call was refused because memory is out, which is counted; no other failure is right. */
-#define REFUSED(world, call) world_refused((world), (stress_call = #call, call))
+#define REFUSED(world, call) world_refused((world), (stress_calls(#call), call))
 bool world_refused(struct world *world, CUresult result);
 /* A new block, not written yet. False: out of memory. */
 bool world_allocate(struct world *world, struct block *ret_block);
 /* With all that is still to come of its work, if it is not ordered. */
 void world_free(struct world *world, struct block *block);
+
+/* Waits for all streams if the GPU may be far behind: what is submitted faster than it runs would
+ * pile up without end. */
+void world_keep_up(struct world *world);
 
 /* Fill with the tag on a stream, `late`: after a while; count what is not the tag there. */
 void world_stamp(struct world *world, const struct block *block, CUstream stream, bool late);

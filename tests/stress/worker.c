@@ -223,8 +223,10 @@ void worker_live(struct world *world, unsigned steps, bool tidy)
 {
     struct life life = {.world = world};
 
-    for (unsigned i = 0; i < steps && !stress_over(); i++)
+    for (unsigned i = 0; i < steps && !stress_over(); i++) {
         step(&life);
+        world_keep_up(world);
+    }
     if (life.capturing)
         capture_end(&life);
     for (unsigned i = 0; i < SLOTS && tidy; i++)

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #define LATE_NS 300000       /* a late kernel begins up to so much later */
-#define VERY_LATE_NS 4000000 /* one in sixteen of them */
+#define VERY_LATE_NS 3000000 /* one in sixteen of them */
+#define BEHIND_NS 20000000 /* of delays that one thread has submitted and not waited for, */
+#define BEHIND 400         /* and kernels */
 #define OWNERS 65536         /* of the last blocks: to say whose a tag was */
 
 static const size_t common_sizes[] = {512, 4096, 24 << 10, 64 << 10, 64 << 10, 256 << 10, 2 << 20};
@@ -148,18 +150,32 @@ void world_free(struct world *world, struct block *block)
 
 /* ---- stamp and check ---- */
 
-static void launch(CUfunction function, CUstream stream, uint64_t words, void **args)
+static void launch(struct world *world, CUfunction function, CUstream stream, uint64_t words,
+                   void **args)
 {
     unsigned grid = words >= 262144 ? 1024 : (unsigned)((words + 255) / 256);
 
+    world->behind++;
     MUST(cuLaunchKernel(function, grid, 1, 1, 256, 1, 1, 0, stream, args, NULL));
 }
 
 static uint64_t lateness(struct world *world)
 {
     bool very = stress_below(&world->random, 16) == 0;
+    uint64_t ns = stress_below(&world->random, very ? VERY_LATE_NS : LATE_NS);
 
-    return stress_below(&world->random, very ? VERY_LATE_NS : LATE_NS);
+    world->behind_ns += ns;
+    return ns;
+}
+
+void world_keep_up(struct world *world)
+{
+    if (world->behind_ns < BEHIND_NS && world->behind < BEHIND)
+        return;
+    for (unsigned i = 0; i < STREAMS; i++)
+        MUST(cuStreamSynchronize(world->stream[i]));
+    world->behind_ns = world->behind = 0;
+    world_look(world);
 }
 
 void world_stamp(struct world *world, const struct block *block, CUstream stream, bool late)
@@ -172,7 +188,7 @@ void world_stamp(struct world *world, const struct block *block, CUstream stream
     if (!late && stress_below(&world->random, 2))
         MUST(cuMemsetD32Async(address, tag, words, stream));
     else
-        launch(world->spin_fill, stream, words, (void *[]){&address, &tag, &words, &ns});
+        launch(world, world->spin_fill, stream, words, (void *[]){&address, &tag, &words, &ns});
 }
 
 /* The delay is a kernel of its own, which stamps nothing. */
@@ -180,13 +196,13 @@ void world_check(struct world *world, const struct block *block, CUstream stream
 {
     unsigned i = world->next_check++ % CHECKS;
     CUdeviceptr address = block->address, out = (CUdeviceptr)(uintptr_t)&world->foreign[i];
-    uint64_t words = block->words, none = 0, ns = lateness(world);
+    uint64_t words = block->words, none = 0, ns = late ? lateness(world) : 0;
     uint32_t tag = block->tag;
 
     world->checked[i] = *block;
     if (late)
-        launch(world->spin_fill, stream, 1, (void *[]){&address, &tag, &none, &ns});
-    launch(world->count_other, stream, words, (void *[]){&address, &tag, &words, &out});
+        launch(world, world->spin_fill, stream, 1, (void *[]){&address, &tag, &none, &ns});
+    launch(world, world->count_other, stream, words, (void *[]){&address, &tag, &words, &out});
     world->checks++;
 }
 

@@ -67,6 +67,24 @@ static gs_status try_offer(void)
     return status;
 }
 
+/* Offers and ends. */
+static gs_status sweep_once(void)
+{
+    struct gs_offer *offer;
+    struct side_chunk chunk;
+    struct side side;
+    gs_status status;
+
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    status = side_offer(&side, &chunk, 0, 512, &offer);
+    if (status == GS_OK)
+        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    return status;
+}
+
 static void assert_refused(const char *reason)
 {
     cr_assert_eq(try_offer(), GS_NOT_OFFERED);
@@ -394,6 +412,41 @@ Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
     mkdir(dir, 0700);
     close(bind_at(DEAD_NAME, true));
     cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* However short its life. */
+Test(share_directory, who_exits_at_once_clears_up_too)
+{
+    struct other other;
+    unsigned char token[GS_TOKEN_SIZE];
+    int status;
+
+    mkdir(dir, 0700);
+    close(bind_at(DEAD_NAME, true));
+    other_start(&other, dir, NULL);
+    other_offer(&other, 0, 512, 1, token);
+    other_ask(&other, "exit");
+    cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* The page of core/neighbour.h: a lock on a byte behind it is a process that listens. */
+Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
+{
+    struct flock listener = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096 + 2 + 5, .l_len = 1};
+    char path[96];
+    int fd;
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/memory-1", dir);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert_eq(fcntl(fd, F_OFD_SETLK, &listener), 0);
+    cr_assert_eq(sweep_once(), GS_OK);
+    cr_assert_eq(side_dir_count(dir), 1);
+    close(fd);
+    cr_assert_eq(sweep_once(), GS_OK);
     cr_assert_eq(side_dir_count(dir), 0);
 }
 

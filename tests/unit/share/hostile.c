@@ -459,10 +459,8 @@ static void limit_fds(rlim_t limit)
 Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
 {
     struct rlimit before;
-    int highest;
+    int highest = dup(0);
 
-    usleep(100000); /* the directory has been swept, which opens it */
-    highest = dup(0);
     close(highest);
     getrlimit(RLIMIT_NOFILE, &before);
     /* None, then one, two, three left: accepting, watching and exporting fail in turn. */
@@ -472,6 +470,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
         gs_status status;
 
         gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
+        gs_share_await_unmapped(side.share, 5000000000);
         limit_fds((rlim_t)(highest + left));
         status = other_open(&other, token, &address);
         limit_fds(before.rlim_cur);

@@ -159,7 +159,7 @@ static void *run_opener(void *arg)
             continue;
         usleep((unsigned)rand_r(&seed) % 500);
         status = gs_share_open(opener.share, token, SIDE_CONTEXT, 0, &address);
-        if (status == GS_BAD_TOKEN || status == GS_UNREACHABLE) {
+        if (status == GS_STALE || status == GS_UNREACHABLE) {
             __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
             continue;
         }

@@ -1,0 +1,449 @@
+/*
+ * Several devices and contexts under load: threads allocate in the context that is current, free
+ * from any, hand blocks to each other, share them, let each other's devices in and out, and copy
+ * between them, while contexts are made and destroyed and a primary context is reset and released
+ * around the ones who use it. No block ever shows another owner's stamp, no call that must succeed
+ * fails, and in the end every byte is back. A plain program, so that TSan can watch it too.
+ *
+ *   load [--seconds N]
+ *   load open DESCRIPTOR     the process that opens what is shared
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WORKERS 3
+#define DEVICES 3
+#define HANDED 16
+#define LIVE 12
+
+#define FAIL(...)                                                                                  \
+    do {                                                                                           \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                            \
+        fprintf(stderr, __VA_ARGS__);                                                              \
+        fputc('\n', stderr);                                                                       \
+        _exit(1);                                                                                  \
+    } while (0)
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        CUresult ok_got = (call);                                                                  \
+        if (ok_got != CUDA_SUCCESS)                                                                \
+            FAIL("%s: error %d", #call, (int)ok_got);                                              \
+    } while (0)
+
+struct block {
+    CUdeviceptr ptr;
+    size_t size;
+    unsigned stamp;
+    int device;
+    bool async;
+};
+
+extern char **environ;
+
+static int devices; /* that are used: the last is the one that is reset, where there are two */
+static CUcontext primary[DEVICES];
+static uint64_t end_ns;
+static uint64_t rounds; /* atomic */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects what is handed on */
+static struct block handed[HANDED];
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool time_left(void)
+{
+    __atomic_fetch_add(&rounds, 1, __ATOMIC_RELAXED);
+    return now_ns() < end_ns;
+}
+
+static size_t random_size(unsigned *seed)
+{
+    return rand_r(seed) % 6 == 0 ? (size_t)(1 + rand_r(seed) % 24) << 18
+                                 : (size_t)(1 + rand_r(seed) % 100) << 9;
+}
+
+/* ---- Blocks ---- */
+
+static struct block make(int device, unsigned *seed, unsigned stamp, bool may_be_async)
+{
+    struct block block = {.size = random_size(seed), .stamp = stamp, .device = device};
+    size_t pitch;
+
+    OK(cuCtxSetCurrent(primary[device]));
+    block.async = may_be_async && rand_r(seed) % 2;
+    if (block.async)
+        OK(cuMemAllocAsync(&block.ptr, block.size, NULL));
+    else if (block.size % 4096 == 0)
+        OK(cuMemAllocPitch(&block.ptr, &pitch, 4096, block.size / 4096, 4));
+    else
+        OK(cuMemAlloc(&block.ptr, block.size));
+    OK(cuMemsetD32Async(block.ptr, stamp, block.size / 4, NULL));
+    OK(cuStreamSynchronize(NULL));
+    return block;
+}
+
+/* From any context, but for async memory, which other devices do not reach natively. */
+static void check(const struct block *block)
+{
+    unsigned first = 0, last = 0;
+    CUcontext owner = NULL;
+
+    OK(cuMemcpyDtoH(&first, block->ptr, 4));
+    OK(cuMemcpyDtoH(&last, block->ptr + block->size - 4, 4));
+    if (first != block->stamp || last != block->stamp)
+        FAIL("stamp 0x%x: 0x%x and 0x%x are read", block->stamp, first, last);
+    if (!block->async) {
+        OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, block->ptr));
+        if (owner != primary[block->device])
+            FAIL("the block of another context");
+    }
+}
+
+static void drop(const struct block *block, unsigned *seed)
+{
+    int from = rand_r(seed) % devices;
+
+    /* The other kind of free, in the order of one's own device's stream or none's. */
+    OK(cuCtxSetCurrent(primary[block->async ? block->device : from]));
+    check(block);
+    OK(cuCtxSetCurrent(primary[from]));
+    if (rand_r(seed) % 2) {
+        OK(cuCtxSetCurrent(primary[block->device]));
+        OK(cuMemFreeAsync(block->ptr, NULL));
+    } else {
+        OK(cuMemFree(block->ptr));
+    }
+}
+
+static void hand_on(struct block *block, unsigned *seed)
+{
+    struct block other;
+    int place = rand_r(seed) % HANDED;
+
+    pthread_mutex_lock(&lock);
+    other = handed[place];
+    handed[place] = *block;
+    pthread_mutex_unlock(&lock);
+    *block = other;
+}
+
+static void *work(void *arg)
+{
+    unsigned number = *(unsigned *)arg, seed = number, stamp = number << 24;
+    struct block live[LIVE] = {{0}};
+
+    while (time_left()) {
+        struct block *block = &live[rand_r(&seed) % LIVE];
+
+        if (block->ptr && rand_r(&seed) % 3 == 0)
+            hand_on(block, &seed);
+        if (block->ptr)
+            drop(block, &seed);
+        *block = make(rand_r(&seed) % devices, &seed, ++stamp, true);
+    }
+    for (int i = 0; i < LIVE; i++)
+        if (live[i].ptr)
+            drop(&live[i], &seed);
+    return NULL;
+}
+
+/* ---- Copies and peers ---- */
+
+static void *reach(void *arg)
+{
+    unsigned seed = 99;
+    bool enabled = false;
+    int can = 0;
+
+    OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    while (time_left()) {
+        /* Natively a pool's memory is for those that the pool lets in. */
+        struct block near = make(0, &seed, 0x70000000, false);
+        struct block far = make(1, &seed, 0x71000000, false);
+        size_t size = near.size < far.size ? near.size : far.size;
+        unsigned word = 0;
+
+        OK(cuCtxSetCurrent(primary[0]));
+        if (can && rand_r(&seed) % 4 == 0) {
+            OK(enabled ? cuCtxDisablePeerAccess(primary[1]) : cuCtxEnablePeerAccess(primary[1], 0));
+            enabled = !enabled;
+        }
+        OK(cuMemcpyDtoDAsync(near.ptr, far.ptr, size, NULL));
+        OK(cuStreamSynchronize(NULL));
+        OK(cuMemcpyDtoH(&word, near.ptr + size - 4, 4));
+        if (word != far.stamp)
+            FAIL("0x%x was copied from the other device", word);
+        if (enabled) {
+            OK(cuMemsetD32(far.ptr, far.stamp, far.size / 4));
+            OK(cuStreamSynchronize(NULL)); /* a free waits for the owner's work alone */
+        }
+        OK(cuMemFree(near.ptr));
+        OK(cuMemFree(far.ptr));
+    }
+    return arg;
+}
+
+/* ---- Contexts that come and go ---- */
+
+static CUcontext new_context(int device)
+{
+    CUcontext context;
+
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&context, NULL, 0, device));
+#else
+    OK(cuCtxCreate(&context, 0, device));
+#endif
+    return context;
+}
+
+static void *come_and_go(void *arg)
+{
+    unsigned seed = 7;
+
+    while (time_left()) {
+        int device = rand_r(&seed) % devices;
+        CUcontext context = new_context(device);
+        CUdeviceptr block;
+        CUstream stream;
+
+        OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        for (int i = 0; i < 10; i++) {
+            size_t size = random_size(&seed);
+
+            if (i % 2)
+                OK(cuMemAllocAsync(&block, size, stream));
+            else
+                OK(cuMemAlloc(&block, size));
+            OK(cuMemsetD32Async(block, 0xbad, size / 4, stream));
+            /* Async memory is the device's, not the context's: all of it is freed. */
+            if (i % 2)
+                OK(rand_r(&seed) % 2 ? cuMemFree(block) : cuMemFreeAsync(block, stream));
+            else if (i % 4)
+                OK(cuMemFreeAsync(block, stream));
+        }
+        OK(cuCtxDestroy(context)); /* with what lives */
+    }
+    return arg;
+}
+
+/* The last device's primary context, used by one thread while another takes it away. */
+static int shaken;
+
+static void *shake(void *arg)
+{
+    unsigned seed = 8;
+
+    while (time_left()) {
+        const struct timespec pause = {.tv_nsec = rand_r(&seed) % 3000000};
+        CUcontext context;
+
+        OK(cuDevicePrimaryCtxRetain(&context, shaken));
+        nanosleep(&pause, NULL);
+        if (rand_r(&seed) % 3 == 0)
+            OK(cuDevicePrimaryCtxReset(shaken));
+        cuDevicePrimaryCtxRelease(shaken); /* refused where a reset has released it */
+    }
+    return arg;
+}
+
+static void *be_shaken(void *arg)
+{
+    unsigned seed = 9;
+
+    while (time_left()) {
+        CUcontext context;
+        CUdeviceptr ptr = 0;
+        size_t size = random_size(&seed);
+
+        if (cuDevicePrimaryCtxRetain(&context, shaken) != CUDA_SUCCESS)
+            continue;
+        /* Whatever is refused, for the context may have gone, is refused in peace. What lives may
+         * die with it, and its address be another's by then: it is not freed here. */
+        if (cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc(&ptr, size) == CUDA_SUCCESS)
+            cuMemsetD32(ptr, 0xbad, size / 4);
+        cuCtxSetCurrent(NULL);
+        cuDevicePrimaryCtxRelease(shaken);
+    }
+    return arg;
+}
+
+/* ---- Sharing ---- */
+
+struct message {
+    CUipcMemHandle handle;
+    unsigned stamp;
+};
+
+static int opener_main(int fd)
+{
+    struct message message;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&primary[0], 0));
+    OK(cuCtxSetCurrent(primary[0]));
+    while (read(fd, &message, sizeof message) == (ssize_t)sizeof message) {
+        CUdeviceptr ptr = 0;
+        unsigned word = 0;
+
+        OK(cuIpcOpenMemHandle(&ptr, message.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        OK(cuMemcpyDtoH(&word, ptr, 4));
+        OK(cuIpcCloseMemHandle(ptr));
+        if (word != message.stamp)
+            FAIL("0x%x is read of what was shared as 0x%x", word, message.stamp);
+        if (write(fd, &word, 1) != 1)
+            break;
+    }
+    return 0;
+}
+
+static void *share(void *arg)
+{
+    int fd = *(int *)arg;
+    unsigned seed = 10, stamp = 0x60000000;
+
+    while (time_left()) {
+        struct message message = {.stamp = ++stamp};
+        struct block block;
+        char done;
+
+        block = make(0, &seed, stamp, false); /* natively async memory cannot be shared */
+        if (block.size < (1 << 20)) { /* natively an opener gets the small block's whole page */
+            OK(cuMemFree(block.ptr));
+            continue;
+        }
+        OK(cuIpcGetMemHandle(&message.handle, block.ptr));
+        if (write(fd, &message, sizeof message) != (ssize_t)sizeof message ||
+            read(fd, &done, 1) != 1)
+            FAIL("the opener is gone");
+        check(&block);
+        OK(cuMemFree(block.ptr));
+    }
+    return NULL;
+}
+
+static pid_t start_opener(char *self, int *ret_fd)
+{
+    char number[12], word[] = "open";
+    int ends[2];
+    pid_t pid;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
+        FAIL("socketpair: %s", strerror(errno));
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC); /* the opener sees the hang-up */
+    snprintf(number, sizeof number, "%d", ends[1]);
+    if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, (char *[]){self, word, number, NULL},
+                    environ) != 0)
+        FAIL("posix_spawn");
+    close(ends[1]);
+    *ret_fd = ends[0];
+    return pid;
+}
+
+/* ---- The end ---- */
+
+static void free_memory(size_t *ret_free)
+{
+    for (int i = 0; i < devices; i++) {
+        size_t total;
+
+        OK(cuCtxSetCurrent(primary[i]));
+        OK(cuCtxSynchronize());
+        OK(cuMemGetInfo(&ret_free[i], &total));
+    }
+}
+
+/* What was shared may have its grace; all the rest is back at once. */
+static void all_is_back(const size_t *before)
+{
+    const struct timespec pause = {.tv_nsec = 50000000};
+    size_t now[DEVICES];
+    CUmemoryPool pool;
+    cuuint64_t used = 1;
+    bool back = false;
+
+    for (int i = 0; i < 100 && !back; i++) {
+        free_memory(now);
+        back = true;
+        for (int k = 0; k < devices; k++)
+            back &= now[k] >= before[k];
+        if (!back)
+            nanosleep(&pause, NULL);
+    }
+    for (int i = 0; i < devices; i++) {
+        if (now[i] != before[i])
+            FAIL("device %d has %zu bytes, and had %zu", i, now[i], before[i]);
+        OK(cuDeviceGetDefaultMemPool(&pool, i));
+        OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+        if (used)
+            FAIL("the pool of device %d counts %llu bytes as used", i, (unsigned long long)used);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    void *(*const others[])(void *) = {reach, come_and_go, come_and_go, shake, be_shaken, share};
+    unsigned numbers[WORKERS], seed = 1;
+    pthread_t thread[WORKERS + 6];
+    size_t before[DEVICES];
+    int count = 0, fd, status, seconds = 4;
+    pid_t opener;
+
+    if (argc == 3 && strcmp(argv[1], "open") == 0)
+        return opener_main(atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "--seconds") == 0)
+        seconds = atoi(argv[2]);
+    opener = start_opener(argv[0], &fd);
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&count));
+    if (count < DEVICES) {
+        printf("skipped: %d devices, of %d\n", count, DEVICES);
+        return 77;
+    }
+    devices = DEVICES - 1;
+    shaken = devices;
+    for (int i = 0; i < devices; i++)
+        OK(cuDevicePrimaryCtxRetain(&primary[i], i));
+    free_memory(before);
+    end_ns = now_ns() + (uint64_t)seconds * 1000000000u;
+    for (unsigned i = 0; i < WORKERS; i++) {
+        numbers[i] = i + 1;
+        if (pthread_create(&thread[i], NULL, work, &numbers[i]) != 0)
+            FAIL("no thread");
+    }
+    for (unsigned i = 0; i < 6; i++)
+        if (pthread_create(&thread[WORKERS + i], NULL, others[i], &fd) != 0)
+            FAIL("no thread");
+    for (unsigned i = 0; i < WORKERS + 6; i++)
+        pthread_join(thread[i], NULL);
+    close(fd);
+    if (waitpid(opener, &status, 0) != opener || status != 0)
+        FAIL("the opener's status is 0x%x", (unsigned)status);
+    for (int i = 0; i < HANDED; i++)
+        if (handed[i].ptr)
+            drop(&handed[i], &seed);
+    all_is_back(before);
+    printf("%llu rounds\n", (unsigned long long)rounds);
+    return 0;
+}
