@@ -111,8 +111,9 @@ static void hold_remove(struct gs_client *client, struct gs_hold *hold)
 
 static enum gs_wire_reason reason_of(int error)
 {
-    return error == -EMFILE || error == -ENFILE || error == -ETOOMANYREFS ? GS_REFUSED_FDS
-                                                                          : GS_REFUSED_MEMORY;
+    if (error == -ETOOMANYREFS)
+        return GS_REFUSED_FLIGHT;
+    return error == -EMFILE || error == -ENFILE ? GS_REFUSED_FDS : GS_REFUSED_MEMORY;
 }
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
