@@ -441,6 +441,13 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     gs_latch_take(&pool->lock);
     gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
+    while (pool->spent) {
+        struct gs_chunk *spent = pool->spent;
+
+        pool->spent = spent->next;
+        spent->next = detached;
+        detached = spent;
+    }
     empty = !pool->chunks;
     gs_latch_release(&pool->lock);
     if (detached) {

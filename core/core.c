@@ -233,6 +233,7 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     struct gs_block *block = NULL;
     struct gs_pool *pool;
     gs_status status;
+    uint64_t began;
 
     if (__builtin_expect(device->rung == GS_RUNG_UNKNOWN, 0))
         return GS_NO_MEMORY;
@@ -255,7 +256,9 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
+    began = gs_now_ns();
     status = allocate_slowly(core, pool, size, stream_key, &block);
+    gs_stats_took(pool, began);
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
@@ -344,6 +347,7 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
 /* As the driver's free: waits first. The pool's lock is held and let go meanwhile. */
 static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct gs_block *block)
 {
+    uint64_t began = gs_now_ns();
     gs_status status;
 
     gs_pool_unlive(pool, block);
@@ -354,6 +358,7 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
         gs_pool_pass(pool, block);
     else
         gs_block_list_push(&pool->retiring, block);
+    gs_stats_took(pool, began);
     return status;
 }
 
@@ -376,8 +381,12 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (pool->ready > pool->cache_limit)
         surplus = gs_pool_detach_ready(pool, pool->cache_limit);
     gs_latch_release(&pool->lock);
-    if (surplus)
+    if (surplus) {
+        uint64_t began = gs_now_ns();
+
         gs_chunks_release(&core->shared, surplus);
+        gs_stats_took(pool, began);
+    }
     return status;
 }
 

@@ -98,6 +98,15 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
     return detached;
 }
 
+void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_chunk *chunk = block->chunk;
+
+    if (block->entry.size == chunk->span.size &&
+        gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
+        pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
+}
+
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
 {
     if (pool->ready <= keep)
@@ -188,6 +197,8 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait
     }
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
+    if (core->shared.wipe)
+        gs_pool_wipe(pool);
     return gs_chunks_release(&core->shared, chunks);
 }
 
