@@ -99,6 +99,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
+        .cache_percent = options->cache_percent,
         .retiring_percent = options->retiring_percent,
         .activity = gs_decay_activity,
         .activity_arg = core,
@@ -377,8 +378,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         status = pass_waiting(core, pool, block);
     else
         gs_pool_retire(pool, block);
-    if (pool->ready > core->options.cache_limit)
-        surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
+    if (pool->ready > pool->cache_limit)
+        surplus = gs_pool_detach_ready(pool, pool->cache_limit);
     gs_latch_release(&pool->lock);
     if (surplus) {
         uint64_t began = gs_now_ns();

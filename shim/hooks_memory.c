@@ -7,7 +7,7 @@
 #include "callbacks.h"
 #include "hook.h"
 #include "patchable.h"
-#include "core/pin.h"
+#include "pinning.h"
 #include "result.h"
 #include "start.h"
 
@@ -60,14 +60,16 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 
     if (!gs_state_enter())
         return gs_real.cuMemFree_v2(dptr);
-    GS_KEEP_ERRNO;
-    if (gs_ours(dptr)) {
-        gs_tell_freeing(dptr);
-        status = gs_core_free(gs_core, dptr);
-        if (status != GS_NOT_OURS)
-            return gs_result(status);
+    if (!gs_ours(dptr)) {
+        gs_pin_foreign_going(dptr);
+        return gs_real.cuMemFree_v2(dptr);
     }
-    gs_core_foreign_going(gs_core, dptr, 0);
+    GS_KEEP_ERRNO;
+    gs_tell_freeing(dptr);
+    status = gs_core_free(gs_core, dptr);
+    if (status != GS_NOT_OURS)
+        return gs_result(status);
+    gs_pin_foreign_going(dptr);
     return gs_real.cuMemFree_v2(dptr);
 }
 
