@@ -546,6 +546,14 @@ bool gs_pool_settle(struct gs_pool *pool)
     return true;
 }
 
+/* Not before there is a chunk: until then the device may not have been looked at. */
+static size_t cache_limit(const struct gs_pool *pool)
+{
+    size_t share = pool->device->total / 100 * pool->shared->cache_percent;
+
+    return share && share < pool->shared->cache_limit ? share : pool->shared->cache_limit;
+}
+
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
                             CUmemGenericAllocationHandle handle, struct gs_block **ret_block)
 {
@@ -577,6 +585,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);
+    pool->cache_limit = cache_limit(pool);
     if (small)
         gs_block_lies(pool, chunk, GS_PAGE_SIZE);
     make_ready(pool, block);
