@@ -113,9 +113,11 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     if (context) {
         core->spare_contexts = context->next;
     } else {
-        context = calloc(1, sizeof *context);
-        if (context)
+        context = aligned_alloc(_Alignof(struct gs_context), sizeof *context);
+        if (context) {
+            memset(context, 0, sizeof *context);
             context->pools[0] = pool_new();
+        }
         if (!context || !context->pools[0]) {
             free(context);
             return GS_NO_HOST_MEMORY;
@@ -127,6 +129,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
                          i == 0 ? NULL : &context->pools[0]->events);
     context->handle = handle;
     context->ordinal = ordinal;
+    context->device = device;
     context->detached = false;
     context->next = core->contexts;
     core->contexts = context;
@@ -181,7 +184,7 @@ static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint6
         return status;
     cached.handle = handle;
     cached.seen = seen;
-    cached.generation = probe && (*ret)->pools[0]->device->rung != GS_RUNG_UNKNOWN ? seen : 0;
+    cached.generation = probe && (*ret)->device->rung != GS_RUNG_UNKNOWN ? seen : 0;
     cached.context = *ret;
     return GS_OK;
 }
@@ -243,7 +246,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     if (status != GS_OK)
         return status;
     status = of_handle(core, handle, ret_context);
-    if (status == GS_OK && (*ret_context)->pools[0]->device->rung != GS_RUNG_UNKNOWN) {
+    if (status == GS_OK && (*ret_context)->device->rung != GS_RUNG_UNKNOWN) {
         cached.stream = stream;
         cached.stream_generation = seen;
         cached.stream_context = *ret_context;
@@ -302,7 +305,7 @@ static void move_on(struct gs_core *core, struct gs_context *context)
         struct gs_pool *pool = pool_new();
 
         if (pool) {
-            gs_pool_init(pool, &core->shared, context->pools[0]->device, context->handle,
+            gs_pool_init(pool, &core->shared, context->device, context->handle,
                          &context->pools[0]->events);
             pool->dead = context->pools[0]->dead;
             pool->leaving = context->pools[0]->leaving;
@@ -417,7 +420,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
-    gs_async_keep_peak(core, context->pools[0]->device->ordinal);
+    gs_async_keep_peak(core, context->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
@@ -567,7 +570,7 @@ size_t gs_core_cached(struct gs_core *core)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
             struct gs_pool *pool = context->pools[i];
 
-            if (!pool || pool->device != current->pools[0]->device)
+            if (!pool || pool->device != current->device)
                 continue;
             gs_latch_take(&pool->lock);
             /* What was freed and another process holds is not free: such blocks show in limbo. */

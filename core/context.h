@@ -22,10 +22,11 @@ struct gs_context {
     CUcontext handle;
     CUdevice ordinal;
     bool detached; /* its handle is not looked up any more */
+    const struct gs_device *device; /* asked here: a pool's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there. Atomic: set once, under the contexts' lock. */
     struct gs_pool *pools[GS_CONTEXT_POOLS];
-};
+} __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
 
 /* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
  * the context `to`. */

@@ -229,7 +229,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
 static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
                           uint64_t stream_key, CUdeviceptr *ret_address)
 {
-    const struct gs_device *device = context->pools[0]->device;
+    const struct gs_device *device = context->device;
     struct gs_block *block = NULL;
     struct gs_pool *pool;
     gs_status status;
@@ -274,7 +274,7 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
 /* The device was too full even to be tried. */
 static gs_status try_device_again(struct gs_core *core, struct gs_context **context)
 {
-    const struct gs_device *device = (*context)->pools[0]->device;
+    const struct gs_device *device = (*context)->device;
 
     if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
         return GS_OK;
@@ -286,7 +286,7 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
     struct gs_context *context;
     gs_status status = gs_context_current(core, &context);
 
-    if (status == GS_OK && context->pools[0]->device->rung == GS_RUNG_UNKNOWN)
+    if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
         status = try_device_again(core, &context);
     return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
 }
@@ -303,7 +303,7 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
         return status;
     if (!core->driver.ctx_record_event)
         return GS_NOT_OFFERED;
-    device = context->pools[0]->device;
+    device = context->device;
     if (!pool)
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)

@@ -189,6 +189,8 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
 /* The line is taken. All fences have passed, those too that no event was recorded for. */
 static void line_over(struct gs_fence_line *line)
 {
+    uint64_t number;
+
     line->context = NULL;
     while (line->oldest) {
         struct gs_fence_event *event = line->oldest;
@@ -200,9 +202,9 @@ static void line_over(struct gs_fence_line *line)
     line->newest = NULL;
     for (struct gs_fence_event *event = line->spare; event; event = event->next)
         event->event = NULL;
-    __atomic_store_n(&line->begun, line->begun + 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&line->recorded, line->begun, __ATOMIC_RELAXED);
-    __atomic_store_n(&line->passed, line->begun, __ATOMIC_RELEASE);
+    number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&line->recorded, number, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->passed, number, __ATOMIC_RELEASE);
 }
 
 static void events_destroy(const struct gs_driver *driver, const struct gs_fence_event *event)
@@ -302,8 +304,7 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     status = event_take(line, &event);
     if (status != GS_OK)
         return status;
-    event->number = line->begun + 1;
-    __atomic_store_n(&line->begun, event->number, __ATOMIC_SEQ_CST);
+    event->number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
     status = (gs_status)driver->ctx_record_event(line->context, event->event);
     if (status != GS_OK) {
         event_give(line, event);
@@ -343,9 +344,9 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
         return GS_NOT_OFFERED;
     if (gs_fences_capturing(line->fences))
         return GS_CAPTURING;
-    /* Whatever this thread has submitted is there for all to see before the number is read. */
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    number = __atomic_load_n(&line->begun, __ATOMIC_SEQ_CST) + 1;
+    /* Whoever counts up after this sees, by reading what is written here, all that this thread has
+     * submitted. */
+    number = __atomic_add_fetch(&line->begun, 0, __ATOMIC_SEQ_CST) + 1;
     recorder = __atomic_load_n(&line->recorder, __ATOMIC_RELAXED);
     if (!recorder || recorder == pool) {
         status = line_enter(line);
