@@ -54,19 +54,26 @@ GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, s
     return CUDA_SUCCESS;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+/* False: it is not ours after all. */
+static bool free_ours(CUdeviceptr dptr, CUresult *ret_result)
 {
     gs_status status;
 
+    GS_KEEP_ERRNO;
+    gs_tell_freeing(dptr);
+    status = gs_core_free(gs_core, dptr);
+    *ret_result = gs_result(status);
+    return status != GS_NOT_OURS;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+{
+    CUresult result;
+
     if (!gs_state_enter())
         return gs_real.cuMemFree_v2(dptr);
-    GS_KEEP_ERRNO;
-    if (gs_ours(dptr)) {
-        gs_tell_freeing(dptr);
-        status = gs_core_free(gs_core, dptr);
-        if (status != GS_NOT_OURS)
-            return gs_result(status);
-    }
+    if (gs_ours(dptr) && free_ours(dptr, &result))
+        return result;
     gs_core_foreign_going(gs_core, dptr, 0);
     return gs_real.cuMemFree_v2(dptr);
 }
