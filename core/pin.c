@@ -1,8 +1,6 @@
 /* Registrations of memory: whose it is, and how much of it is worth pinning (core/pin.h). */
 #include "core/pin.h"
 
-#include <errno.h>
-
 #include "core/context.h"
 
 #define PAGE_SHIFT 16
@@ -276,13 +274,13 @@ static bool is_foreign(const struct gs_regcache_info *info, void *arg)
            info->base + info->size > range->base;
 }
 
-/* Apart, so that a process without registrations does not pay for it. */
-__attribute__((noinline)) static void foreign_going(struct gs_core *core, CUdeviceptr address,
-                                                    size_t size)
+void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size)
 {
     struct gs_regcache_info range = {.base = address, .size = size};
     CUdeviceptr base;
 
+    if (gs_regcache_empty(core->regcache))
+        return;
     if (size == 0) {
         if (!core->driver.mem_get_address_range ||
             core->driver.mem_get_address_range(&base, &range.size, address) != CUDA_SUCCESS)
@@ -290,17 +288,6 @@ __attribute__((noinline)) static void foreign_going(struct gs_core *core, CUdevi
         range.base = base;
     }
     gs_regcache_flush(core->regcache, is_foreign, &range);
-}
-
-void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size)
-{
-    int saved;
-
-    if (gs_regcache_empty(core->regcache))
-        return;
-    saved = errno; /* callers on a hot path do not */
-    foreign_going(core, address, size);
-    errno = saved;
 }
 
 void gs_core_context_going(struct gs_core *core)

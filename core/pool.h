@@ -64,6 +64,7 @@ struct gs_block {
     uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
     enum gs_block_state state;
     bool async;
+    bool wiped; /* retires behind that */
     bool lingers; /* retiring, and the program's until the GPU has passed its free */
 };
 
@@ -103,6 +104,8 @@ struct gs_stream_list {
     struct gs_bins small, large;
 };
 
+#define GS_TOOK 24 /* the last one is for all above 4 s */
+
 /* Counted from the pool's start. Written with its lock held, read by anyone. */
 struct gs_pool_counts {
     uint64_t hits;   /* allocations served by memory that was there */
@@ -115,6 +118,8 @@ struct gs_pool_counts {
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
+    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
+                               below 1 us, 2, 4, ... Written by anyone */
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
@@ -135,9 +140,9 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
-    size_t *debt;                 /* the same, of all chunks of a device; atomic */
+    size_t *debt;                 /* of all chunks of a device, by device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
-    unsigned retiring_percent;
+    unsigned retiring_percent, cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
@@ -168,6 +173,7 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
+    size_t cache_limit;           /* ready bytes beyond which a free gives some back */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */
@@ -189,6 +195,7 @@ struct gs_pool {
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     struct gs_block_list limbo;
     struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
+    struct gs_chunk *spent;                /* wiped and detached, for the driver */
     struct gs_block *spare_blocks;
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
@@ -271,6 +278,9 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
 /* The same for what is too much once a chunk of `size` bytes is added. */
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
+/* Detaches the chunk of a ready block that is all of it, for gs_pool_wipe to release. One that is
+ * registered and in use stays. */
+void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
 /* The record of a detached chunk is free for the next. Lock not held. */
@@ -314,8 +324,8 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
-/* Overwrites what waits for that, and retires it once more behind that work. Lock not held; it is
- * taken for moments. */
+/* Overwrites what waits for that, which retires once more behind that work, and gives to the driver
+ * what has done so. Lock not held; it is taken for moments. */
 void gs_pool_wipe(struct gs_pool *pool);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */

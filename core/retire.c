@@ -87,10 +87,22 @@ static bool is_to_wipe(const struct gs_pool *pool, bool shared)
     return shared && pool->shared->wipe && !pool->dead;
 }
 
-static void push_unwiped(struct gs_pool *pool, struct gs_block *block)
+/* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the chunk
+ * by himself would see its next block. */
+static void go_on(struct gs_pool *pool, struct gs_block *block, bool shared, bool quick)
 {
-    block->state = GS_BLOCK_RETIRING;
-    gs_block_list_push(&pool->unwiped, block);
+    if (is_to_wipe(pool, shared)) {
+        block->state = GS_BLOCK_RETIRING;
+        gs_block_list_push(&pool->unwiped, block);
+    } else if (block->wiped) {
+        block->wiped = false;
+        gs_pool_give(pool, block);
+        gs_pool_spend(pool, block);
+    } else if (quick) {
+        gs_pool_give_quick(pool, block);
+    } else {
+        gs_pool_give(pool, block);
+    }
 }
 
 /* No GPU work can touch the block any more; a peer or a network card may. */
@@ -103,10 +115,7 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
         gs_block_list_push(&pool->limbo, block);
         return;
     }
-    if (is_to_wipe(pool, shared))
-        push_unwiped(pool, block);
-    else
-        gs_pool_give_quick(pool, block);
+    go_on(pool, block, shared, true);
 }
 
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
@@ -270,10 +279,7 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
         if (!let_go(pool, block, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
-        if (is_to_wipe(pool, shared))
-            push_unwiped(pool, block);
-        else
-            gs_pool_give(pool, block);
+        go_on(pool, block, shared, false);
     }
 }
 
@@ -291,21 +297,26 @@ void gs_pool_wipe(struct gs_pool *pool)
     const struct gs_driver *driver = pool->shared->driver;
     struct gs_block_list failed = {0}, done = {0};
     struct gs_block *block, *next;
+    struct gs_chunk *spent;
     CUcontext popped;
 
     gs_latch_take(&pool->lock);
+    spent = pool->spent;
+    pool->spent = NULL;
     block = pool->leaving || gs_fences_capturing(pool->shared->fences) ? NULL
                                                                        : pool->unwiped.first;
     if (block)
         memset(&pool->unwiped, 0, sizeof pool->unwiped);
     gs_latch_release(&pool->lock);
+    gs_chunks_release(pool->shared, spent);
     if (!block)
         return;
     if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
         driver = NULL;
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        gs_block_list_push(driver && overwrite(driver, block) ? &done : &failed, block);
+        block->wiped = driver && overwrite(driver, block);
+        gs_block_list_push(block->wiped ? &done : &failed, block);
     }
     if (driver)
         driver->ctx_pop_current(&popped);

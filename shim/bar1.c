@@ -53,6 +53,7 @@ void gs_pin_bound_by_bar1(void)
     uint64_t window;
     void *nvml;
 
+    __atomic_store_n(&gs_pin_any, true, __ATOMIC_RELAXED);
     if (__atomic_exchange_n(&asked, true, __ATOMIC_RELAXED) || !next_dlopen)
         return;
     nvml = next_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);

@@ -5,7 +5,7 @@
 #include "callbacks.h"
 #include "hook.h"
 #include "patchable.h"
-#include "core/pin.h"
+#include "pinning.h"
 #include "result.h"
 #include "start.h"
 
@@ -84,19 +84,21 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t 
 /* False: the driver is to be asked. What is kept over its memory goes before it frees it. */
 static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
 {
-    gs_status status = GS_NOT_OURS;
+    gs_status status;
 
     if (!gs_state_enter())
         return false;
-    GS_KEEP_ERRNO;
-    if (gs_ours(dptr)) {
-        if (captures(stream))
-            return false;
-        gs_tell_freeing(dptr);
-        status = gs_core_free_async(gs_core, dptr, stream);
+    if (!gs_ours(dptr)) {
+        gs_pin_foreign_going(dptr);
+        return false;
     }
+    GS_KEEP_ERRNO;
+    if (captures(stream))
+        return false;
+    gs_tell_freeing(dptr);
+    status = gs_core_free_async(gs_core, dptr, stream);
     if (status == GS_NOT_OURS)
-        gs_core_foreign_going(gs_core, dptr, 0);
+        gs_pin_foreign_going(dptr);
     *ret_result = gs_result(status);
     return status != GS_NOT_OURS;
 }

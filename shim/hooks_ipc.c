@@ -2,7 +2,7 @@
  * CUDA IPC of memory. Handles for our memory are tokens of ours; a handle that is not one was made
  * by the native driver and goes to it.
  */
-#include "core/pin.h"
+#include "pinning.h"
 #include "hook.h"
 #include "result.h"
 #include "start.h"
@@ -82,6 +82,6 @@ GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
         if (status != GS_NOT_OURS || gs_ours(dptr))
             return gs_result(status);
     }
-    gs_core_foreign_going(gs_core, dptr, 0); /* opened by the driver's own handle */
+    gs_pin_foreign_going(dptr); /* opened by the driver's own handle */
     return gs_real.cuIpcCloseMemHandle(dptr);
 }

@@ -7,7 +7,7 @@
 #include "callbacks.h"
 #include "hook.h"
 #include "patchable.h"
-#include "core/pin.h"
+#include "pinning.h"
 #include "result.h"
 #include "start.h"
 
@@ -54,27 +54,22 @@ GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, s
     return CUDA_SUCCESS;
 }
 
-/* False: it is not ours after all. */
-static bool free_ours(CUdeviceptr dptr, CUresult *ret_result)
+GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     gs_status status;
 
+    if (!gs_state_enter())
+        return gs_real.cuMemFree_v2(dptr);
+    if (!gs_ours(dptr)) {
+        gs_pin_foreign_going(dptr);
+        return gs_real.cuMemFree_v2(dptr);
+    }
     GS_KEEP_ERRNO;
     gs_tell_freeing(dptr);
     status = gs_core_free(gs_core, dptr);
-    *ret_result = gs_result(status);
-    return status != GS_NOT_OURS;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
-{
-    CUresult result;
-
-    if (!gs_state_enter())
-        return gs_real.cuMemFree_v2(dptr);
-    if (gs_ours(dptr) && free_ours(dptr, &result))
-        return result;
-    gs_core_foreign_going(gs_core, dptr, 0);
+    if (status != GS_NOT_OURS)
+        return gs_result(status);
+    gs_pin_foreign_going(dptr);
     return gs_real.cuMemFree_v2(dptr);
 }
 

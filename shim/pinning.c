@@ -15,6 +15,7 @@
 #include "hook.h"
 #include "lookup.h"
 #include "resolve.h"
+#include "start.h"
 #include "state.h"
 
 static const char *const sonames[GS_PIN_LIBRARIES] = {
@@ -37,6 +38,14 @@ static _Atomic(void *) reals[GS_PIN_ROWS];
 
 __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));
 enum gs_pin_keep gs_pin_keep = GS_PIN_KEEP_LOCAL;
+
+bool gs_pin_any;
+
+void gs_pin_end_over(uint64_t address)
+{
+    GS_KEEP_ERRNO;
+    gs_core_foreign_going(gs_core, address, 0);
+}
 
 bool gs_pin_active(void)
 {

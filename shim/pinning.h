@@ -135,6 +135,18 @@ extern enum gs_pin_keep gs_pin_keep;
 /* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
 void gs_pin_bound_by_bar1(void);
 
+/* Something has been registered in this process. Atomic. */
+extern bool gs_pin_any;
+void gs_pin_end_over(uint64_t address);
+
+/* The driver's own memory at the address is about to be freed or closed: what is kept over it goes
+ * first. */
+static inline void gs_pin_foreign_going(uint64_t address)
+{
+    if (__builtin_expect(__atomic_load_n(&gs_pin_any, __ATOMIC_RELAXED), 0))
+        gs_pin_end_over(address);
+}
+
 /* A dma-buf descriptor was made of device memory, so that what it stands for is known later. */
 void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size);
 /* The address of a dma-buf's first byte; false: it is not known. */

@@ -91,9 +91,11 @@ static void gdr(void *library)
     CHECK(unpin(g, handle) == 0); /* mapped: that has to unmap it */
     CHECK(counts().live == 2);
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    CHECK(pin(g, a, 64 << 10, 0, 0, &handle) == EINVAL); /* freed, though a pin of it is kept */
     trim();
     b = allocate(4 * MIB);
     CHECK(b != a); /* `second` is in use: it waits */
+    CHECK(pin(g, b, 8 * MIB, 0, 0, &handle) == EINVAL); /* past its end */
     CHECK(close_(other) == 0 && counts().left_to_close == 1);
     trim();
     CHECK(counts().live == 0 && counts().wrong == 0);
@@ -125,6 +127,7 @@ static void cufile(void *library)
     CHECK(reg(p, 64 * MIB, 0).err == 5014);  /* past the end */
     CHECK(dereg(p).err == 0);
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    CHECK(reg(p, 2 * MIB, 0).err == 5014 && counts().live == 1); /* freed, though it is kept */
     trim();
     CHECK(counts().live == 0 && counts().wrong == 0);
     a = allocate(4 * MIB);

@@ -1,0 +1,284 @@
+/*
+ * What an opener sees that ignores this library: it asks for the descriptor of a handle's chunk by
+ * hand, maps the whole of it with the driver's own calls and looks for other blocks' bytes, and it
+ * keeps that mapping when it has given its lease back.
+ *
+ *   isolate off|refuse|alone      under the library, with share.isolate so; the last line is "ok"
+ *   isolate thief                 the opener, without the library; told what to do line by line
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/token.h"
+#include "core/share/wire.h"
+
+#define SECRET 0x5ec2e755u
+#define STAMP  0x57a3b1e5u
+#define THEFT  0x7be47be4u
+#define SMALL  ((size_t)4096)
+#define LARGE  ((size_t)5 << 19) /* 2.5 MiB: half a megabyte of its chunk is left */
+
+static _Noreturn void fail(const char *what, int value)
+{
+    printf("isolate: %s: %d\n", what, value);
+    exit(1);
+}
+
+static void must(const char *call, CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        fail(call, (int)result);
+}
+
+static void start_driver(void)
+{
+    CUdevice device;
+    CUcontext context;
+
+    must("cuInit", cuInit(0));
+    must("cuDeviceGet", cuDeviceGet(&device, 0));
+    must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
+    must("cuCtxSetCurrent", cuCtxSetCurrent(context));
+}
+
+/* How many words there are, of `value` or (0) that are not zero. */
+static unsigned count(CUdeviceptr ptr, size_t size, uint32_t value)
+{
+    uint32_t *words = malloc(size);
+    unsigned found = 0;
+
+    must("cuMemcpyDtoH", cuMemcpyDtoH(words, ptr, size));
+    for (size_t i = 0; i < size / 4; i++)
+        found += value ? words[i] == value : words[i] != 0;
+    free(words);
+    return found;
+}
+
+/* ---- The thief ------------------------------------------------------------------------------ */
+
+static int thief_fd = -1;
+static struct gs_wire_grant granted;
+static CUdeviceptr mapped;
+
+static void take(const char *hex)
+{
+    union gs_wire_message message;
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    unsigned char token[GS_TOKEN_SIZE];
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    int fd = -1, error;
+
+    for (int i = 0; i < GS_TOKEN_SIZE; i++)
+        sscanf(hex + 2 * i, "%2hhx", &token[i]);
+    if (thief_fd >= 0)
+        close(thief_fd);
+    thief_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%.70s/%.32s", getenv("GPUSHIM_SHARE_DIR"),
+             hex + 16); /* its instance */
+    if (connect(thief_fd, (struct sockaddr *)&to, sizeof to) != 0)
+        fail("no connection", errno);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    gs_wire_send(thief_fd, &message, -1);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    message.open.want_fd = 1;
+    gs_wire_send(thief_fd, &message, -1);
+    while ((error = gs_wire_receive(thief_fd, &message, &fd)) == -EAGAIN)
+        usleep(1000);
+    if (error || message.head.type != GS_WIRE_GRANT || fd < 0)
+        fail("not granted", error);
+    granted = message.grant;
+    must("cuMemImportFromShareableHandle",
+         cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    must("cuMemAddressReserve", cuMemAddressReserve(&mapped, granted.chunk_size, 0, 0, 0));
+    must("cuMemMap", cuMemMap(mapped, granted.chunk_size, 0, handle, 0));
+    must("cuMemSetAccess", cuMemSetAccess(mapped, granted.chunk_size, &access, 1));
+}
+
+/* Writes over the block and gives the hold back, but keeps the mapping. */
+static void leave(void)
+{
+    union gs_wire_message message;
+
+    must("cuMemsetD32", cuMemsetD32(mapped + granted.offset, THEFT, granted.size / 4));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    message.close.block_id = granted.block_id;
+    gs_wire_send(thief_fd, &message, -1);
+}
+
+static int thief(void)
+{
+    char line[256];
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    start_driver();
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned answer = 0;
+
+        if (!strncmp(line, "take ", 5))
+            take(line + 5);
+        else if (!strncmp(line, "leave", 5))
+            leave();
+        else if (!strncmp(line, "secrets", 7))
+            answer = count(mapped, granted.chunk_size, SECRET);
+        else if (!strncmp(line, "stamps", 6))
+            answer = count(mapped + granted.offset, granted.size, STAMP);
+        else
+            answer = count(mapped + granted.offset, granted.size, THEFT);
+        printf("%u\n", answer);
+    }
+    return 0;
+}
+
+/* ---- The owner ------------------------------------------------------------------------------ */
+
+static FILE *to_thief, *from_thief;
+
+static void start_thief(void)
+{
+    int in[2], out[2];
+
+    if (pipe(in) != 0 || pipe(out) != 0)
+        fail("pipe", errno);
+    if (fork() == 0) {
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        unsetenv("LD_PRELOAD");
+        execl("/proc/self/exe", "isolate", "thief", (char *)NULL);
+        _exit(127);
+    }
+    to_thief = fdopen(in[1], "w");
+    from_thief = fdopen(out[0], "r");
+}
+
+static unsigned ask(const char *what, const CUipcMemHandle *handle)
+{
+    unsigned answer = 0;
+
+    fputs(what, to_thief);
+    for (int i = 0; handle && i < GS_TOKEN_SIZE; i++)
+        fprintf(to_thief, "%02x", (unsigned char)handle->reserved[i]);
+    fputc('\n', to_thief);
+    fflush(to_thief);
+    if (fscanf(from_thief, "%u", &answer) != 1)
+        fail("the thief is gone", 0);
+    return answer;
+}
+
+static CUdeviceptr new_block(size_t size, uint32_t value)
+{
+    CUdeviceptr ptr = 0;
+
+    must("cuMemAlloc", cuMemAlloc(&ptr, size));
+    must("cuMemsetD32", cuMemsetD32(ptr, value, size / 4));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+    return ptr;
+}
+
+/* Blocks of `size` that are made from now on: none may have a word of the thief's. */
+static void look_at_new_blocks(size_t size, bool is_wiped)
+{
+    unsigned left = 1, seen = 0;
+
+    for (int round = 0; round < 200 && left > 0; round++) {
+        CUdeviceptr ptr[4];
+
+        for (int i = 0; i < 4; i++) {
+            must("cuMemAlloc", cuMemAlloc(&ptr[i], size));
+            seen += count(ptr[i], size, THEFT) > 0;
+            must("cuMemsetD32", cuMemsetD32(ptr[i], SECRET, size / 4));
+        }
+        must("cuCtxSynchronize", cuCtxSynchronize());
+        if (is_wiped && ask("secrets", NULL) > 0)
+            fail("who kept the memory sees the next block in it", 0);
+        for (int i = 0; i < 4; i++)
+            must("cuMemFree", cuMemFree(ptr[i]));
+        left = is_wiped ? ask("theft", NULL) : 0;
+        usleep(20000);
+    }
+    if (is_wiped && seen)
+        fail("a new block has what an opener of the last one wrote", (int)seen);
+    if (left)
+        fail("what was shared is not wiped", (int)left);
+}
+
+/* A block among secrets, shared with the thief. */
+static void check(size_t size, bool isolated, bool refused)
+{
+    CUdeviceptr secret[2], block;
+    CUipcMemHandle handle;
+    unsigned secrets;
+    CUresult result;
+
+    secret[0] = new_block(size, SECRET);
+    block = new_block(size, STAMP);
+    secret[1] = new_block(size, SECRET);
+    result = cuIpcGetMemHandle(&handle, block);
+    if (refused != (result != CUDA_SUCCESS))
+        fail("cuIpcGetMemHandle", (int)result);
+    if (!refused) {
+        ask("take ", &handle);
+        if (ask("stamps", NULL) != size / 4)
+            fail("the thief has another block", 0);
+        secrets = ask("secrets", NULL);
+        if (isolated && secrets > 0)
+            fail("an isolated block's handle shows others", (int)secrets);
+        if (!isolated && size == SMALL && secrets == 0)
+            fail("nothing is to be seen where it must be: this test sees nothing", 0);
+        ask("leave", NULL);
+    }
+    must("cuMemFree", cuMemFree(block));
+    if (!refused)
+        look_at_new_blocks(size, isolated);
+    must("cuMemFree", cuMemFree(secret[0]));
+    must("cuMemFree", cuMemFree(secret[1]));
+}
+
+int main(int argc, char **argv)
+{
+    char dir[] = "/tmp/gpushim-isolate-XXXXXX";
+    bool isolated;
+    pid_t child;
+    int status;
+
+    if (argc != 2)
+        fail("one word", argc);
+    if (!strcmp(argv[1], "thief"))
+        return thief();
+    if (!mkdtemp(dir))
+        fail("no directory", errno);
+    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    child = fork();
+    if (child > 0) {
+        waitpid(child, &status, 0);
+        if (rmdir(dir) != 0)
+            fail("something is left in the directory", errno);
+        return status == 0 ? 0 : 1;
+    }
+    isolated = strcmp(argv[1], "off") != 0;
+    setenv("GPUSHIM_SHARE_ISOLATE", argv[1], 1);
+    start_thief();
+    start_driver();
+    check(SMALL, isolated, !strcmp(argv[1], "refuse"));
+    check(LARGE, isolated, false);
+    printf("ok\n");
+    return 0;
+}
