@@ -88,6 +88,8 @@
     OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \
            "How much free memory a process keeps on each GPU for its next allocations; what is "   \
            "beyond goes back to the driver.")                                                      \
+    OPTION(pool, cache_share, NUMBER("0", "100"), "50",                                            \
+           "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
     OPTION(pool, neighbours, BOOL(), "on",                                                         \
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
            "give back what they keep and do not use, and gives such memory itself.")

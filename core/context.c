@@ -58,6 +58,9 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     pool->epoch_limit =
         shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
     pool->spare_percent = GS_SPARE_PERCENT_MIN;
+    pool->cache_limit = shared->cache_limit;
+    if (shared->cache_percent && device->total / 100 * shared->cache_percent < pool->cache_limit)
+        pool->cache_limit = device->total / 100 * shared->cache_percent;
     pool->made_ns = pool->seen_ns = gs_now_ns();
 }
 

@@ -99,6 +99,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
+        .cache_percent = options->cache_percent,
         .retiring_percent = options->retiring_percent,
         .activity = gs_decay_activity,
         .activity_arg = core,
@@ -232,6 +233,7 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     struct gs_block *block = NULL;
     struct gs_pool *pool;
     gs_status status;
+    uint64_t began;
 
     if (__builtin_expect(device->rung == GS_RUNG_UNKNOWN, 0))
         return GS_NO_MEMORY;
@@ -254,7 +256,9 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
+    began = gs_now_ns();
     status = allocate_slowly(core, pool, size, stream_key, &block);
+    gs_stats_took(pool, began);
     if (status != GS_OK)
         return status;
     /* The address is not known to the program yet, so the block cannot have changed. */
@@ -343,6 +347,7 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
 /* As the driver's free: waits first. The pool's lock is held and let go meanwhile. */
 static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct gs_block *block)
 {
+    uint64_t began = gs_now_ns();
     gs_status status;
 
     gs_pool_unlive(pool, block);
@@ -353,6 +358,7 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
         gs_pool_pass(pool, block);
     else
         gs_block_list_push(&pool->retiring, block);
+    gs_stats_took(pool, began);
     return status;
 }
 
@@ -372,11 +378,15 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         status = pass_waiting(core, pool, block);
     else
         gs_pool_retire(pool, block);
-    if (pool->ready > core->options.cache_limit)
-        surplus = gs_pool_detach_ready(pool, core->options.cache_limit);
+    if (pool->ready > pool->cache_limit)
+        surplus = gs_pool_detach_ready(pool, pool->cache_limit);
     gs_latch_release(&pool->lock);
-    if (surplus)
+    if (surplus) {
+        uint64_t began = gs_now_ns();
+
         gs_chunks_release(&core->shared, surplus);
+        gs_stats_took(pool, began);
+    }
     return status;
 }
 

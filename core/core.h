@@ -30,6 +30,7 @@ struct gs_core_options {
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
     uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
+    unsigned cache_percent; /* the same, of the device's memory; 0: any */
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;

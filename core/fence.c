@@ -1,4 +1,4 @@
-/* Fences (core/fence.h): lines of context events, and the count of open captures that forbids them. */
+/* Fences (core/fence.h): lines of context events, and the open captures that forbid them. */
 #include "core/fence.h"
 
 #include <sched.h>

@@ -104,6 +104,8 @@ struct gs_stream_list {
     struct gs_bins small, large;
 };
 
+#define GS_TOOK 24 /* the last one is for all above 4 s */
+
 /* Counted from the pool's start. Written with its lock held, read by anyone. */
 struct gs_pool_counts {
     uint64_t hits;   /* allocations served by memory that was there */
@@ -116,6 +118,8 @@ struct gs_pool_counts {
     uint64_t wait_ns; /* in those */
     uint64_t map_ns;  /* in making chunks and giving them back */
     size_t reserved_peak, live_peak; /* bytes */
+    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
+                               below 1 us, 2, 4, ... Written by anyone */
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
@@ -136,9 +140,9 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
-    size_t *debt;                 /* the same, of all chunks of a device; atomic */
+    size_t *debt;                 /* of all chunks of a device, by device; atomic */
     size_t small_limit, epoch_bytes, cache_limit;
-    unsigned retiring_percent;
+    unsigned retiring_percent, cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
@@ -169,6 +173,7 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     size_t ordered;               /* bytes ready for one stream each */
+    size_t cache_limit;           /* ready bytes beyond which a free gives some back */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */

@@ -11,9 +11,6 @@
 #include "core/context.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
-#define WASTE_PART 32 /* of a chunk may be lost to whole pages, where several blocks share it: */
-#define GROUP_MAX 16  /* so many at most, */
-#define GROUP_BYTES ((size_t)48 << 20) /* in a chunk of no more: idle, so much stays anyway */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define START_NS UINT64_C(1000000000)
 #define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
@@ -254,30 +251,6 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
     gs_latch_release(&pool->lock);
 }
 
-/*
- * The size of a chunk for one block of `need` bytes and others of its size to come. Whole pages for
- * each would cost up to half of them where a block has few; so many as fill their pages share a
- * chunk, which is made once instead of so many times as well.
- */
-static size_t chunk_size_for(const struct gs_pool *pool, size_t need, bool small)
-{
-    size_t pages = page_round(need);
-
-    if (small)
-        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST : pages;
-    if (pool->shared->whole_chunks || (pages - need) * WASTE_PART <= need)
-        return pages;
-    for (size_t blocks = 2; blocks <= GROUP_MAX; blocks++) {
-        size_t size = page_round(blocks * need);
-
-        if (size > GROUP_BYTES || !gs_pool_may_owe(pool, size - pages))
-            break;
-        if ((size - blocks * need) * WASTE_PART <= size)
-            return size;
-    }
-    return pages;
-}
-
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block)
 {
@@ -286,10 +259,12 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUdeviceptr address;
     bool small;
     size_t need = gs_pool_round(pool, size, &small), reserved;
-    size_t chunk_size = chunk_size_for(pool, need, small);
+    size_t chunk_size = page_round(need);
     uint64_t began = gs_now_ns();
     gs_status status;
 
+    if (small && pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST))
+        chunk_size = GROWN_FIRST;
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (is_out(status) && chunk_size > page_round(need)) {
         chunk_size = page_round(need);

@@ -2,6 +2,7 @@
 #include "core/stats.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "core/context.h"
 
@@ -21,6 +22,17 @@ void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *coun
     sum->map_ns += LOAD(counts->map_ns);
     sum->reserved_peak += LOAD(counts->reserved_peak);
     sum->live_peak += LOAD(counts->live_peak);
+    for (unsigned i = 0; i < GS_TOOK; i++)
+        sum->took[i] += LOAD(counts->took[i]);
+}
+
+void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
+{
+    uint64_t us = (gs_now_ns() - began_ns) / 1000;
+    unsigned bits = us ? 64 - (unsigned)__builtin_clzll(us) : 0;
+
+    __atomic_fetch_add(&pool->counts.took[bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
+                       __ATOMIC_RELAXED);
 }
 
 static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
@@ -80,6 +92,23 @@ void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_s
     gs_lock_release(&core->lock);
 }
 
+/* How long the calls took that did more, as far as there were any. */
+static void log_times(struct gs_core *core, CUdevice device, const struct gs_pool_counts *counts)
+{
+    char text[GS_TOOK * 20] = "";
+    size_t length = 0;
+
+    for (unsigned i = 0; i < GS_TOOK && length < sizeof text; i++)
+        if (counts->took[i])
+            length += (size_t)snprintf(text + length, sizeof text - length, " %s%lu:%" PRIu64,
+                                       i < GS_TOOK - 1 ? "<" : ">=",
+                                       1ul << (i < GS_TOOK - 1 ? i : i - 1), counts->took[i]);
+    if (length)
+        gs_log_line(&core->options.log, GS_LOG_INFO,
+                    "device %d: calls that had to do more, by the us they took:%s", (int)device,
+                    text);
+}
+
 static void log_device(struct gs_core *core, CUdevice device)
 {
     const struct gs_pool_counts *counts;
@@ -100,6 +129,7 @@ static void log_device(struct gs_core *core, CUdevice device)
                 counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
                 MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
                 MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
+    log_times(core, device, counts);
 }
 
 static void log_neighbours(struct gs_core *core)

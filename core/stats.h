@@ -1,6 +1,11 @@
 /*
  * What the pools of a device have done so far. Counted under the pools' own locks, which are held
  * then anyway; read without any, so a reader sees each figure as it is at some moment.
+ *
+ * A call that takes a block which is there, or puts one where it waits for the GPU, takes a
+ * fraction of a microsecond and is counted, not timed: a clock would cost a good part of it. Timed
+ * is every other one: an allocation that had to look further, a free that waited or gave memory
+ * back.
  */
 #ifndef GS_CORE_STATS_H
 #define GS_CORE_STATS_H
@@ -18,11 +23,15 @@ struct gs_stats {
                                      peaks are sums of the pools' own */
 };
 
+/* A call to the pool that began then (gs_now_ns) and did more is done. No lock is needed. */
+void gs_stats_took(struct gs_pool *pool, uint64_t began_ns);
+
 /* Adds what one pool counted. */
 void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
 
 /* Stream-ordered bytes of one device, live and at most; each pool's most, where several threads
- * have pools of their own, counts as if it had been at the same time. The contexts' lock is held. */
+ * have pools of their own, counts as if it had been at the same time. The contexts' lock is
+ * held. */
 void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
                    uint64_t *ret_peak);
 /* A pool is about to go; its most is not forgotten. The contexts' lock is held. */
@@ -31,7 +40,7 @@ void gs_async_keep_peak(struct gs_core *core, CUdevice device);
 /* Of one device. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
 
-/* One line of log for each device that was used. Waits for nobody: says nothing where a thread
+/* A line of log or two for each device that was used. Waits for nobody: says nothing where a thread
  * holds the contexts' lock. */
 void gs_stats_log(struct gs_core *core);
 

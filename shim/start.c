@@ -149,6 +149,7 @@ static bool start_core(const struct gs_config *config)
                            : to_size(config->pool.small_limit),
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
+        .cache_percent = (unsigned)config->pool.cache_share,
         .neighbours = config->pool.neighbours,
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},

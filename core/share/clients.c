@@ -77,7 +77,8 @@ static bool has_exited(const struct gs_client *client)
     return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
 }
 
-/* It holds something, or has left something here, and may again: it has one connection in its life. */
+/* It holds something, or has left something here, and may again: it has one connection in its
+ * life. */
 static bool is_needed(const struct gs_client *client)
 {
     return client->holds || client->left > 0 || (client->shares && !client->exited);
@@ -161,8 +162,9 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
 {
     union gs_wire_message message;
     bool stays = false, lacks_fd;
-    int fd = -1, error = gs_wire_receive(client->fd, &message, wants_fd(share, client) ? &fd : NULL);
+    int fd = -1, error;
 
+    error = gs_wire_receive(client->fd, &message, wants_fd(share, client) ? &fd : NULL);
     if (error == -EAGAIN)
         return false;
     lacks_fd = error == -EMFILE && client->pidfd < 0 && !client->exited;

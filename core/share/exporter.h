@@ -26,16 +26,14 @@ struct gs_offer {
     bool read_only; /* openers are to map it for reading */
     bool wanted;    /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;  /* whoever holds it is asked to give it back */
-    unsigned work;  /* enum gs_work: what the share thread is to do about it */
-    struct gs_offer *next_work;
+    bool queued[GS_WORKS]; /* the share thread is to do something about it */
+    struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
     UT_hash_handle hh;
 };
 
-enum gs_work { GS_WORK_EXPORT = 1, GS_WORK_RECALL = 2 };
-
-/* The share thread: does a part of the work that offers ask for. True: there may be more. */
-bool gs_offers_work(struct gs_share *share);
+/* The share thread: does a part of the work that offers ask for; when to come again. */
+uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 /*

@@ -43,6 +43,9 @@
 #define GS_NS_PER_MS UINT64_C(1000000)
 #define GS_NEVER     UINT64_MAX
 
+/* What the share thread does about an offer: asks its holders for it, exports its chunk ahead. */
+enum gs_work { GS_WORK_RECALL, GS_WORK_EXPORT, GS_WORKS };
+
 struct gs_client;
 struct gs_offer;
 struct gs_peer;
@@ -76,7 +79,9 @@ struct gs_share {
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
-    struct gs_offer *work, **work_end; /* offers with something to do, oldest first */
+    struct gs_work_queue {
+        struct gs_offer *first, *last; /* `last` counts only where there is a first */
+    } work[GS_WORKS];
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     unsigned unmaps_due;               /* how many there are */
@@ -96,6 +101,7 @@ struct gs_share {
     struct gs_client *clients;
     unsigned client_count;
     uint64_t next_client;
+    uint64_t served_ns, exported_ns; /* the last open, and export ahead */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */

@@ -260,7 +260,8 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
         struct gs_peer *peer;
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE)) {
-            gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle differs from the one of its block");
+            gs_log_line(&share->log, GS_LOG_DEBUG,
+                        "an IPC handle differs from the one of its block");
             return GS_BAD_TOKEN;
         }
         if (opened && (opened->count > 0 || opened->idle) && is_home(opened->import, device))

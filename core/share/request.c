@@ -44,6 +44,8 @@ static int send_hello(struct gs_peer *peer, uint64_t deadline)
     message.hello.pid = (uint64_t)getpid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_by(peer, &message, pidfd, deadline);
+    if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
+        error = send_by(peer, &message, -1, deadline);
     if (pidfd >= 0)
         close(pidfd);
     return error;
@@ -120,7 +122,7 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
     const char *text = gs_wire_reason_text(refuse->reason);
 
     if (refuse->reason == GS_REFUSED_TOKEN || refuse->reason == GS_REFUSED_DRIVER ||
-        refuse->reason == GS_REFUSED_EARLY)
+        refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
     else
@@ -225,12 +227,15 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     return 0;
 }
 
-/* The broker has not seen yet that the exporter, which cannot be reached, has ended. */
-static bool is_early(const struct gs_peer *peer, const union gs_wire_message *message,
-                     gs_status status)
+/* A refusal for now: the broker has not seen yet that the exporter, which cannot be reached, has
+ * ended; or the descriptor could not be sent, which others of the user's can bring about. */
+static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *message,
+                       gs_status status)
 {
-    return peer->by_broker && status == GS_UNREACHABLE &&
-           message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_EARLY;
+    if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
+        return false;
+    return message->refuse.reason == GS_REFUSED_FLIGHT ||
+           (peer->by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
@@ -249,10 +254,10 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
-            if (!is_early(peer, &message, status))
+            if (!is_for_now(peer, &message, status))
                 break;
             if (gs_now() - begin >= EARLY_NS) {
-                gs_say_unreachable(share, "the process that shared it runs, but does not serve it");
+                gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
             usleep(EARLY_STEP_US);

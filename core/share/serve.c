@@ -111,8 +111,9 @@ static void hold_remove(struct gs_client *client, struct gs_hold *hold)
 
 static enum gs_wire_reason reason_of(int error)
 {
-    return error == -EMFILE || error == -ENFILE || error == -ETOOMANYREFS ? GS_REFUSED_FDS
-                                                                          : GS_REFUSED_MEMORY;
+    if (error == -ETOOMANYREFS)
+        return GS_REFUSED_FLIGHT;
+    return error == -EMFILE || error == -ENFILE ? GS_REFUSED_FDS : GS_REFUSED_MEMORY;
 }
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
@@ -188,6 +189,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
                     (unsigned long long)(exported - begun) / 1000,
                     (unsigned long long)(gs_now() - exported) / 1000,
                     (unsigned long long)begun / 1000);
+    share->served_ns = exported;
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;

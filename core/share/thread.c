@@ -84,8 +84,7 @@ static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace, sweep;
-    bool more = gs_offers_work(share);
+    uint64_t due, closing, grace, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
     due = gs_clients_tick(share, now);
@@ -109,8 +108,8 @@ static int tick(struct gs_share *share)
         if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
             share->events.lease_ended(share->events.arg);
     }
-    if (more)
-        return 0;
+    if (work < due)
+        due = work;
     if (due == GS_NEVER)
         return -1;
     now = gs_now();

@@ -49,6 +49,7 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_ENDING] = "the process that shared it is ending",
         [GS_REFUSED_MESSAGE] = "a message out of place",
         [GS_REFUSED_VERSION] = "another version of this library",
+        [GS_REFUSED_FLIGHT] = "too many descriptors of its user are under way (ulimit -n)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
     };
 

@@ -4,8 +4,8 @@
  *
  *   neighbour                 both sides: --cachers processes fill --percent of the device and free
  *                             it again, then this one allocates --percent
- *   neighbour --cache         one such process: prints a line when it has freed, and stays until its
- *                             standard input ends
+ *   neighbour --cache         one such process: prints a line when it has freed, and stays until
+ *                             its standard input ends
  *   neighbour --take          the other side alone
  *
  * Natively nothing stays cached, so what is measured is the allocation alone.

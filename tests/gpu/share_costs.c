@@ -7,7 +7,9 @@
  *
  * Each consumer is a process of its own, since what comes first in a process costs more.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <cuda.h>
 
 #include <dlfcn.h>

@@ -366,7 +366,7 @@ static unsigned long steps(int peer_socket, unsigned long nth, CUresult error)
 static unsigned long run(unsigned long nth, CUresult error)
 {
     unsigned long calls = 0;
-    int result[2], pair[2], status;
+    int result[2], pair[2], status = 0;
     pid_t pid;
 
     if (pipe(result) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)

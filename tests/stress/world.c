@@ -236,7 +236,8 @@ static void compare(const struct world *world, const struct block *block, uint64
 
     for (uint64_t i = 0; i < words; i++)
         if (world->page[i] != block->tag)
-            stress_wrong("word %llu of thread %u's block at 0x%llx of %llu words, tag %u, is 0x%x: %s",
+            stress_wrong("word %llu of thread %u's block at 0x%llx of %llu words, tag %u, is "
+                         "0x%x: %s",
                          (unsigned long long)(first + i), world->thread,
                          (unsigned long long)block->address, (unsigned long long)block->words,
                          block->tag, world->page[i], whose(world->page[i], text, sizeof text));

@@ -65,46 +65,6 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     fixture_end(&f);
 }
 
-/* Pages of their own would cost each of these blocks a tenth more. */
-Test(memory, large_blocks_that_fill_no_pages_share_a_chunk_from_the_start)
-{
-    struct fixture f;
-    size_t left, total, blocks = 0;
-    CUdeviceptr block;
-
-    setenv("SOFTCUDA_MEMORY", "8G", 1);
-    fixture_options(&f);
-    fixture_start(&f);
-    for (int i = 0; i < 8; i++)
-        must_alloc(&f, 11 * MIB / 2);
-    cr_assert_eq(fixture_pool(&f).reserved, 44 * MIB);
-    cr_assert_eq(counts(&f).grown, 2);
-    must_alloc(&f, 4 * MIB);
-    cr_assert_eq(fixture_pool(&f).reserved, 48 * MIB, "a block that fills its pages is alone");
-    /* What is made for blocks to come is given up for one that is here. */
-    MUST(cuMemGetInfo(&left, &total));
-    while (gs_core_alloc(f.core, 11 * MIB / 2, &block) == GS_OK)
-        blocks++;
-    cr_assert_geq(blocks, left / (6 * MIB));
-    fixture_end(&f);
-}
-
-Test(memory, no_chunk_for_blocks_to_come_fails_where_one_block_fits)
-{
-    struct fixture f;
-    CUdeviceptr block;
-    size_t left, total;
-
-    setenv("SOFTCUDA_MEMORY", "8G", 1);
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(gs_core_free(f.core, must_alloc(&f, MIB)));
-    MUST(cuMemGetInfo(&left, &total));
-    MUST(cuMemAlloc(&block, left - 6 * MIB));
-    MUST(gs_core_alloc(f.core, 11 * MIB / 2, &block));
-    fixture_end(&f);
-}
-
 /* Far into a large block both levels of the index are looked at. */
 Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
 {

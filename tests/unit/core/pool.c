@@ -291,23 +291,44 @@ Test(pool, out_of_memory_takes_back_what_is_cached_and_what_retires)
     cr_assert_eq(census.device_bytes, 0);
 }
 
-Test(pool, cache_limit_gives_ready_memory_back)
+/* What is ready in the end of 64 MiB that were freed, on a device of 256 MiB. */
+static size_t kept(size_t limit_bytes, unsigned limit_percent)
 {
     struct fixture f;
     CUdeviceptr block[16];
+    size_t ready;
 
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
     fixture_options(&f);
-    f.options.cache_limit = 8 * MIB;
+    f.options.cache_limit = limit_bytes;
+    f.options.cache_percent = limit_percent;
     fixture_start(&f);
     for (int i = 0; i < 16; i++)
         block[i] = must_alloc(&f, 4 * MIB);
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 15; i++)
         MUST(gs_core_free(f.core, block[i]));
     drain(&f);
+    MUST(gs_core_free(f.core, block[15]));
     for (int i = 0; i < 3; i++)
         drain(&f);
-    cr_assert_leq(fixture_pool(&f).ready, 8 * MIB);
+    ready = fixture_pool(&f).ready;
     fixture_end(&f);
+    return ready;
+}
+
+Test(pool, cache_limit_gives_ready_memory_back)
+{
+    cr_assert_leq(kept(8 * MIB, 0), 12 * MIB);
+}
+
+Test(pool, cache_limit_is_also_a_share_of_the_device)
+{
+    cr_assert_leq(kept(SIZE_MAX, 10), 32 * MIB);
+}
+
+Test(pool, without_a_cache_limit_so_little_is_kept)
+{
+    cr_assert_geq(kept(SIZE_MAX, 0), 56 * MIB);
 }
 
 Test(pool, nothing_retires_through_a_capture_and_all_does_afterwards)

@@ -509,6 +509,63 @@ Test(share_hostile, a_full_table_in_the_opener_refuses_and_loses_nothing)
     assert_serves();
 }
 
+/* Sends itself more descriptors than the exporter's limit, and reads them after a while. */
+static pid_t fly_descriptors(unsigned count, unsigned ms)
+{
+    pid_t child = fork();
+    int pair[2], arrived;
+
+    if (child)
+        return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (setgid(65534) != 0 || setuid(65534) != 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        _exit(1);
+    for (unsigned i = 0; i < count; i++) {
+        union gs_wire_message message;
+
+        gs_wire_start(&message, GS_WIRE_REFUSE, 0);
+        if (gs_wire_send(pair[0], &message, pair[0]) != 0)
+            _exit(2);
+    }
+    usleep(ms * 1000);
+    for (union gs_wire_message message; gs_wire_receive(pair[1], &message, &arrived) == 0;)
+        close(arrived);
+    _exit(0);
+}
+
+/* The kernel counts descriptors under way for each user and holds a process's own limit against
+ * them (but not root's). */
+Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
+{
+    unsigned char theirs[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t begin;
+    pid_t child;
+    int status;
+
+    need_root();
+    cr_assert_eq(other_stop(&other), 0);
+    stop();
+    side_dir_remove(dir);
+    options.uids[options.uid_count++] = 65534;
+    options.timeout_ns = 5000000000;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(chown(dir, 65534, 65534), 0);
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_offer(&other, 0, 512, 3, theirs);
+    cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
+    child = fly_descriptors(40, 400);
+    usleep(100000);
+    begin = side_now();
+    cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_gt(side_now() - begin, 100000000, "there was room: this proves nothing");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+}
+
 Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
 {
     unsigned long address;
@@ -684,7 +741,8 @@ Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
     uint64_t begin;
 
     make_token(stalled, 0x77);
-    other_offer(&other, 0, 512, 3, theirs); /* first: it connects to all there are */
+    other_offer(&other, 0, 512, 3, theirs);
+    usleep(100000); /* it has connected to all there are, to see whether they live */
     child = liar(SILENCE, stalled);
     begin = side_now();
     cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);

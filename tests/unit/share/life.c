@@ -160,7 +160,8 @@ Test(share_life, a_token_with_a_valid_check_and_another_secret_is_refused)
     forged.secret[15] ^= 1;
     gs_token_write(&forged, token);
     cr_assert_eq(other_open(&other, token, &address), GS_STALE);
-    cr_assert_not_null(strstr(side_logged(), "was refused: the handle is stale or was changed"), "the exporter was not asked");
+    cr_assert_not_null(strstr(side_logged(), "was refused: the handle is stale or was changed"),
+                       "the exporter was not asked");
     cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
 }
 

@@ -1,0 +1,227 @@
+/*
+ * Every form of the calls that copy and fill, for the legacy and for the per-thread default stream,
+ * as a program's look-up finds it: it does its work inside one allocation and is refused past its
+ * end. And the rarer ways in which contexts end and captures are left alone.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+
+TestSuite(forms, .init = conform_start, .timeout = 30);
+
+#define BYTES ((size_t)1024)
+#define PAST  (BYTES + 16)
+#define WORD  0xababababu
+
+static uint32_t host[PAST / 4];
+
+/* ---- copies and fills ---- */
+
+/* A call with `n` bytes at ptr; what it writes there is all WORD. `other` is as large as it takes,
+ * and all WORD. */
+typedef CUresult form_fn(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n);
+
+#define FORM(name, ...)                                                                            \
+    static CUresult form_##name(void *function, CUdeviceptr ptr, CUdeviceptr other, size_t n)      \
+    {                                                                                              \
+        return ((__typeof__(&name))function)(__VA_ARGS__);                                         \
+    }
+
+static CUDA_MEMCPY2D rows(CUdeviceptr dst, CUdeviceptr src, size_t n)
+{
+    return (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = src,
+                           .srcPitch = n / 4,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = dst,
+                           .dstPitch = n / 4,
+                           .WidthInBytes = n / 4,
+                           .Height = 4};
+}
+
+static CUDA_MEMCPY3D box(CUdeviceptr dst, CUdeviceptr src, size_t n)
+{
+    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = src,
+                           .srcPitch = n / 4,
+                           .srcHeight = 2,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = dst,
+                           .dstPitch = n / 4,
+                           .dstHeight = 2,
+                           .WidthInBytes = n / 4,
+                           .Height = 2,
+                           .Depth = 2};
+}
+
+static CUDA_MEMCPY3D_PEER peer_box(CUdeviceptr dst, CUdeviceptr src, size_t n)
+{
+    return (CUDA_MEMCPY3D_PEER){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .srcDevice = src,
+                                .srcContext = context,
+                                .srcPitch = n / 4,
+                                .srcHeight = 2,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = dst,
+                                .dstContext = context,
+                                .dstPitch = n / 4,
+                                .dstHeight = 2,
+                                .WidthInBytes = n / 4,
+                                .Height = 2,
+                                .Depth = 2};
+}
+
+FORM(cuMemsetD8, ptr, 0xab, n)
+FORM(cuMemsetD16, ptr, 0xabab, n / 2)
+FORM(cuMemsetD32, ptr, WORD, n / 4)
+FORM(cuMemsetD2D8, ptr, n / 4, 0xab, n / 4, 4)
+FORM(cuMemsetD2D16, ptr, n / 4, 0xabab, n / 8, 4)
+FORM(cuMemsetD2D32, ptr, n / 4, WORD, n / 16, 4)
+FORM(cuMemsetD8Async, ptr, 0xab, n, NULL)
+FORM(cuMemsetD16Async, ptr, 0xabab, n / 2, NULL)
+FORM(cuMemsetD32Async, ptr, WORD, n / 4, NULL)
+FORM(cuMemsetD2D8Async, ptr, n / 4, 0xab, n / 4, 4, NULL)
+FORM(cuMemsetD2D16Async, ptr, n / 4, 0xabab, n / 8, 4, NULL)
+FORM(cuMemsetD2D32Async, ptr, n / 4, WORD, n / 16, 4, NULL)
+FORM(cuMemcpy, ptr, other, n)
+FORM(cuMemcpyDtoD, ptr, other, n)
+FORM(cuMemcpyHtoD, ptr, host, n)
+FORM(cuMemcpyDtoH, host, ptr, n)
+FORM(cuMemcpyPeer, ptr, context, other, context, n)
+FORM(cuMemcpyAsync, ptr, other, n, NULL)
+FORM(cuMemcpyDtoDAsync, ptr, other, n, NULL)
+FORM(cuMemcpyHtoDAsync, ptr, host, n, NULL)
+FORM(cuMemcpyDtoHAsync, host, ptr, n, NULL)
+FORM(cuMemcpyPeerAsync, ptr, context, other, context, n, NULL)
+FORM(cuMemcpy2D, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0])
+FORM(cuMemcpy2DUnaligned, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0])
+FORM(cuMemcpy2DAsync, &(CUDA_MEMCPY2D[]){rows(ptr, other, n)}[0], NULL)
+FORM(cuMemcpy3D, &(CUDA_MEMCPY3D[]){box(ptr, other, n)}[0])
+FORM(cuMemcpy3DAsync, &(CUDA_MEMCPY3D[]){box(ptr, other, n)}[0], NULL)
+FORM(cuMemcpy3DPeer, &(CUDA_MEMCPY3D_PEER[]){peer_box(ptr, other, n)}[0])
+FORM(cuMemcpy3DPeerAsync, &(CUDA_MEMCPY3D_PEER[]){peer_box(ptr, other, n)}[0], NULL)
+
+static const struct {
+    const char *name;
+    form_fn *call;
+    bool reads; /* from ptr, to the host */
+} forms[] = {
+#define ROW(name) {#name, form_##name, false}
+    ROW(cuMemsetD8), ROW(cuMemsetD16), ROW(cuMemsetD32), ROW(cuMemsetD2D8), ROW(cuMemsetD2D16),
+    ROW(cuMemsetD2D32), ROW(cuMemsetD8Async), ROW(cuMemsetD16Async), ROW(cuMemsetD32Async),
+    ROW(cuMemsetD2D8Async), ROW(cuMemsetD2D16Async), ROW(cuMemsetD2D32Async), ROW(cuMemcpy),
+    ROW(cuMemcpyDtoD), ROW(cuMemcpyHtoD), ROW(cuMemcpyPeer), ROW(cuMemcpyAsync),
+    ROW(cuMemcpyDtoDAsync), ROW(cuMemcpyHtoDAsync), ROW(cuMemcpyPeerAsync), ROW(cuMemcpy2D),
+    ROW(cuMemcpy2DUnaligned), ROW(cuMemcpy2DAsync), ROW(cuMemcpy3D), ROW(cuMemcpy3DAsync),
+    ROW(cuMemcpy3DPeer), ROW(cuMemcpy3DPeerAsync),
+    {"cuMemcpyDtoH", form_cuMemcpyDtoH, true},
+    {"cuMemcpyDtoHAsync", form_cuMemcpyDtoHAsync, true},
+};
+#define FORMS (sizeof forms / sizeof *forms)
+
+static void one_form(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr other)
+{
+    CUresult r;
+
+    memset(host, forms[i].reads ? 0 : 0xab, sizeof host);
+    OK(fill_now(ptr, forms[i].reads ? WORD : 0, BYTES / 4));
+    r = forms[i].call(function, ptr, other, BYTES);
+    cr_assert_eq(r, CUDA_SUCCESS, "%s: %s", forms[i].name, result_name(r));
+    OK(cuCtxSynchronize());
+    if (forms[i].reads)
+        cr_assert_eq(host[BYTES / 4 - 1], WORD, "%s read something else", forms[i].name);
+    else
+        cr_assert_eq(words_other(ptr, WORD, BYTES / 4), 0, "%s wrote something else",
+                     forms[i].name);
+    r = forms[i].call(function, ptr, other, PAST);
+    cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s past the end: %s", forms[i].name,
+                 result_name(r));
+    OK(cuCtxSynchronize());
+}
+
+Test(forms, every_copy_and_fill_works_inside_and_is_refused_past_the_end)
+{
+    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+    CUdeviceptr ptr = 0, neighbour = 0, other = 0;
+
+    OK(cuMemAlloc(&ptr, BYTES));
+    OK(cuMemAlloc(&neighbour, BYTES));
+    OK(cuMemAlloc(&other, MIB));
+    OK(fill_now(other, WORD, MIB / 4));
+    OK(fill_now(neighbour, 1, BYTES / 4));
+    for (size_t i = 0; i < FORMS; i++)
+        for (int k = 0; k < 2; k++) {
+            void *function = driver_lookup(forms[i].name, 12000, flags[k]);
+
+            cr_assert(function, "%s is not found", forms[i].name);
+            one_form(i, function, ptr, other);
+        }
+    cr_assert_eq(words_other(neighbour, 1, BYTES / 4), 0);
+    OK(cuMemFree(ptr));
+    OK(cuMemFree(neighbour));
+    OK(cuMemFree(other));
+}
+
+/* ---- contexts and captures ---- */
+
+Test(forms, detaching_a_context_for_the_last_time_takes_its_memory)
+{
+    CUresult (*detach)(CUcontext) = (CUresult(*)(CUcontext))driver_lookup("cuCtxDetach", 2000, 0);
+    CUdeviceptr ptr = 0;
+    CUcontext made;
+
+    if (!detach)
+        cr_skip_test("the driver detaches no contexts");
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&made, NULL, 0, device));
+#else
+    OK(cuCtxCreate(&made, 0, device));
+#endif
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(detach(made));
+    OK(cuCtxSetCurrent(context));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(ptr));
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(cuMemFree(ptr));
+}
+
+static void *allocate_relaxed(void *arg)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult *result = arg;
+    CUdeviceptr ptr = 0;
+
+    *result = cuCtxSetCurrent(context);
+    if (*result == CUDA_SUCCESS)
+        *result = cuThreadExchangeStreamCaptureMode(&mode);
+    if (*result == CUDA_SUCCESS)
+        *result = cuMemAlloc(&ptr, MIB);
+    if (*result == CUDA_SUCCESS)
+        *result = cuMemFree(ptr);
+    return NULL;
+}
+
+/* A thread that leaves captures alone may allocate beside one that forbids it to others. */
+Test(forms, a_thread_that_exchanged_its_capture_mode_allocates)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+    CUgraph graph = NULL;
+    CUresult result;
+    pthread_t thread;
+
+    OK(cuMemAlloc(&target, BYTES));
+    OK(fill_now(target, 0, BYTES / 4)); /* loads the kernels, which a capture forbids */
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(launch_fill(stream, target, 1, BYTES / 4));
+    cr_assert_eq(pthread_create(&thread, NULL, allocate_relaxed, &result), 0);
+    pthread_join(thread, NULL);
+    probe("allocation_of_a_relaxed_thread", "%s", result_name(result));
+    if (software_driver() || under_shim())
+        OK(result);
+    CHECK(CUDA_SUCCESS, cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(target));
+}
