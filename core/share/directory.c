@@ -24,7 +24,7 @@
 #define LOCK_TRIES    100 /* of the directory, for a broker: */
 #define LOCK_WAIT_US  10000
 #define RELAY_ENTRIES 65536
-#define SWEEP_SOCKETS 256 /* connected to, to see whether they live */
+#define SWEEP_SOCKETS 2048 /* connected to, to see whether they live; 10 us each */
 
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
 {

@@ -254,7 +254,11 @@ static void say(int fd, enum gs_wire_type type, uint64_t id)
 
 static enum gs_wire_type next_message(int fd, union gs_wire_message *ret)
 {
-    return recv(fd, ret, sizeof *ret, 0) > 0 ? ret->head.type : 0;
+    do { /* a withdrawal that came before the KEEP calls the block back */
+        if (recv(fd, ret, sizeof *ret, 0) <= 0)
+            return 0;
+    } while (ret->head.type == GS_WIRE_RECALL);
+    return ret->head.type;
 }
 
 /* Whoever keeps what it does not hold, or under isolation, is hung up on; UNMAPPED of what is not
