@@ -477,12 +477,10 @@ int chaos_actor(int argc, char **argv)
     actor_must(&actor, "cuMemAlloc", cuMemAlloc(&actor.counter, 4));
     actor.free_at_start = gpu_free_bytes();
     actor.fds_at_start = actor_descriptors();
-    if (actor.flags & ACTOR_LAST) {
+    if (actor.flags & ACTOR_LAST)
         live_shortly(&actor);
-        chaos_sleep_us(500000); /* the directory is swept a little after the first handle */
-    } else {
+    else
         live(&actor);
-    }
     actor_account(&actor);
     atomic_store(&actor.slot->finished, true);
     while (atomic_load(&actor.world->phase) != PHASE_LEAVE) {
