@@ -32,6 +32,7 @@ void actor_wrong(struct actor *actor, const char *format, ...)
     va_start(args, format);
     vsnprintf(actor->slot->wrong + n, sizeof actor->slot->wrong - (size_t)n, format, args);
     va_end(args);
+    actor->slot->wrong_ns = chaos_now();
     atomic_store(&actor->slot->is_wrong, true);
     _exit(3);
 }
