@@ -189,24 +189,24 @@ static int fd_table_size(void)
 /* Each time it is enlarged whoever needs the next descriptor sleeps for milliseconds. */
 Test(share_exports, the_table_of_descriptors_is_enlarged_once)
 {
-    struct rlimit limit = {.rlim_cur = 8192};
+    /* As much as exports and imports together keep, beside what is there. */
+    enum { LIMIT = 8192, KEPT = LIMIT / 8 + LIMIT / 16 * 2 };
+    struct rlimit limit;
     struct gs_offer *offer;
-    int size, threads = side_threads(), kept[8192 / 8 + 2 * (8192 / 16)];
+    int size, kept[KEPT];
 
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = limit.rlim_max < 8192 ? limit.rlim_max : 8192;
+    limit.rlim_cur = LIMIT;
+    if (limit.rlim_max < LIMIT || fd_table_size() <= 0)
+        cr_skip_test("this machine's limits, or its kernel, do not allow it");
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_threads() == threads + 1, 5000), "%d threads", side_threads());
+    cr_assert(SIDE_WAIT(fd_table_size() > KEPT, 5000), "it stays at %d", fd_table_size());
     size = fd_table_size();
-    if (size > 0) { /* as much as exports and imports together keep */
-        int count = (int)(limit.rlim_cur / 8 + limit.rlim_cur / 16 * 2);
-
-        for (int i = 0; i < count; i++)
-            cr_assert_geq(kept[i] = fcntl(0, F_DUPFD_CLOEXEC, 0), 0);
-        cr_assert_eq(fd_table_size(), size, "%d, %d before", fd_table_size(), size);
-        for (int i = 0; i < count; i++)
-            close(kept[i]);
-    }
+    for (int i = 0; i < KEPT; i++)
+        cr_assert_geq(kept[i] = fcntl(0, F_DUPFD_CLOEXEC, 0), 0);
+    cr_assert_eq(fd_table_size(), size, "%d, %d before", fd_table_size(), size);
+    for (int i = 0; i < KEPT; i++)
+        close(kept[i]);
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
 }
