@@ -351,9 +351,16 @@ static uint64_t sum(const struct supervisor *sup, size_t offset)
 
 static void kill_broker(struct supervisor *sup)
 {
+    uint64_t killed;
+
     if (!sup->broker_kill_ns || chaos_now() < sup->broker_kill_ns)
         return;
-    sup->broker_kills += chaos_kill_broker(sup->options);
+    killed = (uint64_t)chaos_kill_broker(sup->options);
+    sup->broker_kills += killed;
+    if (!killed) { /* a slow machine has none yet */
+        sup->broker_kill_ns = chaos_now() + 200 * MS;
+        return;
+    }
     sup->broker_kill_ns = chaos_now() + (1000 + chaos_below(&sup->random, 4000)) * MS;
     if (chaos_below(&sup->random, 8) == 0) /* longer than a silent connection is kept */
         sup->broker_kill_ns += 40000 * MS;
