@@ -351,11 +351,11 @@ static uint64_t sum(const struct supervisor *sup, size_t offset)
 
 static void kill_broker(struct supervisor *sup)
 {
-    uint64_t killed;
+    bool killed;
 
     if (!sup->broker_kill_ns || chaos_now() < sup->broker_kill_ns)
         return;
-    killed = (uint64_t)chaos_kill_broker(sup->options);
+    killed = chaos_kill_broker(sup->options);
     sup->broker_kills += killed;
     if (!killed) { /* a slow machine has none yet */
         sup->broker_kill_ns = chaos_now() + 200 * MS;
