@@ -36,6 +36,7 @@ struct gs_offer {
 uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
+unsigned gs_exports_max(void); /* so many are kept */
 /*
  * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
  * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who

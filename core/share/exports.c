@@ -21,7 +21,7 @@ struct gs_export {
     UT_hash_handle hh;
 };
 
-static unsigned kept_max(void)
+unsigned gs_exports_max(void)
 {
     struct rlimit limit;
 
@@ -81,7 +81,7 @@ static int find(struct gs_share *share, uint64_t chunk_id)
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
 {
     struct gs_export *entry = NULL;
-    unsigned max = share->options.is_broker ? 0 : kept_max();
+    unsigned max = share->options.is_broker ? 0 : gs_exports_max();
     bool kept = false;
 
     if (max > 0)
@@ -104,7 +104,7 @@ void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd
 
 bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
 {
-    unsigned max = kept_max();
+    unsigned max = gs_exports_max();
     struct gs_export *entry;
     bool wanted;
 

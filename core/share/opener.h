@@ -121,6 +121,8 @@ struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_
 struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address);
 
 /* relay.c */
+/* How many descriptors imports keep at most: all of them, or with those that are passed on. */
+unsigned gs_import_fds_max(bool passed_on);
 /* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
 bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
 void gs_import_close_fd(struct gs_share *share, struct gs_import *import);

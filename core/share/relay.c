@@ -45,15 +45,20 @@ static void relay_name(const struct gs_share *share, const unsigned char *instan
     memcpy(ret_name + GS_SOCKET_NAME_SIZE, share->name, GS_SOCKET_NAME_SIZE);
 }
 
-bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on)
+unsigned gs_import_fds_max(bool passed_on)
 {
     struct rlimit limit;
-    unsigned most = KEPT_MAX, kept;
+    unsigned most = KEPT_MAX;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / KEPT_SHARE < KEPT_MAX)
         most = (unsigned)(limit.rlim_cur / KEPT_SHARE);
-    if (passed_on)
-        most *= 2;
+    return passed_on ? 2 * most : most;
+}
+
+bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on)
+{
+    unsigned kept, most = gs_import_fds_max(passed_on);
+
     kept = __atomic_add_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
     if (kept > most) {
         __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);

@@ -6,12 +6,17 @@
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define EVENTS_MAX  32
 #define WATCH_SHIFT 56
 #define ID_MASK     ((UINT64_C(1) << WATCH_SHIFT) - 1)
+
+#define FDS_SPARE 64 /* beside those that are kept: sockets, what is under way */
+#define FDS_STACK (64 * 1024)
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
@@ -119,12 +124,58 @@ static int tick(struct gs_share *share)
     return due < 60000 ? (int)due : 60000;
 }
 
+/*
+ * The kernel doubles a process's table of descriptors when it is full, and in a process of several
+ * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
+ * (measured). A thousand opens met that four times in the opener and four in the exporter. So the
+ * table is made as large as what is kept can need once, by a thread that nobody waits for and that
+ * ends then. A table that stays small costs time only.
+ */
+static void *make_fd_table(void *arg)
+{
+    const struct gs_share *share = arg;
+    struct rlimit limit;
+    rlim_t most;
+    int lowest, highest;
+
+    pthread_setname_np(pthread_self(), "gpushim-fds");
+    lowest = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    if (lowest < 0)
+        return NULL;
+    close(lowest);
+    most = (rlim_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && most >= limit.rlim_cur)
+        most = limit.rlim_cur - 1;
+    highest = fcntl(share->wake, F_DUPFD_CLOEXEC, (int)most);
+    if (highest >= 0)
+        close(highest);
+    return NULL;
+}
+
+/* The signals are blocked in it as they are here. */
+static bool start_fd_table(struct gs_share *share, pthread_t *ret_thread)
+{
+    pthread_attr_t attributes;
+    int error;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, FDS_STACK);
+    error = pthread_create(ret_thread, &attributes, make_fd_table, share);
+    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
+        error = pthread_create(ret_thread, NULL, make_fd_table, share);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
 void *gs_thread_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
+    pthread_t fd_table;
+    bool joins;
 
     pthread_setname_np(pthread_self(), "gpushim-share");
+    joins = start_fd_table(share, &fd_table);
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
         int count = epoll_wait(share->epoll, events, EVENTS_MAX, tick(share));
 
@@ -136,5 +187,7 @@ void *gs_thread_run(void *arg)
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
     }
+    if (joins)
+        pthread_join(fd_table, NULL);
     return NULL;
 }

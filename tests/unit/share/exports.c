@@ -1,5 +1,7 @@
 /* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -57,13 +59,14 @@ Test(share_exports, the_kept_descriptor_goes_before_the_chunk)
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
     unsigned long address;
-    int before;
+    int before, threads = side_threads();
 
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     cr_assert_eq(other_stop(&other), 0);
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(SIDE_WAIT(side_threads() == threads + 1, 5000)); /* not the one with a descriptor */
     usleep(50000); /* the opener's socket and pidfd are closed */
     before = side_open_fds();
     gs_share_chunk_gone(side.share, chunk.id);
@@ -166,4 +169,44 @@ Test(share_exports, four_thousand_blocks_work_with_256_descriptors)
             cr_assert_geq(side_withdraw_ms(&side, offers[c][b], 5000), 0);
         side_chunk_free(&side, &chunks[c]);
     }
+}
+
+/* How many descriptors the kernel's table of this process has room for, or -1. */
+static int fd_table_size(void)
+{
+    FILE *status = fopen("/proc/self/status", "re");
+    char line[256];
+    int size = -1;
+
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "FDSize: %d", &size) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return size;
+}
+
+/* Each time it is enlarged whoever needs the next descriptor sleeps for milliseconds. */
+Test(share_exports, the_table_of_descriptors_is_enlarged_once)
+{
+    /* As much as exports and imports together keep, beside what is there. */
+    enum { LIMIT = 8192, KEPT = LIMIT / 8 + LIMIT / 16 * 2 };
+    struct rlimit limit;
+    struct gs_offer *offer;
+    int size, kept[KEPT];
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = LIMIT;
+    if (limit.rlim_max < LIMIT || fd_table_size() <= 0)
+        cr_skip_test("this machine's limits, or its kernel, do not allow it");
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(fd_table_size() > KEPT, 5000), "it stays at %d", fd_table_size());
+    size = fd_table_size();
+    for (int i = 0; i < KEPT; i++)
+        cr_assert_geq(kept[i] = fcntl(0, F_DUPFD_CLOEXEC, 0), 0);
+    cr_assert_eq(fd_table_size(), size, "%d, %d before", fd_table_size(), size);
+    for (int i = 0; i < KEPT; i++)
+        close(kept[i]);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
 }

@@ -275,7 +275,7 @@ Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
         cr_assert(is_hung_up_on(fds[i], 2000));
         close(fds[i]);
     }
-    cr_assert(SIDE_WAIT(side_open_fds() == before, 2000), "%d, %d before", side_open_fds(), before);
+    cr_assert(SIDE_WAIT(side_open_fds() <= before, 2000), "%d, %d before", side_open_fds(), before);
     assert_serves();
 }
 
@@ -695,6 +695,7 @@ static void make_token(unsigned char *ret, unsigned char instance)
 
 Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 {
+    usleep(100000); /* whoever shares has connected to all there are: a liar has one caller */
     for (int lie = HONEST; lie < LIES; lie++) {
         unsigned char asked[GS_TOKEN_SIZE];
         int alive = memdriver_alive(), fds = side_open_fds(), exit_status;
