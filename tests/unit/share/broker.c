@@ -639,6 +639,25 @@ Test(share_broker, ps_tells_who_holds_what)
     cr_assert_not_null(strstr(said, expected), "%s", said);
 }
 
+Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
+{
+    unsigned char token[2][GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char said[2048], expected[128];
+
+    offer_and_leave(0, token[0]);
+    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    other_offer(&other, 4096, 2048, 7, token[1]);
+    cr_assert_eq(open_it(token[1], &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
+    usleep(1100000);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 1 s"), "%s", said);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(said, ": 2 blocks, 3 KiB; of freed ones 1, 2 KiB"), "%s", said);
+}
+
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
  * listens again when it has ended. */
 struct activator {
