@@ -366,6 +366,12 @@ int main(int argc, char **argv)
     if (argc != 3 || !mkdtemp(dir))
         fail("usage: many WHAT BROKER", argc);
     getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < 2 * BLOCKS && strcmp(how, "read-only")) {
+        printf("skipped: the hard limit of descriptors (ulimit -Hn) leaves the software driver's "
+               "memory no room\n");
+        rmdir(dir);
+        return 77;
+    }
     limit.rlim_cur = LIMIT;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         fail("setrlimit", errno);
