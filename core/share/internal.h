@@ -117,7 +117,7 @@ struct gs_share {
     struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
     unsigned idle_count;
     struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
-    unsigned kept_count;
+    unsigned kept_count; /* those that are to stay */
     unsigned kept_fds;                 /* atomic; descriptors of imports */
     struct gs_relay_name *relay_names; /* atomic; names put up, added under `lock`, freed at the end */
     unsigned passed_idle;              /* idle blocks that were passed on */

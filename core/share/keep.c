@@ -29,11 +29,12 @@ static void leave_list(struct gs_share *share, struct gs_import *import)
         share->kept_newest = import->kept_older;
     import->kept_older = import->kept_newer = NULL;
     import->kept = false;
-    share->kept_count--;
+    share->kept_count -= !import->unwanted;
 }
 
 static void set_unwanted(struct gs_share *share, struct gs_import *import)
 {
+    share->kept_count -= import->kept && !import->unwanted; /* another may take its place */
     import->unwanted = true;
     if (!import->kept)
         return;

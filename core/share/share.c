@@ -109,12 +109,14 @@ void gs_share_destroy(struct gs_share *share)
     free(share);
 }
 
+/* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
 void gs_sweep(struct gs_share *share)
 {
-    if (__atomic_exchange_n(&share->sweep_ns, GS_NEVER, __ATOMIC_ACQ_REL) == GS_NEVER)
+    if (__atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
         return;
     gs_directory_sweep(share->directory, &share->options);
     gs_neighbour_sweep(share->directory);
+    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 
 void gs_share_at_exit(struct gs_share *share)

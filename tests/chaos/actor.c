@@ -32,6 +32,7 @@ void actor_wrong(struct actor *actor, const char *format, ...)
     va_start(args, format);
     vsnprintf(actor->slot->wrong + n, sizeof actor->slot->wrong - (size_t)n, format, args);
     va_end(args);
+    actor->slot->wrong_ns = chaos_now();
     atomic_store(&actor->slot->is_wrong, true);
     _exit(3);
 }
@@ -477,12 +478,10 @@ int chaos_actor(int argc, char **argv)
     actor_must(&actor, "cuMemAlloc", cuMemAlloc(&actor.counter, 4));
     actor.free_at_start = gpu_free_bytes();
     actor.fds_at_start = actor_descriptors();
-    if (actor.flags & ACTOR_LAST) {
+    if (actor.flags & ACTOR_LAST)
         live_shortly(&actor);
-        chaos_sleep_us(500000); /* the directory is swept a little after the first handle */
-    } else {
+    else
         live(&actor);
-    }
     actor_account(&actor);
     atomic_store(&actor.slot->finished, true);
     while (atomic_load(&actor.world->phase) != PHASE_LEAVE) {

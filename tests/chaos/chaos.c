@@ -35,6 +35,7 @@
 #define RESTART_MS   50
 #define LIFE_MS      3000 /* a mortal process is killed before, if it has not ended by itself */
 #define SMALLEST     2
+#define SETTLE_MS    200
 
 static const char *const step_texts[] = {
 #define STEP_TEXT(name, text) text,
@@ -149,12 +150,12 @@ static const char *choose_idle(struct place *place)
 static void start_in(struct supervisor *sup, unsigned slot)
 {
     struct place *place = &sup->place[slot];
-    bool survives = place->launch.flags & ACTOR_SURVIVES;
+    bool mortal = !(place->launch.flags & (ACTOR_SURVIVES | ACTOR_LAST));
 
     place->killed = false;
     place->kill_ns = 0;
     atomic_store(&sup->world->slot[slot].step_ns, chaos_now());
-    if (!survives) {
+    if (mortal) {
         choose_faults(place);
         place->launch.idle = choose_idle(place);
         place->kill_ns =
@@ -183,6 +184,8 @@ static void judge_end(struct supervisor *sup, unsigned slot, int status)
 
     place->pid = 0;
     place->restart_ns = chaos_now() + chaos_below(&place->random, RESTART_MS) * MS;
+    if (atomic_load(&sup->world->slot[slot].is_wrong)) /* it says itself what */
+        return;
     if (by_kill && (place->killed || place->launch.faults[0] || place->launch.die[0])) {
         sup->kills++;
         if (!place->killed && place->launch.faults[0])
@@ -214,6 +217,30 @@ static void reap(struct supervisor *sup)
 
 /* ---- Watching ------------------------------------------------------------------------------- */
 
+/* The first of those that found something wrong: what it shared goes with it, and the others find
+ * that wrong then. */
+static const struct chaos_slot *first_wrong(const struct supervisor *sup)
+{
+    const struct chaos_slot *first = NULL;
+
+    for (unsigned i = 0; i < sup->world->slots; i++) {
+        const struct chaos_slot *slot = &sup->world->slot[i];
+
+        if (atomic_load(&slot->is_wrong) && (!first || slot->wrong_ns < first->wrong_ns))
+            first = slot;
+    }
+    return first;
+}
+
+static void watch_slots(struct supervisor *sup)
+{
+    if (is_wrong(sup) || !first_wrong(sup))
+        return;
+    chaos_sleep_us(SETTLE_MS * 1000); /* it may be because another has crashed, unseen so far */
+    reap(sup);
+    say_wrong(sup, first_wrong(sup)->wrong);
+}
+
 static void watch(struct supervisor *sup)
 {
     uint64_t now = chaos_now();
@@ -223,8 +250,6 @@ static void watch(struct supervisor *sup)
         const struct chaos_slot *slot = &sup->world->slot[i];
         uint64_t began = atomic_load(&slot->step_ns);
 
-        if (atomic_load(&slot->is_wrong))
-            snprintf(sup->wrong, sizeof sup->wrong, "%s", slot->wrong);
         if (sup->place[i].pid && began && now > began && now - began > HANG_NS) {
             snprintf(what, sizeof what, "process %u (pid %d) hangs: %s for %llu s", i,
                      (int)sup->place[i].pid, step_texts[atomic_load(&slot->step)],
@@ -237,6 +262,7 @@ static void watch(struct supervisor *sup)
 static void round_once(struct supervisor *sup, bool restart)
 {
     reap(sup);
+    watch_slots(sup);
     watch(sup);
     for (unsigned i = 0; i < sup->world->slots && !is_wrong(sup); i++) {
         struct place *place = &sup->place[i];
@@ -322,9 +348,7 @@ static void check_directory(struct supervisor *sup)
     char name[320];
     bool left;
 
-    /* One may be killed on its way out, in the library's own exit: that is swept as well. */
     atomic_store(&sup->world->phase, PHASE_LEAVE);
-    wait_for(sup, all_left, LEAVE_NS, "a process does not end");
     sup->place[0].launch = (struct chaos_launch){.flags = ACTOR_LAST};
     atomic_store(&sup->world->slot[0].shared, 0);
     start_in(sup, 0);
@@ -353,7 +377,11 @@ static void kill_broker(struct supervisor *sup)
 {
     if (!sup->broker_kill_ns || chaos_now() < sup->broker_kill_ns)
         return;
-    sup->broker_kills += chaos_kill_broker(sup->options);
+    if (!chaos_kill_broker(sup->options)) { /* on a busy machine there is none yet */
+        sup->broker_kill_ns = chaos_now() + 100 * MS;
+        return;
+    }
+    sup->broker_kills++;
     sup->broker_kill_ns = chaos_now() + (1000 + chaos_below(&sup->random, 4000)) * MS;
     if (chaos_below(&sup->random, 8) == 0) /* longer than a silent connection is kept */
         sup->broker_kill_ns += 40000 * MS;

@@ -68,6 +68,7 @@ struct chaos_slot {
     _Atomic uint64_t forks, execs;
     _Atomic bool finished;         /* everything was given back and accounted for */
     _Atomic bool is_wrong;         /* then `wrong` says what */
+    uint64_t wrong_ns;             /* and this since when */
     char wrong[400];
 };
 

@@ -84,12 +84,23 @@ static void check_descriptors(struct actor *actor)
     }
 }
 
+/* Others may be at opening what was promised to them. */
+static void keep_promise(const struct actor_block *block)
+{
+    uint64_t now = chaos_now();
+
+    if (block->keep_until_ns > now)
+        chaos_sleep_us((unsigned)((block->keep_until_ns - now) / 1000) + 1);
+}
+
 void actor_account(struct actor *actor)
 {
     while (actor->held_count)
         actor_close(actor, actor->held_count - 1);
-    while (actor->own_count)
+    while (actor->own_count) {
+        keep_promise(&actor->own[actor->own_count - 1]);
         actor_free(actor, actor->own_count - 1);
+    }
     actor_step(actor, STEP_ACCOUNT);
     actor_must(actor, "cuCtxSynchronize", cuCtxSynchronize());
     check_memory(actor);

@@ -276,6 +276,59 @@ Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
+#define MANY 1200
+
+/* Names `count` dead sockets; their number says which. */
+static void leave_dead(unsigned count)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "%032x", i);
+        close(bind_at(name, true));
+    }
+}
+
+/* Who passes others' memory on has many names. */
+Test(share_directory, dead_ones_are_found_among_many_that_live)
+{
+    const char *live_name = "f123456789abcdef0123456789abcdef";
+    char from[160], to[200];
+    int live;
+
+    mkdir(dir, 0700);
+    live = bind_at(live_name, false);
+    cr_assert_eq(listen(live, 2 * MANY), 0);
+    snprintf(from, sizeof from, "%s/%s", dir, live_name);
+    for (unsigned i = 0; i < MANY; i++) {
+        snprintf(to, sizeof to, "%s/%032x.%s", dir, i, live_name);
+        cr_assert_eq(link(from, to), 0);
+    }
+    leave_dead(50);
+    sweep();
+    cr_assert_eq(side_dir_count(dir), 1 + MANY);
+    close(live);
+}
+
+/* The share thread has begun to clear them away. */
+Test(share_directory, a_process_that_exits_amid_it_clears_all_away)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    mkdir(dir, 0700);
+    for (unsigned round = 0; round < 2; round++) {
+        struct other other;
+
+        leave_dead(MANY);
+        other_start(&other, dir, NULL);
+        other_offer(&other, 0, 512, 1, token);
+        cr_assert(SIDE_WAIT(side_dir_count(dir) < (int)MANY, 5000));
+        other_ask(&other, "exit");
+        cr_assert_eq(waitpid(other.pid, NULL, 0), other.pid);
+        cr_assert_eq(side_dir_count(dir), 0);
+    }
+}
+
 Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
 {
     struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
