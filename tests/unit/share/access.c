@@ -40,6 +40,7 @@ static void teardown(void)
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     cr_assert_eq(memdriver_alive(), 0);
+    cr_assert(side_broker_end(dir));
     side_dir_remove(dir);
 }
 
@@ -100,7 +101,7 @@ Test(share_access, isolated_a_block_among_others_is_not_offered)
                                       .size = 512,
                                       .alone = true};
     cr_assert_eq(gs_share_offer(side.share, &source, &alone), GS_OK);
-    cr_assert(gs_share_withdraw(side.share, alone, 0, side_now(), true));
+    cr_assert(side_withdraws(&side, alone));
 }
 
 /* A user of the group 65534, which both sides name; the directory is root's. */

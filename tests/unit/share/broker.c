@@ -33,33 +33,9 @@ static void setup(void)
     other_start(&other, dir, "keep=60000");
 }
 
-/* The broker's pid, or 0 where none runs. */
-static pid_t broker_pid(void)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    struct ucred who = {0};
-    socklen_t size = sizeof who;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
-    close(fd);
-    return who.pid;
-}
-
-/* In order: its socket goes. To connect would be to need it. */
-static bool broker_ends(int limit_ms)
-{
-    char path[128];
-
-    snprintf(path, sizeof path, "%s/broker", dir);
-    return SIDE_WAIT(access(path, F_OK) != 0, limit_ms);
-}
-
 static void teardown(void)
 {
-    pid_t broker = broker_pid();
+    pid_t broker = side_broker_pid(dir);
 
     if (other.pid)
         cr_assert_eq(other_stop(&other), 0);
@@ -67,7 +43,7 @@ static void teardown(void)
     cr_assert_eq(memdriver_alive(), 0);
     if (broker) {
         kill(broker, SIGTERM);
-        cr_assert(broker_ends(5000));
+        cr_assert(side_broker_gone(dir, 5000));
     }
     side_dir_remove(dir);
 }
@@ -79,29 +55,10 @@ static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
     return gs_share_open(side.share, token, SIDE_CONTEXT, 0, ret_address);
 }
 
-/* What the broker has been left, as it says itself. */
-static unsigned long long left_there(void)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
-    unsigned long long left = 0;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
-        gs_wire_start(&message, GS_WIRE_QUERY, 1);
-        gs_wire_send(fd, &message, -1);
-        if (recv(fd, &message, sizeof message, 0) > 0)
-            left = message.report.offers;
-    }
-    close(fd);
-    return left;
-}
-
 static void offer_and_leave(unsigned long number, unsigned char *ret_token)
 {
     other_offer(&other, number * 512, 512, (int)(70 + number), ret_token);
-    cr_assert(SIDE_WAIT(left_there() == number + 1, 5000), "the broker has %llu", left_there());
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1, 5000), "the broker has %llu", side_broker_left(dir));
 }
 
 Test(share_broker, serves_what_a_killed_process_shared)
@@ -185,9 +142,9 @@ Test(share_broker, killed_itself_takes_nobody_down)
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, before);
-    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
     cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
-    kill(broker_pid(), SIGKILL);
+    kill(side_broker_pid(dir), SIGKILL);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL, 5000));
     cr_assert_eq(other_open(&other, before, &there), GS_OK);
     other_ask(&other, "close %lx", there);
@@ -223,7 +180,7 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
     cr_assert_eq(children_ended, children);
     cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
     side_stop(&second);
@@ -237,7 +194,7 @@ static bool was_told(const char *words)
     size_t size;
     FILE *file;
 
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)broker_pid());
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)side_broker_pid(dir));
     file = fopen(path, "re");
     cr_assert_not_null(file);
     size = fread(bytes, 1, sizeof bytes, file);
@@ -265,7 +222,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
     cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
     cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
@@ -311,10 +268,10 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
     other_kill(&other);
     cr_assert_eq(open_it(token, &address), GS_OK);
     usleep(1000000);
-    cr_assert_neq(broker_pid(), 0, "it ended under its opener");
-    cr_assert_eq(left_there(), 1, "what is open was dropped");
+    cr_assert_neq(side_broker_pid(dir), 0, "it ended under its opener");
+    cr_assert_eq(side_broker_left(dir), 1, "what is open was dropped");
     side_stop(&side);
-    cr_assert(broker_ends(5000), "it does not end");
+    cr_assert(side_broker_gone(dir, 5000), "it does not end");
     side_start(&side, &options);
     cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
 }
@@ -406,11 +363,11 @@ Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
     token_by_hand(9, 1, token);
     fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
     share_by_hand(fd, token, memory);
-    cr_assert(SIDE_WAIT(left_there() == 2, 2000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 2000));
     close(fd);
     fd = dial_broker(token + 8, -1);
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
-    cr_assert(SIDE_WAIT(left_there() == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
     close(fd);
     close(memory);
@@ -429,7 +386,7 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     share_by_hand(fd, real, memory); /* again: refused, and so is its sender */
     cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
-    cr_assert_eq(left_there(), 1);
+    cr_assert_eq(side_broker_left(dir), 1);
     close(fd);
     token_by_hand(9, 1, token);
     fd = dial_broker(real + 8, -1); /* another's token */
@@ -443,7 +400,7 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     message.share.offset = 2 * MIB - 511;
     cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_MESSAGE);
-    cr_assert_eq(left_there(), 1);
+    cr_assert_eq(side_broker_left(dir), 1);
     close(fd);
     close(memory);
 }
@@ -469,15 +426,15 @@ Test(share_broker, there_is_one_for_a_directory)
     pid_t first;
 
     offer_and_leave(0, token);
-    first = broker_pid();
+    first = side_broker_pid(dir);
     cr_assert_neq(run_broker("", said, sizeof said), 0);
     cr_assert_not_null(strstr(said, "a broker runs"), "%s", said);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0);
-    cr_assert_eq(broker_pid(), first);
+    cr_assert_eq(side_broker_pid(dir), first);
     kill(first, SIGKILL); /* its socket stays behind, and is no hindrance */
-    cr_assert(SIDE_WAIT(broker_pid() == 0, 2000));
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) == 0, 2000));
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
-    cr_assert_neq(broker_pid(), 0);
+    cr_assert_neq(side_broker_pid(dir), 0);
 }
 
 Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
@@ -491,7 +448,7 @@ Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     close(fd);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
-    cr_assert_neq(broker_pid(), 0);
+    cr_assert_neq(side_broker_pid(dir), 0);
     cr_assert_eq(access(to.sun_path, F_OK), -1);
 }
 
@@ -525,7 +482,7 @@ Test(share_broker, nobody_shares_in_the_name_of_another)
     fd = dial_broker(real + 8, -1);
     share_by_hand(fd, squat, memory);
     cr_assert_eq(ask_open(fd, squat), GS_REFUSED_MESSAGE);
-    cr_assert_eq(left_there(), 1);
+    cr_assert_eq(side_broker_left(dir), 1);
     offer_and_leave(1, next);
     other_kill(&other);
     cr_assert_eq(open_it(next, &address), GS_OK);
@@ -567,7 +524,7 @@ Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
             share_by_hand(fds[i], token, memory);
         }
         cr_assert_eq(ask_open(fds[i], token), GS_REFUSED_TOKEN); /* it has read them all */
-        cr_assert_eq(left_there(), i == 0 ? 3 : 5, "%llu", left_there());
+        cr_assert_eq(side_broker_left(dir), i == 0 ? 3 : 5, "%llu", side_broker_left(dir));
     }
     kill(child, SIGTERM);
     waitpid(child, NULL, 0);
@@ -590,7 +547,7 @@ Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
     gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
     message.unshare.block_id = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert_eq(left_there(), 0);
+    cr_assert_eq(side_broker_left(dir), 0);
     for (int i = 0; i < 6; i++)
         others[i] = dial_broker(token + 8, -1); /* more than there is room for */
     end = (struct pollfd){.fd = fd, .events = POLLIN};
@@ -641,7 +598,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
         if (!other.pid)
             other_start(&other, dir, "keep=60000");
         other_offer(&other, 0, 512, 70, token);
-        cr_assert(SIDE_WAIT(left_there() == (unsigned)i + 1, 5000));
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1, 5000));
         other_kill(&other);
         cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -658,8 +615,8 @@ Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
     unsigned char token[GS_TOKEN_SIZE];
 
     offer_and_leave(0, token);
-    kill(broker_pid(), SIGTERM);
-    cr_assert(broker_ends(5000));
+    kill(side_broker_pid(dir), SIGTERM);
+    cr_assert(side_broker_gone(dir, 5000));
 }
 
 Test(share_broker, ps_tells_who_holds_what)
@@ -680,6 +637,25 @@ Test(share_broker, ps_tells_who_holds_what)
     snprintf(expected, sizeof expected, "from pid %d (share_other) for 0 s: 1 blocks left here",
              (int)other.pid);
     cr_assert_not_null(strstr(said, expected), "%s", said);
+}
+
+Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
+{
+    unsigned char token[2][GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char said[2048], expected[128];
+
+    offer_and_leave(0, token[0]);
+    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    other_offer(&other, 4096, 2048, 7, token[1]);
+    cr_assert_eq(open_it(token[1], &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
+    usleep(1100000);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 1 s"), "%s", said);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(said, ": 2 blocks, 3 KiB; of freed ones 1, 2 KiB"), "%s", said);
 }
 
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and

@@ -49,6 +49,7 @@ static void teardown(void)
         other_kill(&other);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
+    cr_assert(side_broker_end(dir));
     side_dir_remove(dir);
 }
 

@@ -3,12 +3,17 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "core/share/wire.h"
 
 static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char logged[65536];
@@ -97,6 +102,77 @@ void side_options(struct gs_share_options *ret_options, const char *dir)
         .enable = true, .settle_ns = 200000000, .timeout_ns = 2000000000, .max_clients = 64,
         .left_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
+    if (side_with_broker()) {
+        ret_options->broker = true;
+        ret_options->keep_ns = 60000000000;
+        snprintf(ret_options->broker_program, sizeof ret_options->broker_program, "%s",
+                 BROKER_PROGRAM);
+    }
+}
+
+bool side_with_broker(void)
+{
+    const char *strategy = getenv("SIDE_STRATEGY");
+
+    return strategy && strcmp(strategy, "broker") == 0;
+}
+
+static int broker_connect(const char *dir)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+pid_t side_broker_pid(const char *dir)
+{
+    struct ucred who = {0};
+    socklen_t size = sizeof who;
+    int fd = broker_connect(dir);
+
+    if (fd >= 0) {
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+        close(fd);
+    }
+    return who.pid;
+}
+
+unsigned long long side_broker_left(const char *dir)
+{
+    union gs_wire_message message;
+    unsigned long long left = 0;
+    int fd = broker_connect(dir);
+
+    if (fd >= 0) {
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        gs_wire_send(fd, &message, -1);
+        if (recv(fd, &message, sizeof message, 0) > 0)
+            left = message.report.offers;
+        close(fd);
+    }
+    return left;
+}
+
+bool side_broker_gone(const char *dir, int limit_ms)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/broker", dir);
+    return SIDE_WAIT(access(path, F_OK) != 0, limit_ms);
+}
+
+bool side_broker_end(const char *dir)
+{
+    pid_t broker = side_broker_pid(dir);
+
+    if (broker)
+        kill(broker, SIGTERM);
+    return side_broker_gone(dir, 5000);
 }
 
 void side_start(struct side *side, const struct gs_share_options *options)
@@ -166,6 +242,13 @@ uint64_t side_now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool side_withdraws(struct side *side, struct gs_offer *offer)
+{
+    if (side_with_broker()) /* its share thread may be at the offer, to leave it there */
+        return side_withdraw_ms(side, offer, 2000) >= 0;
+    return gs_share_withdraw(side->share, offer, 0, side_now(), true);
 }
 
 long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit)

@@ -38,8 +38,16 @@ void side_dir_remove(const char *dir);
 int side_dir_count(const char *dir);
 
 /* Defaults: grace 0, settle 200 ms, timeout 2 s, 64 clients, up to 64 blocks idle for a minute:
- * so what is given back after a close was called back. */
+ * so what is given back after a close was called back. With a broker where SIDE_STRATEGY says so. */
 void side_options(struct gs_share_options *ret_options, const char *dir);
+bool side_with_broker(void);
+/* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
+ * says itself; whether its socket goes within the time (to connect would be to need it). */
+pid_t side_broker_pid(const char *dir);
+unsigned long long side_broker_left(const char *dir);
+bool side_broker_gone(const char *dir, int limit_ms);
+/* Ends it, if there is one; whether its socket has gone. */
+bool side_broker_end(const char *dir);
 void side_start(struct side *side, const struct gs_share_options *options);
 void side_stop(struct side *side);
 
@@ -53,6 +61,8 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
 uint64_t side_now(void);
 /* Withdraws without grace as soon as it goes; the milliseconds that took, or -1 after `limit`. */
 long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit);
+/* Withdraws without grace: at once, or with a broker as soon as that has been told. */
+bool side_withdraws(struct side *side, struct gs_offer *offer);
 /* Everything that was logged so far by any side of this process. */
 const char *side_logged(void);
 unsigned side_log_lines(void);
