@@ -454,7 +454,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
-        .sync_memops = -1,
+        .sync_memops = 1,
         .imported = true,
     };
     return GS_OK;

@@ -30,6 +30,7 @@ enum peer_op {
     PEER_IMPORT,
     PEER_STORE,
     PEER_BAD_BATCH,
+    PEER_WAIT_EVENT,
     PEER_QUIT
 };
 
@@ -42,6 +43,7 @@ struct request {
     uint32_t value;
     bool read_only;
     CUipcMemHandle handle;
+    CUipcEventHandle event;
 };
 
 struct answer {
@@ -246,6 +248,13 @@ CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value)
     return peer_call(peer, &(struct request){.op = PEER_STORE, .ptr = ptr, .value = value}).result;
 }
 
+CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_WAIT_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
 bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *ret_result,
                     size_t *ret_failed)
 {
@@ -262,6 +271,20 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 }
 
 /* ---- the peer's side: no Criterion here ---- */
+
+static CUresult serve_wait_event(const CUipcEventHandle *handle)
+{
+    __typeof__(&cuIpcOpenEventHandle) open =
+        (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
+    CUevent event = NULL;
+    CUresult r = open ? open(&event, *handle) : CUDA_ERROR_NOT_FOUND;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cuEventSynchronize(event);
+    cuEventDestroy(event);
+    return r;
+}
 
 static CUresult serve_bad_batch(int form, enum bad_batch what, size_t *ret_failed)
 {
@@ -350,6 +373,8 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
     case PEER_BAD_BATCH:
         return serve_bad_batch((int)request->size, (enum bad_batch)request->value,
                                &answer->failed);
+    case PEER_WAIT_EVENT:
+        return serve_wait_event(&request->event);
     case PEER_QUIT:
         return CUDA_SUCCESS;
     }
