@@ -174,7 +174,7 @@ Test(other, the_programs_own_memory_is_registered_and_unregistered)
 
 Test(other, a_modules_variable_is_its_own)
 {
-    static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
                               ".visible .global .align 16 .b8 table[4096];\n";
     __typeof__(&cuModuleGetGlobal) get = (__typeof__(get))need("cuModuleGetGlobal", 3020);
     CUdeviceptr table = 0, base = 0, plain = 0;
