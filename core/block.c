@@ -16,7 +16,9 @@
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
 #define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
-#define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent */
+#define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
+#define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
+#define DEBT_MIN ((size_t)16 << 20)
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -202,9 +204,14 @@ static size_t debt_of(const struct gs_chunk *chunk, size_t need)
 
 bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes)
 {
-    size_t owed = __atomic_load_n(&pool->shared->debt[pool->device->ordinal], __ATOMIC_RELAXED);
+    int ordinal = pool->device->ordinal;
+    size_t owed = __atomic_load_n(&pool->shared->debt[ordinal], __ATOMIC_RELAXED);
+    size_t left = __atomic_load_n(&pool->shared->left[ordinal], __ATOMIC_RELAXED);
+    size_t most = pool->device->total / DEBT_SHARE;
 
-    return owed + bytes <= pool->device->total / DEBT_SHARE;
+    if (left > 0 && left / DEBT_LEFT + DEBT_MIN < most)
+        most = left / DEBT_LEFT + DEBT_MIN;
+    return owed + bytes <= most;
 }
 
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)

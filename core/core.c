@@ -93,6 +93,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .share = core->share,
         .async = core->async,
         .debt = core->debt,
+        .left = core->left,
         .regcache = core->regcache,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,

@@ -84,6 +84,7 @@ struct gs_chunk {
     struct gs_chunk *prev, *next; /* in the pool's list */
     uint64_t reach;               /* devices besides its own that have access, one bit each */
     size_t debt;                  /* gs_block_may_lie */
+    bool releasing;               /* counted in struct gs_pool_shared */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -141,6 +142,8 @@ struct gs_pool_shared { /* what all pools of a process use */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
     size_t *debt;                 /* of all chunks of a device, by device; atomic */
+    size_t *left;       /* what a device had left when a pool last looked, and 1; 0: unknown; atomic */
+    unsigned releasing; /* atomic: chunks that are no pool's any more and not the driver's yet */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent, cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
@@ -254,7 +257,8 @@ size_t gs_pool_strandable(const struct gs_pool *pool);
 /*
  * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks would
  * have whole pages to each and the rest free. A chunk whose last block is small keeps all but that
- * block's pages. The debt of all chunks of a device stays a small share of its memory, so that no
+ * block's pages. The debt of all chunks of a device stays a small share of its memory, and of what it
+ * has left (what others use is not ours to share), so that no
  * more than that share is ever missing where the driver alone would still have had memory.
  *
  * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding it;

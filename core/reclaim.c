@@ -8,9 +8,13 @@
  */
 #include "core/reclaim.h"
 
+#include <time.h>
+
 #include "core/context.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
+#define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
+#define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define START_NS UINT64_C(1000000000)
 #define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
@@ -81,6 +85,8 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
             bytes -= entry->size < bytes ? entry->size : bytes;
             if (gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
                 detached = detach(pool, kinds[i], entry, detached);
+                detached->releasing = true;
+                __atomic_add_fetch(&pool->shared->releasing, 1, __ATOMIC_SEQ_CST);
                 continue;
             }
             /* Something is registered there and in use: it stays. */
@@ -169,6 +175,9 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
                             chunks->span.size);
             bytes += chunks->span.size;
         }
+        if (chunks->releasing)
+            __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
+        chunks->releasing = false;
         gs_chunk_record_free(chunks);
         chunks = next;
     }
@@ -251,6 +260,28 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
     gs_latch_release(&pool->lock);
 }
 
+/* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
+ * microseconds, so it is done when what grew since may have changed the answer. */
+static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_t grown)
+{
+    size_t *since = &core->grown[pool->device->ordinal];
+    size_t *known = &core->left[pool->device->ordinal], left, total;
+    CUcontext popped;
+
+    left = __atomic_load_n(known, __ATOMIC_RELAXED);
+    grown += __atomic_load_n(since, __ATOMIC_RELAXED);
+    __atomic_store_n(since, grown, __ATOMIC_RELAXED);
+    if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
+        gs_fences_capturing(&core->fences) ||
+        core->driver.ctx_push_current(pool->context) != CUDA_SUCCESS)
+        return;
+    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
+        __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
+        __atomic_store_n(since, 0, __ATOMIC_RELAXED);
+    }
+    core->driver.ctx_pop_current(&popped);
+}
+
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        struct gs_block **ret_block)
 {
@@ -279,10 +310,12 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     reserved = pool->reserved;
     GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
-    if (status == GS_OK)
+    if (status == GS_OK) {
         gs_reach_admit(core, address);
-    else
+        look_at_left(core, pool, chunk_size);
+    } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size);
+    }
     gs_decay_grown(core, reserved);
     return status;
 }
@@ -353,6 +386,24 @@ static gs_status found(struct gs_block *block, struct gs_block **ret_block)
     return block ? GS_OK : GS_NO_MEMORY;
 }
 
+/* Waits for what other threads have taken out of the pools and are giving back; whether there was
+ * any. */
+static bool await_released(const struct gs_core *core)
+{
+    uint64_t deadline = gs_now_ns() + RELEASED_NS;
+    struct timespec pause = {.tv_nsec = 20000};
+    bool any = false;
+
+    while (__atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0 &&
+           gs_now_ns() < deadline) {
+        any = true;
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < 1000000)
+            pause.tv_nsec *= 2;
+    }
+    return any;
+}
+
 /*
  * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
@@ -366,6 +417,8 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_block);
     }
+    if (is_out(status) && await_released(core))
+        status = gs_pool_grow(core, pool, size, ret_block);
     if (is_out(status))
         status = found(take_anywhere(core, pool, size, false), ret_block);
     if (is_out(status))

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/reclaim.h"
 #include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
@@ -134,6 +135,65 @@ Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
         MUST(gs_core_free(f.core, large[i]));
     driver_would_have = total - CHUNKS * 2 * 2 * MIB;
     MUST(gs_core_alloc(f.core, driver_would_have - total / 64, &rest));
+    fixture_end(&f);
+}
+
+/* Where others leave little of a device, what shared chunks keep is a share of that little. */
+Test(memory, shared_chunks_keep_less_where_others_leave_less)
+{
+    enum { CHUNKS = 10 };
+    struct fixture f;
+    CUdeviceptr large[CHUNKS], others, rest;
+    size_t free_bytes, total;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    MUST(cuMemAlloc(&others, free_bytes - 420 * MIB));
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 20 * MIB);
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    for (int i = 0; i < CHUNKS; i++) {
+        large[i] = must_alloc(&f, 18 * MIB);
+        must_alloc(&f, MIB);
+        must_alloc(&f, MIB);
+    }
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    /* 220 MiB are left when the chunks are there: half of that and 16 MiB may be owed. */
+    MUST(gs_core_alloc(f.core, 250 * MIB, &rest));
+    fixture_end(&f);
+}
+
+static void *give_back(void *core)
+{
+    struct gs_core *of = core;
+
+    gs_device_release(of, &of->device[0], false);
+    return NULL;
+}
+
+/* What is on its way to the driver, the thread that gives idle memory back may have it, is as good
+ * as free. */
+Test(memory, what_another_thread_gives_back_is_waited_for)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    pthread_t thread;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
+    drain(&f);
+    MUST(softcuda_delay("cuMemUnmap", 200000));
+    MUST(pthread_create(&thread, NULL, give_back, f.core));
+    usleep(50000);
+    MUST(gs_core_alloc(f.core, 220 * MIB, &block));
+    MUST(pthread_join(thread, NULL));
     fixture_end(&f);
 }
 
