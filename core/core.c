@@ -455,7 +455,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
-        .sync_memops = true,
+        .sync_memops = 1,
         .imported = true,
     };
     return GS_OK;
@@ -483,7 +483,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = pool->context,
             .async = block->async,
-            .sync_memops = block->unsynced != block->id,
+            .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
             .default_pool = pool->device->default_pool,
         };
     }

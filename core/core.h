@@ -84,7 +84,7 @@ struct gs_block_info {
     CUcontext context;   /* that owns it, or that opened it */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
-    bool sync_memops;    /* false: the program switched it off */
+    int sync_memops;     /* as the program set it, 0 or 1; -1: it did not */
     CUmemoryPool default_pool;
 };
 

@@ -25,6 +25,8 @@
  *   mem_get_info                  a context is current.
  *   memset_d8_async               a context is current, and no capture is open. It waits where the
  *                                 GPU's queue is full: no lock held.
+ *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and
+ *                                 no capture is open. The second waits for the GPU: no lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -60,6 +62,9 @@
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
+    OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
+    OP(mem_free, cuMemFree_v2, 0)                                                                  \
+    OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \
     OP(mem_create, cuMemCreate, 0)                                                                 \

@@ -32,7 +32,7 @@ static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on
         return;
     block = gs_chunk_find(chunk, address);
     if (block->id == id)
-        block->unsynced = on ? 0 : id;
+        block->memops = id << 1 | on;
     gs_latch_release(&chunk->pool->lock);
 }
 
@@ -46,4 +46,49 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK)
         note(core, address, info.id, on);
     return status;
+}
+
+/* The context is current. -1: it cannot be said now. */
+static int ask_driver(struct gs_core *core)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUdeviceptr block;
+    int on = 0;
+    CUresult result;
+
+    if (!driver->mem_alloc || !driver->mem_free || !driver->pointer_get_attribute ||
+        !driver->exchange_capture_mode || gs_core_capturing(core) ||
+        driver->exchange_capture_mode(&mode) != CUDA_SUCCESS)
+        return -1;
+    result = driver->mem_alloc(&block, 512);
+    if (result == CUDA_SUCCESS) {
+        result = driver->pointer_get_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block);
+        driver->mem_free(block);
+    }
+    driver->exchange_capture_mode(&mode);
+    return result == CUDA_SUCCESS ? on != 0 : -1;
+}
+
+int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUdevice ordinal = -1;
+    CUcontext popped;
+    int said = 0;
+
+    if (driver->ctx_push_current(context) != CUDA_SUCCESS)
+        return 0;
+    if (driver->ctx_get_device(&ordinal) == CUDA_SUCCESS && ordinal >= 0 &&
+        ordinal < GS_DEVICES_MAX) {
+        int *known = &core->device[ordinal].sync_memops;
+
+        said = __atomic_load_n(known, __ATOMIC_RELAXED);
+        if (!said) {
+            said = ask_driver(core) + 1;
+            __atomic_store_n(known, said, __ATOMIC_RELAXED);
+        }
+    }
+    driver->ctx_pop_current(&popped);
+    return said == 2;
 }

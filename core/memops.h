@@ -13,4 +13,9 @@
  * change the flags of a context (before CUDA 12.1). */
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
 
+/* What the driver says of its own new memory in this context: 0 or 1 (H200s with the same driver
+ * differ in it). Asked once for each device, with a small block that is freed at once. 0 where it
+ * cannot be asked: while a capture is open, or of a driver that does not say. */
+int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context);
+
 #endif

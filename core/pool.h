@@ -61,7 +61,7 @@ struct gs_block {
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block */
     uint64_t freed_ns;
-    uint64_t unsynced; /* its id, where the program switched SYNC_MEMOPS off */
+    uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
     bool wiped; /* retires behind that */

@@ -257,6 +257,25 @@ CUresult fill_now(CUdeviceptr ptr, uint32_t value, size_t words)
     return r == CUDA_SUCCESS ? cuStreamSynchronize(CU_STREAM_LEGACY) : r;
 }
 
+typedef CUresult (*batch_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
+                             size_t *, size_t, size_t *, CUstream);
+typedef CUresult (*batch_v2_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                CUmemcpyAttributes *, size_t *, size_t, CUstream);
+
+CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t *ret_fail,
+                    CUstream stream)
+{
+    CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    void *function = driver_lookup("cuMemcpyBatchAsync", form ? 13000 : 12080, 0);
+    size_t first = 0;
+
+    *ret_fail = 77;
+    if (!function)
+        return CUDA_ERROR_NOT_FOUND;
+    return form ? ((batch_v2_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, stream)
+                : ((batch_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, ret_fail, stream);
+}
+
 size_t words_other(CUdeviceptr ptr, uint32_t value, size_t words)
 {
     uint32_t *host = malloc(words * sizeof *host);

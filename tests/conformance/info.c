@@ -495,6 +495,7 @@ static unsigned int memops(CUdeviceptr ptr)
 
 Test(info, sync_memops_can_be_set)
 {
+    const char *without = getenv("SOFTCUDA_WITHOUT");
     unsigned int on = 1, off = 0;
 
     for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
@@ -503,6 +504,8 @@ Test(info, sync_memops_can_be_set)
         OK(memory_alloc((enum memory_kind)kind, &ptr, 4096));
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
         probe("sync_memops_at_first", "%u", memops(ptr));
+        if (software_driver())
+            cr_assert_eq(memops(ptr), !without || !strstr(without, "sync_memops"));
         OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
         cr_assert_eq(memops(ptr), 1);
         OK(cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr + 100));

@@ -29,6 +29,8 @@ enum peer_op {
     PEER_COUNT_OTHER,
     PEER_IMPORT,
     PEER_STORE,
+    PEER_BAD_BATCH,
+    PEER_WAIT_EVENT,
     PEER_QUIT
 };
 
@@ -41,12 +43,14 @@ struct request {
     uint32_t value;
     bool read_only;
     CUipcMemHandle handle;
+    CUipcEventHandle event;
 };
 
 struct answer {
     CUresult result;
     CUdeviceptr ptr;
     uint32_t count;
+    size_t failed;
     CUipcMemHandle handle;
 };
 
@@ -244,7 +248,66 @@ CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value)
     return peer_call(peer, &(struct request){.op = PEER_STORE, .ptr = ptr, .value = value}).result;
 }
 
+CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_WAIT_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
+bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *ret_result,
+                    size_t *ret_failed)
+{
+    struct request request = {.op = PEER_BAD_BATCH, .value = (uint32_t)what, .size = (size_t)form};
+    struct answer answer;
+
+    cr_assert_eq(send(peer->socket, &request, sizeof request, MSG_NOSIGNAL),
+                 (ssize_t)sizeof request);
+    if (recv(peer->socket, &answer, sizeof answer, 0) != (ssize_t)sizeof answer)
+        return false;
+    *ret_result = answer.result;
+    *ret_failed = answer.failed;
+    return true;
+}
+
 /* ---- the peer's side: no Criterion here ---- */
+
+static CUresult serve_wait_event(const CUipcEventHandle *handle)
+{
+    __typeof__(&cuIpcOpenEventHandle) open =
+        (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
+    CUevent event = NULL;
+    CUresult r = open ? open(&event, *handle) : CUDA_ERROR_NOT_FOUND;
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cuEventSynchronize(event);
+    cuEventDestroy(event);
+    return r;
+}
+
+static CUresult serve_bad_batch(int form, enum bad_batch what, size_t *ret_failed)
+{
+    CUdeviceptr small = 0, other = 0, neighbour = 0;
+    CUstream stream = NULL;
+    size_t sizes[] = {1000, what == BATCH_PAST_THE_END ? 1001 : 8};
+    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+
+    if (r == CUDA_SUCCESS)
+        r = cuMemAlloc(&small, 1000);
+    if (r == CUDA_SUCCESS)
+        r = cuMemAlloc(&neighbour, 1000);
+    if (r == CUDA_SUCCESS)
+        r = cuMemAlloc(&other, MIB);
+    if (r == CUDA_SUCCESS && what == BATCH_OF_FREED_MEMORY)
+        r = cuMemFree(neighbour);
+    if (r != CUDA_SUCCESS)
+        return CUDA_ERROR_UNKNOWN; /* no answer of a batch */
+    r = copy_batch(form, (CUdeviceptr[]){small, neighbour}, (CUdeviceptr[]){other, other}, sizes,
+                   ret_failed, stream);
+    cuStreamSynchronize(stream);
+    return r;
+}
 
 static CUresult serve_count_other(const struct request *request, uint32_t *ret_count)
 {
@@ -307,6 +370,11 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
         return serve_import(request, fd, &answer->ptr);
     case PEER_STORE:
         return cuMemcpyHtoD(request->ptr, &request->value, sizeof request->value);
+    case PEER_BAD_BATCH:
+        return serve_bad_batch((int)request->size, (enum bad_batch)request->value,
+                               &answer->failed);
+    case PEER_WAIT_EVENT:
+        return serve_wait_event(&request->event);
     case PEER_QUIT:
         return CUDA_SUCCESS;
     }

@@ -44,6 +44,15 @@ CUresult peer_import(struct peer *peer, int fd, size_t size, bool read_only, CUd
 /* Copies one word from the host to ptr. */
 CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value);
 
+/* Opens the event, waits for it on the host, and gives it back. */
+CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle);
+
+/* A batch of two copies of which the second goes past the end of its block, or to freed memory.
+ * False: the process ended over it (the only call a peer may die of). */
+enum bad_batch { BATCH_PAST_THE_END, BATCH_OF_FREED_MEMORY };
+bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *ret_result,
+                    size_t *ret_failed);
+
 /* The peer's side, from main: serves requests until the socket hangs up. */
 int peer_main(void);
 

@@ -386,24 +386,33 @@ Test(reach, memory_of_another_device_is_copied_in_a_graph)
     OK(cuMemFree(far));
 }
 
-/* By the driver's form of the first CUDA 12 to have it; the newer one has no place for the index. */
-typedef CUresult (*batch_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
-                             size_t *, size_t, size_t *, CUstream);
-typedef CUresult (*batch_v2_fn)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                CUmemcpyAttributes *, size_t *, size_t, CUstream);
-
+/* A batch by one form of the call; skips the test where the driver has none. */
 static CUresult batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
                       size_t *ret_fail, CUstream stream)
 {
-    CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-    void *function = driver_lookup("cuMemcpyBatchAsync", form ? 13000 : 12080, 0);
-    size_t first = 0;
-
-    *ret_fail = 77;
-    if (!function)
+    if (!driver_lookup("cuMemcpyBatchAsync", form ? 13000 : 12080, 0))
         cr_skip_test("the driver copies no batches");
-    return form ? ((batch_v2_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, stream)
-                : ((batch_fn)function)(dsts, srcs, sizes, 2, &order, &first, 1, ret_fail, stream);
+    return copy_batch(form, dsts, srcs, sizes, ret_fail, stream);
+}
+
+/* In a process of its own: the driver need not survive it. */
+static void bad_batch(int form, enum bad_batch what)
+{
+    static const char *const names[] = {"batch_past_the_end", "batch_of_freed_memory"};
+    struct peer *peer = peer_start(-1);
+    size_t failed = 77;
+    CUresult r = CUDA_SUCCESS;
+
+    if (peer_bad_batch(peer, form, what, &r, &failed)) {
+        probe(names[what], "%s, %zu", result_name(r), failed);
+        if (under_shim() || (software_driver() && what == BATCH_PAST_THE_END))
+            cr_assert(r == CUDA_ERROR_INVALID_VALUE && (form || failed == 1), "%s: %s, %zu",
+                      names[what], result_name(r), failed);
+    } else {
+        probe(names[what], "the process ended");
+        cr_assert(!software_driver() && !under_shim());
+    }
+    peer_kill(peer);
 }
 
 Test(reach, batches_of_copies_stay_inside_their_allocations)
@@ -419,23 +428,14 @@ Test(reach, batches_of_copies_stay_inside_their_allocations)
     for (int form = 0; form < 2; form++) {
         CUdeviceptr dsts[] = {small, neighbour}, srcs[] = {other, other};
         size_t sizes[] = {1000, 1000};
-        CUresult r;
 
+        OK(cuMemsetD8(small, 0, 1000));
+        OK(cuCtxSynchronize());
         OK(batch(form, dsts, srcs, sizes, &failed, stream));
         OK(cuStreamSynchronize(stream));
         cr_assert_eq(words_other(small, 7, 250), 0);
-        sizes[1] = 1001;
-        r = batch(form, dsts, srcs, sizes, &failed, stream);
-        probe("batch_past_the_end", "%s, %zu", result_name(r), failed);
-        if (software_driver() || under_shim())
-            cr_assert(r == CUDA_ERROR_INVALID_VALUE && (form || failed == 1));
-        OK(cuStreamSynchronize(stream));
-        OK(cuMemFree(neighbour));
-        sizes[1] = 8;
-        r = batch(form, dsts, srcs, sizes, &failed, stream);
-        probe("batch_of_freed_memory", "%s, %zu", result_name(r), failed);
-        OK(cuStreamSynchronize(stream));
-        OK(cuMemAlloc(&neighbour, 1000));
+        bad_batch(form, BATCH_PAST_THE_END);
+        bad_batch(form, BATCH_OF_FREED_MEMORY);
     }
     OK(cuMemFree(small));
     OK(cuMemFree(neighbour));
@@ -622,6 +622,11 @@ Test(reach, peer_access_covers_what_another_process_shared)
     if (software_driver())
         cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "a copy opens the door for copies alone");
     OK(cuCtxEnablePeerAccess(context, 0));
+    if (!software_driver() && !under_shim()) {
+        /* A kernel's fill of what was open before faults on H200s, and the process is spoiled. */
+        peer_quit(peer);
+        cr_skip_test("natively peer access does not cover memory that was open before");
+    }
     OK(fill_now(opened[0], 23, MIB)); /* memory that was open */
     OK(cuMemsetD32(opened[0], 24, 16));
     OK(cuCtxSynchronize());

@@ -92,8 +92,9 @@ static CUresult sync_memops(const struct sd_block *block, void *data)
 {
     if (block->kind == SD_BLOCK_VMM)
         return CUDA_ERROR_NOT_SUPPORTED;
-    /* Measured on an H200: 1 from the start, 0 for host memory. */
-    put_int(data, !is_host(block) && !block->sync_memops_off);
+    /* Measured on H200s: of new memory 0 or 1, as the machine is; 0 for host memory. */
+    put_int(data, block->sync_memops >= 0 ? block->sync_memops
+                                          : !is_host(block) && sd_feature(SD_WITH_SYNC_MEMOPS));
     return CUDA_SUCCESS;
 }
 
@@ -216,6 +217,6 @@ CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribu
     if (block->kind == SD_BLOCK_VMM)
         return CUDA_ERROR_NOT_SUPPORTED;
     memcpy(&on, value, sizeof on);
-    block->sync_memops_off = !on;
+    block->sync_memops = on != 0;
     return CUDA_SUCCESS;
 }

@@ -39,7 +39,8 @@ static const struct {
                      {"rdma", SD_WITH_RDMA},
                      {"ctx_record_event", SD_WITH_CTX_RECORD_EVENT},
                      {"async", SD_WITH_ASYNC},
-                     {"peer", SD_WITH_PEER}};
+                     {"peer", SD_WITH_PEER},
+                     {"sync_memops", SD_WITH_SYNC_MEMOPS}};
 
 /* Calls that a missing feature takes along; a trailing '*' matches any rest. */
 static const struct {
@@ -217,7 +218,7 @@ static void load_environment(void)
     pthread_atfork(NULL, NULL, forked);
     if (text && features_set(text) < 0)
         sd_refuse("SOFTCUDA_WITHOUT", text,
-                  "a list of vmm, posix_fd, rdma, ctx_record_event, async");
+                  "a list of vmm, posix_fd, rdma, ctx_record_event, async, peer, sync_memops");
     text = getenv("SOFTCUDA_FAULTS");
     if (text)
         load_rules(text);

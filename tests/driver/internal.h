@@ -122,7 +122,8 @@ enum sd_feature {
     SD_WITH_RDMA = 4,
     SD_WITH_CTX_RECORD_EVENT = 8,
     SD_WITH_ASYNC = 16,
-    SD_WITH_PEER = 32 /* devices reach each other */
+    SD_WITH_PEER = 32, /* devices reach each other */
+    SD_WITH_SYNC_MEMOPS = 64 /* new memory has it on */
 };
 
 enum sd_gate_bit {
@@ -693,7 +694,7 @@ struct sd_block {
     struct sd_pool *pool;
     struct sd_allocation *allocation; /* VMM: the handle mapped */
     uint64_t id;
-    bool sync_memops_off;
+    int sync_memops; /* as set; -1: as this machine has it at first */
     bool freeing; /* a free waits for the work: for all others it is gone */
     bool leaving; /* freed in a stream's order, which has not got there: no free takes it again */
     bool hidden;

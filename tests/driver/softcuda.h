@@ -14,7 +14,8 @@
  *   SOFTCUDA_MACHINE=PATH     processes that name the same file share the memory of their devices,
  *                             and what a killed one held is free again; default: each has its own
  *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
- *                             peer (devices do not reach each other)
+ *                             peer (devices do not reach each other), sync_memops (new memory
+ *                             has SYNC_MEMOPS off)
  *   SOFTCUDA_FAULTS=RULES     see below
  *   SOFTCUDA_REPORT=PATH      at exit one line is appended there: the census of live objects
  *   CUDA_VISIBLE_DEVICES      as for the real driver: a list of indices or GPU-uuid

@@ -146,7 +146,7 @@ needs_two_gpus()
 
 # The suites that look at the device's free memory have it to themselves.
 quiet='info|lifetime|contexts|pools'
-busy='alloc|async|reuse|ipc|capture|vmm|process|reach'
+busy='alloc|async|reuse|ipc|capture|vmm|process|reach|forms|other'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
 # the probes.

@@ -1,0 +1,321 @@
+/*
+ * Memory that is not the pool's: managed, host, a module's, arrays, a pool that the program made;
+ * and calls that pass the library by. Beside memory that is ours they do what they do without it,
+ * and told of our memory they answer as for the driver's own.
+ */
+#include "peer.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+TestSuite(other, .init = conform_start, .timeout = 30);
+
+/* The entry point, or the test is skipped: the software driver has few of these. */
+static void *need(const char *name, int version)
+{
+    void *function = driver_lookup(name, version, 0);
+
+    if (!function)
+        cr_skip_test("the driver has no %s", name);
+    return function;
+}
+
+static size_t host_words_other(const uint32_t *words, uint32_t value, size_t count)
+{
+    size_t other = 0;
+
+    for (size_t i = 0; i < count; i++)
+        other += words[i] != value;
+    return other;
+}
+
+/* ---- managed memory ---- */
+
+static int device_has(CUdevice_attribute attribute)
+{
+    int value = 0;
+
+    OK(cuDeviceGetAttribute(&value, attribute, device));
+    return value;
+}
+
+Test(other, managed_memory_is_written_by_both_sides_beside_plain_memory)
+{
+    CUdeviceptr managed = 0, plain = 0;
+
+    OK(cuMemAllocManaged(&managed, MIB, CU_MEM_ATTACH_GLOBAL));
+    OK(cuMemAlloc(&plain, MIB));
+    OK(fill_now(managed, 1, MIB / 4));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)managed, 1, MIB / 4), 0);
+    memset((void *)(uintptr_t)managed, 0x22, MIB);
+    OK(cuMemcpyDtoD(plain, managed, MIB));
+    cr_assert_eq(words_other(plain, 0x22222222, MIB / 4), 0);
+    OK(fill_now(plain, 3, MIB / 4));
+    OK(cuMemcpyDtoD(managed, plain, MIB));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)managed, 3, MIB / 4), 0);
+    OK(cuMemFree(managed));
+    OK(cuMemFree(plain));
+}
+
+/* By their forms of CUDA 12.2, whatever cuda.h at hand calls them. */
+typedef CUresult advise_fn(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
+typedef CUresult prefetch_fn(CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream);
+typedef CUresult range_fn(void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t);
+typedef CUresult attach_fn(CUstream, CUdeviceptr, size_t, unsigned int);
+
+Test(other, managed_memory_is_advised_prefetched_and_asked_about)
+{
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    advise_fn *advise = (advise_fn *)need("cuMemAdvise", 12020);
+    prefetch_fn *prefetch = (prefetch_fn *)need("cuMemPrefetchAsync", 12020);
+    range_fn *range = (range_fn *)need("cuMemRangeGetAttribute", 8000);
+    attach_fn *attach = (attach_fn *)need("cuStreamAttachMemAsync", 6000);
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    int32_t value = -7;
+
+    if (!device_has(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS))
+        cr_skip_test("the device does not move managed memory");
+    OK(cuMemAllocManaged(&ptr, 4 * MIB, CU_MEM_ATTACH_GLOBAL));
+    OK(advise(ptr, 4 * MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, here));
+    OK(range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, ptr, 4 * MIB));
+    cr_assert_eq(value, device);
+    OK(prefetch(ptr, 4 * MIB, here, 0, stream));
+    OK(launch_fill(stream, ptr, 5, MIB));
+    OK(cuStreamSynchronize(stream));
+    OK(range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, ptr, 4 * MIB));
+    probe("managed_prefetched_to", "%d", (int)value);
+    cr_assert_eq(host_words_other((const uint32_t *)(uintptr_t)ptr, 5, MIB), 0);
+    probe("attach_of_managed", "%s", result_name(attach(stream, ptr, 0, CU_MEM_ATTACH_GLOBAL)));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemFree(ptr));
+}
+
+/* Memory that is not managed gets the driver's answer for its own. */
+Test(other, advice_about_memory_that_is_not_managed)
+{
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    advise_fn *advise = (advise_fn *)need("cuMemAdvise", 12020);
+    prefetch_fn *prefetch = (prefetch_fn *)need("cuMemPrefetchAsync", 12020);
+    range_fn *range = (range_fn *)need("cuMemRangeGetAttribute", 8000);
+    attach_fn *attach = (attach_fn *)need("cuStreamAttachMemAsync", 6000);
+    CUstream stream = new_stream();
+
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        CUdeviceptr ptr = 0;
+        int32_t value = -7;
+        CUresult advised, prefetched, asked, attached;
+
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 2 * MIB));
+        OK(fill_now(ptr, 6, MIB / 2));
+        advised = advise(ptr, 2 * MIB, CU_MEM_ADVISE_SET_READ_MOSTLY, here);
+        prefetched = prefetch(ptr, 2 * MIB, here, 0, stream);
+        asked = range(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, ptr, 2 * MIB);
+        attached = attach(stream, ptr, 0, CU_MEM_ATTACH_GLOBAL);
+        probe(kind == MEMORY_PLAIN ? "advice_of_plain" : "advice_of_async", "%s %s %s %s",
+              result_name(advised), result_name(prefetched), result_name(asked),
+              result_name(attached));
+        OK(cuCtxSynchronize());
+        cr_assert_eq(words_other(ptr, 6, MIB / 2), 0);
+        OK(memory_free((enum memory_kind)kind, ptr));
+    }
+    OK(cuCtxSynchronize());
+}
+
+/* ---- host memory ---- */
+
+Test(other, pinned_memory_is_reached_by_the_device_and_is_no_device_memory)
+{
+    CUdeviceptr there = 0, plain = 0;
+    unsigned int flags = 0;
+    void *pinned = NULL;
+
+    OK(cuMemHostAlloc(&pinned, MIB, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetFlags(&flags, pinned));
+    cr_assert_eq(flags & 3, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    OK(cuMemHostGetDevicePointer(&there, pinned, 0));
+    OK(cuMemAlloc(&plain, MIB));
+    OK(fill_now(there, 7, MIB / 4));
+    cr_assert_eq(host_words_other(pinned, 7, MIB / 4), 0);
+    OK(cuMemcpyHtoD(plain, pinned, MIB));
+    cr_assert_eq(words_other(plain, 7, MIB / 4), 0);
+    OK(fill_now(plain, 8, MIB / 4));
+    OK(cuMemcpyDtoHAsync(pinned, plain, MIB, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    cr_assert_eq(host_words_other(pinned, 8, MIB / 4), 0);
+    probe("host_pointer_of_plain", "%s",
+          result_name(cuMemHostGetDevicePointer(&there, (void *)(uintptr_t)plain, 0)));
+    OK(cuMemFreeHost(pinned));
+    OK(cuMemFree(plain));
+}
+
+Test(other, the_programs_own_memory_is_registered_and_unregistered)
+{
+    const size_t size = 64 * KIB;
+    CUdeviceptr there = 0;
+    uint32_t *own = aligned_alloc(64 * KIB, size);
+
+    cr_assert(own, "out of host memory");
+    memset(own, 0, size);
+    OK(cuMemHostRegister(own, size, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CHECK(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+          cuMemHostRegister(own, size, CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&there, own, 0));
+    OK(fill_now(there, 9, size / 4));
+    cr_assert_eq(host_words_other(own, 9, size / 4), 0);
+    OK(cuMemHostUnregister(own));
+    FAILS(cuMemHostUnregister(own));
+    free(own);
+}
+
+/* ---- a module's memory, arrays, a pool of the program's ---- */
+
+Test(other, a_modules_variable_is_its_own)
+{
+    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                              ".visible .global .align 16 .b8 table[4096];\n";
+    __typeof__(&cuModuleGetGlobal) get = (__typeof__(get))need("cuModuleGetGlobal", 3020);
+    CUdeviceptr table = 0, base = 0, plain = 0;
+    CUmodule module = NULL;
+    size_t bytes = 0, size = 0;
+
+    OK(cuModuleLoadData(&module, ptx));
+    OK(get(&table, &bytes, module, "table"));
+    cr_assert_eq(bytes, 4096);
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemsetD32(table, 10, 1024));
+    OK(cuMemcpyDtoD(plain, table, 4096));
+    cr_assert_eq(words_other(plain, 10, 1024), 0);
+    if (cuMemGetAddressRange(&base, &size, table + 100) == CUDA_SUCCESS)
+        cr_assert(base <= table && base + size >= table + 4096);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree(plain));
+}
+
+Test(other, arrays_are_copied_from_and_to_plain_memory)
+{
+    __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
+    __typeof__(&cuArrayDestroy) destroy = (__typeof__(destroy))need("cuArrayDestroy", 2000);
+    const CUDA_ARRAY_DESCRIPTOR shape = {
+        .Width = 64, .Height = 32, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcPitch = 256,
+                        .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                        .WidthInBytes = 256,
+                        .Height = 32};
+    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstPitch = 256,
+                         .WidthInBytes = 256,
+                         .Height = 32};
+    CUdeviceptr from = 0, to = 0;
+    CUarray array = NULL;
+
+    OK(create(&array, &shape));
+    OK(cuMemAlloc(&from, 8192));
+    OK(cuMemAlloc(&to, 8192));
+    OK(fill_now(from, 11, 2048));
+    OK(fill_now(to, 0, 2048));
+    in.srcDevice = from;
+    in.dstArray = out.srcArray = array;
+    out.dstDevice = to;
+    OK(cuMemcpy2D(&in));
+    OK(cuMemcpy2D(&out));
+    cr_assert_eq(words_other(to, 11, 2048), 0);
+    in.Height = 33; /* one row more than there is */
+    FAILS(cuMemcpy2D(&in));
+    OK(destroy(array));
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
+typedef CUresult set_pool_fn(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
+
+Test(other, a_pool_made_current_for_a_location_serves_the_allocations)
+{
+    set_pool_fn *set = (set_pool_fn *)need("cuMemSetMemPool", 13000);
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemoryPool pool = NULL, before = NULL, seen = NULL;
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+
+    OK(cuDeviceGetMemPool(&before, device));
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(set(&props.location, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
+    OK(cuMemAllocAsync(&ptr, 4096, stream));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(seen, pool);
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(set(&props.location, CU_MEM_ALLOCATION_TYPE_PINNED, before));
+    OK(cuMemAllocAsync(&ptr, 4096, stream));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(seen, before);
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolDestroy(pool));
+}
+
+/* ---- events of another process ---- */
+
+Test(other, an_event_is_waited_for_in_another_process)
+{
+    __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr ptr = 0, there = 0;
+    CUstream stream = new_stream();
+    CUipcEventHandle event_handle;
+    CUipcMemHandle handle;
+    CUevent event = NULL;
+    uint32_t other = 1;
+
+    OK(cuMemAlloc(&ptr, 2 * MIB));
+    OK(fill_now(ptr, 12, MIB / 2));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(get(&event_handle, event));
+    OK(peer_open(peer, &handle, &there));
+    OK(launch_spin_fill(stream, ptr, 13, MIB / 2, 300 * MILLISECOND));
+    OK(cuEventRecord(event, stream));
+    OK(peer_wait_event(peer, &event_handle));
+    OK(peer_count_other(peer, there, 13, MIB / 2, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_close(peer, there));
+    OK(cuStreamSynchronize(stream));
+    OK(cuEventDestroy(event));
+    OK(cuMemFree(ptr));
+    peer_quit(peer);
+}
+
+/* ---- calls that pass by ---- */
+
+typedef CUresult granularity_fn(size_t *, const CUmulticastObjectProp *,
+                                CUmulticastGranularity_flags);
+
+/* Nothing is made: some machines must not see a multicast object. */
+Test(other, multicast_says_what_it_would_take)
+{
+    granularity_fn *granularity = (granularity_fn *)need("cuMulticastGetGranularity", 12010);
+    const CUmulticastObjectProp shape = {.numDevices = 1, .size = 2 * MIB};
+    CUdeviceptr ptr = 0;
+    size_t size = 0;
+    CUresult r;
+
+    OK(cuMemAlloc(&ptr, 2 * MIB));
+    r = granularity(&size, &shape, CU_MULTICAST_GRANULARITY_MINIMUM);
+    probe("multicast_granularity", "%s %zu", result_name(r), r == CUDA_SUCCESS ? size : 0);
+    OK(cuMemFree(ptr));
+}
+
+Test(other, an_unknown_export_table_is_the_drivers_answer)
+{
+    __typeof__(&cuGetExportTable) get = (__typeof__(get))need("cuGetExportTable", 3000);
+    const CUuuid nobody = {{0x67, 0x70, 0x75, 0x73}};
+    const void *table = NULL;
+
+    probe("unknown_export_table", "%s", result_name(get(&table, &nobody)));
+    cr_assert_null(table);
+}
