@@ -56,12 +56,49 @@ void gs_chunk_record_free(struct gs_chunk *chunk)
     gs_lock_release(&spare_chunks.lock);
 }
 
+static struct {
+    struct gs_lock lock;
+    struct gs_block *first;
+} spare_blocks = {GS_LOCK_INITIALIZER(GS_RANK_RECORDS), NULL};
+
+/* One that a pool left that has ended, or a new one. */
+static struct gs_block *block_record_find(void)
+{
+    struct gs_block *block = NULL;
+
+    if (__atomic_load_n(&spare_blocks.first, __ATOMIC_RELAXED)) {
+        gs_lock_take(&spare_blocks.lock);
+        block = spare_blocks.first;
+        if (block)
+            __atomic_store_n(&spare_blocks.first, block->above, __ATOMIC_RELAXED);
+        gs_lock_release(&spare_blocks.lock);
+    }
+    return block ? block : malloc(sizeof *block);
+}
+
+void gs_block_records_leave(struct gs_pool *pool)
+{
+    struct gs_block *block;
+
+    while ((block = pool->spare_blocks)) {
+        pool->spare_blocks = block->above;
+        gs_lock_take(&spare_blocks.lock);
+        block->above = spare_blocks.first;
+        __atomic_store_n(&spare_blocks.first, block, __ATOMIC_RELAXED);
+        gs_lock_release(&spare_blocks.lock);
+    }
+}
+
 static struct gs_block *block_record_new(struct gs_pool *pool)
 {
     struct gs_block *block = pool->spare_blocks;
 
-    if (!block)
-        return calloc(1, sizeof *block);
+    if (!block) {
+        block = block_record_find();
+        if (block)
+            memset(block, 0, sizeof *block);
+        return block;
+    }
     pool->spare_blocks = block->above;
     memset(block, 0, sizeof *block);
     return block;
@@ -308,7 +345,7 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
     block->size = size;
     block->async = false;
     block->id = next_id(pool);
-    pool->live += block->entry.size;
+    GS_ADD(pool->live, block->entry.size);
     if (pool->live > pool->live_high) {
         pool->live_high = pool->live;
         if (pool->live > pool->live_peak)
@@ -373,7 +410,7 @@ static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *en
     rest = gs_block_cut(pool, block, need);
     if (rest)
         make_ready(pool, rest);
-    pool->ready -= block->entry.size;
+    GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
     gs_block_live(pool, block, size);
     return block;
@@ -387,7 +424,7 @@ static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t siz
     if (!pool->quick[unit])
         pool->quick_used[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
     pool->quick_bytes -= block->entry.size;
-    pool->ready -= block->entry.size;
+    GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
     gs_block_live(pool, block, size);
     return block;
@@ -425,7 +462,7 @@ static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
     struct gs_block *block = pool->quick_whole;
 
     pool->quick_whole = NULL;
-    pool->ready -= block->entry.size;
+    GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
     gs_block_live(pool, block, size);
     return block;
@@ -492,7 +529,7 @@ void gs_pool_give(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_block *below = block->below, *above = block->above;
 
-    pool->ready += block->entry.size;
+    GS_ADD(pool->ready, block->entry.size);
     if (above && above->state == GS_BLOCK_READY) {
         unbin(pool, above);
         gs_block_merge(pool, block, above);
@@ -514,7 +551,7 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
         gs_chunk_settle_debt(pool, block->chunk);
         block->state = GS_BLOCK_QUICK;
         pool->quick_whole = block;
-        pool->ready += block->entry.size;
+        GS_ADD(pool->ready, block->entry.size);
         return;
     }
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
@@ -527,7 +564,7 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
     pool->quick[unit] = block;
     pool->quick_used[unit / 64] |= UINT64_C(1) << (unit % 64);
     pool->quick_bytes += block->entry.size;
-    pool->ready += block->entry.size;
+    GS_ADD(pool->ready, block->entry.size);
 }
 
 bool gs_pool_settle(struct gs_pool *pool)
@@ -545,7 +582,7 @@ bool gs_pool_settle(struct gs_pool *pool)
             pool->quick[unit] = NULL;
             for (; block; block = next) {
                 next = (struct gs_block *)block->entry.next;
-                pool->ready -= block->entry.size;
+                GS_SUB(pool->ready, block->entry.size);
                 gs_pool_give(pool, block);
             }
         }
@@ -587,8 +624,8 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     if (chunk->next)
         chunk->next->prev = chunk;
     pool->chunks = chunk;
-    pool->reserved += size;
-    pool->ready += size;
+    GS_ADD(pool->reserved, size);
+    GS_ADD(pool->ready, size);
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);

@@ -89,7 +89,7 @@ static void flush(struct gs_pool *pool, struct gs_stream_list *stream)
     stream->recent = NULL;
     flush_bins(pool, &stream->small);
     flush_bins(pool, &stream->large);
-    pool->ordered -= stream->bytes;
+    GS_SUB(pool->ordered, stream->bytes);
     stream->bytes = 0;
 }
 
@@ -113,7 +113,7 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
     block->stream = stream;
     stream->recent = block;
     stream->bytes += block->entry.size;
-    pool->ordered += block->entry.size;
+    GS_ADD(pool->ordered, block->entry.size);
     if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0)) {
         flush(pool, stream);
         gs_pool_collect(pool);
@@ -175,7 +175,7 @@ struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t
             return NULL;
     }
     stream->bytes -= block->entry.size;
-    pool->ordered -= block->entry.size;
+    GS_SUB(pool->ordered, block->entry.size);
     gs_block_live(pool, block, size);
     return block;
 }

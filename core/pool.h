@@ -123,6 +123,7 @@ struct gs_pool_counts {
                                below 1 us, 2, 4, ... Written by anyone */
 };
 #define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
 /* Stream-ordered memory of one device in bytes as asked for, beside what its pools count. Atomic. */
@@ -290,6 +291,8 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
+/* Records of a pool that ends serve others: an allocation that its end overtook may still look. */
+void gs_block_records_leave(struct gs_pool *pool);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 

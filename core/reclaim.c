@@ -56,8 +56,8 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
     else
         pool->chunks = chunk->next;
     __atomic_store_n(&chunk->pool, NULL, __ATOMIC_RELAXED);
-    pool->reserved -= chunk->span.size;
-    pool->ready -= chunk->span.size;
+    GS_SUB(pool->reserved, chunk->span.size);
+    GS_SUB(pool->ready, chunk->span.size);
     gs_chunk_settle_debt(pool, chunk);
     if (pool->ready < pool->ready_low)
         pool->ready_low = pool->ready;

@@ -31,7 +31,7 @@ void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
     else
         list->first = block;
     list->last = block;
-    list->bytes += block->entry.size;
+    GS_ADD(list->bytes, block->entry.size);
     list->count++;
 }
 
@@ -47,7 +47,7 @@ void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block)
         next->prev = prev;
     else
         list->last = (struct gs_block *)prev;
-    list->bytes -= block->entry.size;
+    GS_SUB(list->bytes, block->entry.size);
     list->count--;
 }
 
@@ -62,7 +62,7 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     else
         to->first = from->first;
     to->last = from->last;
-    to->bytes += from->bytes;
+    GS_ADD(to->bytes, from->bytes);
     to->count += from->count;
     memset(from, 0, sizeof *from);
 }
@@ -203,7 +203,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
     GS_COUNT(block->chunk->span.frees);
-    pool->live -= block->entry.size;
+    GS_SUB(pool->live, block->entry.size);
     if (block->offer) {
         block->freed_ns = gs_now_ns();
         gs_share_freed(pool->shared->share, block->offer, block->freed_ns);

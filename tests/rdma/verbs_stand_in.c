@@ -50,7 +50,10 @@ struct domain {
     struct ibv_pd pd;
     unsigned regions;
     bool gone; /* given back; it stays allocated, so that its next use is seen */
+    struct domain *next; /* all there were: one that is gone is still known */
 };
+
+static struct domain *domains;
 
 static struct {
     pthread_mutex_t mutex;
@@ -428,6 +431,10 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
     if (!domain)
         return NULL;
     domain->pd.context = context;
+    pthread_mutex_lock(&card.mutex);
+    domain->next = domains;
+    domains = domain;
+    pthread_mutex_unlock(&card.mutex);
     return &domain->pd;
 }
 
