@@ -131,17 +131,22 @@ static int tick(struct gs_share *share)
  * table is made as large as what is kept can need once, by a thread that nobody waits for and that
  * ends then. A table that stays small costs time only.
  */
-static void *make_fd_table(void *arg)
+struct fd_table {
+    struct gs_share *share;
+    pthread_t thread;
+    bool runs; /* and is to be joined */
+    bool made; /* atomic */
+};
+
+static void grow_fd_table(const struct gs_share *share)
 {
-    const struct gs_share *share = arg;
     struct rlimit limit;
     rlim_t most;
     int lowest, highest;
 
-    pthread_setname_np(pthread_self(), "gpushim-fds");
     lowest = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
     if (lowest < 0)
-        return NULL;
+        return;
     close(lowest);
     most = (rlim_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && most >= limit.rlim_cur)
@@ -149,33 +154,42 @@ static void *make_fd_table(void *arg)
     highest = fcntl(share->wake, F_DUPFD_CLOEXEC, (int)most);
     if (highest >= 0)
         close(highest);
+}
+
+static void *make_fd_table(void *arg)
+{
+    struct fd_table *table = arg;
+
+    pthread_setname_np(pthread_self(), "gpushim-fds");
+    grow_fd_table(table->share);
+    __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
+    gs_thread_wake(table->share);
     return NULL;
 }
 
 /* The signals are blocked in it as they are here. */
-static bool start_fd_table(struct gs_share *share, pthread_t *ret_thread)
+static void start_fd_table(struct fd_table *table)
 {
     pthread_attr_t attributes;
     int error;
 
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, FDS_STACK);
-    error = pthread_create(ret_thread, &attributes, make_fd_table, share);
+    error = pthread_create(&table->thread, &attributes, make_fd_table, table);
     if (error == EINVAL) /* the program's thread-local data alone is larger than that */
-        error = pthread_create(ret_thread, NULL, make_fd_table, share);
+        error = pthread_create(&table->thread, NULL, make_fd_table, table);
     pthread_attr_destroy(&attributes);
-    return error == 0;
+    table->runs = error == 0;
 }
 
 void *gs_thread_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    pthread_t fd_table;
-    bool joins;
+    struct fd_table table = {.share = share};
 
     pthread_setname_np(pthread_self(), "gpushim-share");
-    joins = start_fd_table(share, &fd_table);
+    start_fd_table(&table);
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
         int count = epoll_wait(share->epoll, events, EVENTS_MAX, tick(share));
 
@@ -186,8 +200,12 @@ void *gs_thread_run(void *arg)
         }
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
+        if (table.runs && __atomic_load_n(&table.made, __ATOMIC_ACQUIRE)) {
+            pthread_join(table.thread, NULL);
+            table.runs = false;
+        }
     }
-    if (joins)
-        pthread_join(fd_table, NULL);
+    if (table.runs)
+        pthread_join(table.thread, NULL);
     return NULL;
 }
