@@ -56,49 +56,12 @@ void gs_chunk_record_free(struct gs_chunk *chunk)
     gs_lock_release(&spare_chunks.lock);
 }
 
-static struct {
-    struct gs_lock lock;
-    struct gs_block *first;
-} spare_blocks = {GS_LOCK_INITIALIZER(GS_RANK_RECORDS), NULL};
-
-/* One that a pool left that has ended, or a new one. */
-static struct gs_block *block_record_find(void)
-{
-    struct gs_block *block = NULL;
-
-    if (__atomic_load_n(&spare_blocks.first, __ATOMIC_RELAXED)) {
-        gs_lock_take(&spare_blocks.lock);
-        block = spare_blocks.first;
-        if (block)
-            __atomic_store_n(&spare_blocks.first, block->above, __ATOMIC_RELAXED);
-        gs_lock_release(&spare_blocks.lock);
-    }
-    return block ? block : malloc(sizeof *block);
-}
-
-void gs_block_records_leave(struct gs_pool *pool)
-{
-    struct gs_block *block;
-
-    while ((block = pool->spare_blocks)) {
-        pool->spare_blocks = block->above;
-        gs_lock_take(&spare_blocks.lock);
-        block->above = spare_blocks.first;
-        __atomic_store_n(&spare_blocks.first, block, __ATOMIC_RELAXED);
-        gs_lock_release(&spare_blocks.lock);
-    }
-}
-
 static struct gs_block *block_record_new(struct gs_pool *pool)
 {
     struct gs_block *block = pool->spare_blocks;
 
-    if (!block) {
-        block = block_record_find();
-        if (block)
-            memset(block, 0, sizeof *block);
-        return block;
-    }
+    if (!block)
+        return calloc(1, sizeof *block);
     pool->spare_blocks = block->above;
     memset(block, 0, sizeof *block);
     return block;

@@ -77,6 +77,7 @@ void gs_pool_fini(struct gs_pool *pool)
 {
     struct gs_epoch *epoch;
     struct gs_stream_list *stream;
+    struct gs_block *block;
 
     while ((epoch = pool->spare_epochs)) {
         pool->spare_epochs = epoch->next;
@@ -90,7 +91,10 @@ void gs_pool_fini(struct gs_pool *pool)
             free(stream);
         }
     }
-    gs_block_records_leave(pool);
+    while ((block = pool->spare_blocks)) {
+        pool->spare_blocks = block->above;
+        free(block);
+    }
     gs_fence_pool_forget(&pool->events);
 }
 

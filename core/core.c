@@ -198,33 +198,50 @@ static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 
 /* What is not there at once. The pool's lock is held, and is let go here. */
 static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, size_t size,
-                                 uint64_t stream_key, struct gs_block **ret_block)
+                                 uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_chunk *excess = NULL;
+    struct gs_block *block = NULL;
     gs_status status;
 
-    *ret_block = NULL;
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
-        *ret_block = take_collected(pool, size, stream_key);
-    if (!*ret_block && gs_pool_behind(pool))
-        *ret_block = take_waiting(pool, size);
-    if (!*ret_block) {
+        block = take_collected(pool, size, stream_key);
+    if (!block && gs_pool_behind(pool))
+        block = take_waiting(pool, size);
+    if (block) {
+        *ret_address = block->base;
+    } else {
         gs_pool_weigh(pool);
         excess = gs_pool_detach_excess(pool, size);
     }
     gs_latch_release(&pool->lock);
-    if (*ret_block)
+    if (block)
         return GS_OK;
     if (excess)
         gs_pool_release(core, pool, excess);
     gs_context_bury_dead(core);
     if (core->shared.wipe)
         gs_pool_wipe(pool);
-    status = gs_pool_grow(core, pool, size, ret_block);
+    status = gs_pool_grow(core, pool, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, size, ret_block);
+        status = gs_pool_reclaim(core, pool, size, ret_address);
     return status;
+}
+
+/* A full device may have given the block out of another pool; and a reset by another thread may
+ * have taken it back already. */
+static void count_async(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+    struct gs_block *block;
+
+    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+        return;
+    block = gs_chunk_start(chunk, address);
+    if (block && block->state == GS_BLOCK_LIVE)
+        gs_pool_count_async(chunk->pool, block);
+    gs_latch_release(&chunk->pool->lock);
 }
 
 static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
@@ -258,18 +275,11 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
         return GS_OK;
     }
     began = gs_now_ns();
-    status = allocate_slowly(core, pool, size, stream_key, &block);
+    status = allocate_slowly(core, pool, size, stream_key, ret_address);
     gs_stats_took(pool, began);
-    if (status != GS_OK)
-        return status;
-    /* The address is not known to the program yet, so the block cannot have changed. */
-    if (stream_key) {
-        gs_latch_take(&pool->lock);
-        gs_pool_count_async(pool, block);
-        gs_latch_release(&pool->lock);
-    }
-    *ret_address = block->base;
-    return GS_OK;
+    if (status == GS_OK && stream_key)
+        count_async(core, *ret_address);
+    return status;
 }
 
 /* The device was too full even to be tried. */

@@ -291,8 +291,6 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
-/* Records of a pool that ends serve others: an allocation that its end overtook may still look. */
-void gs_block_records_leave(struct gs_pool *pool);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 

@@ -283,7 +283,7 @@ static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_
 }
 
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
-                       struct gs_block **ret_block)
+                       CUdeviceptr *ret_address)
 {
     CUmemGenericAllocationHandle handle;
     struct gs_block *block;
@@ -306,7 +306,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_latch_take(&pool->lock);
     status = gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
-        *ret_block = gs_pool_take_from(pool, block, size);
+        *ret_address = gs_pool_take_from(pool, block, size)->base;
     reserved = pool->reserved;
     GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
     gs_latch_release(&pool->lock);
@@ -323,7 +323,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
 /* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
  * block. GS_NO_MEMORY: nothing was ready. */
 static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t size, bool all,
-                          struct gs_block **ret_block)
+                          CUdeviceptr *ret_address)
 {
     struct gs_chunk *chunks;
 
@@ -334,31 +334,41 @@ static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (!chunks)
         return GS_NO_MEMORY;
     gs_pool_release(core, pool, chunks);
-    return gs_pool_grow(core, pool, size, ret_block);
+    return gs_pool_grow(core, pool, size, ret_address);
 }
 
-/* A block from what is ready in any pool of the context; with `any`, whatever it strands. */
-static struct gs_block *take_anywhere(struct gs_core *core, const struct gs_pool *pool, size_t size,
-                                      bool any)
+/* A block is another thread's to look at once its lock is let go: its address is all that leaves. */
+static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
+{
+    if (!block)
+        return GS_NO_MEMORY;
+    *ret_address = block->base;
+    return GS_OK;
+}
+
+/* From what is ready in any pool of the context; with `any`, whatever it strands. */
+static gs_status take_anywhere(struct gs_core *core, const struct gs_pool *pool, size_t size,
+                               bool any, CUdeviceptr *ret_address)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, pool->device, pools);
-    struct gs_block *block = NULL;
+    gs_status status = GS_NO_MEMORY;
 
-    for (unsigned i = 0; i < count && !block; i++) {
+    for (unsigned i = 0; i < count && status != GS_OK; i++) {
         gs_latch_take(&pools[i]->lock);
         if (pools[i]->context == pool->context && !pools[i]->dead && !pools[i]->leaving) {
             gs_pool_settle(pools[i]);
-            block = any ? gs_pool_take_any(pools[i], size) : gs_pool_take(pools[i], size);
+            status = found(any ? gs_pool_take_any(pools[i], size) : gs_pool_take(pools[i], size),
+                           ret_address);
         }
         gs_latch_release(&pools[i]->lock);
     }
-    return block;
+    return status;
 }
 
 /* Waits for this pool's epochs one by one, until the block can be had. */
 static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, size_t size,
-                                struct gs_block **ret_block)
+                                CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY;
     bool more = true;
@@ -370,20 +380,12 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, size
         gs_latch_take(&pool->lock);
         more = gs_pool_wait_oldest(pool, UINT64_MAX);
         gs_pool_settle(pool);
-        *ret_block = gs_pool_take(pool, size);
+        status = found(gs_pool_take(pool, size), ret_address);
         gs_latch_release(&pool->lock);
-        if (*ret_block)
-            return GS_OK;
-        if (more)
-            status = exchange(core, pool, size, true, ret_block);
+        if (more && is_out(status))
+            status = exchange(core, pool, size, true, ret_address);
     }
     return status;
-}
-
-static gs_status found(struct gs_block *block, struct gs_block **ret_block)
-{
-    *ret_block = block;
-    return block ? GS_OK : GS_NO_MEMORY;
 }
 
 /* Waits for what other threads have taken out of the pools and are giving back; whether there was
@@ -409,32 +411,32 @@ static bool await_released(const struct gs_core *core)
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
-                          struct gs_block **ret_block)
+                          CUdeviceptr *ret_address)
 {
-    gs_status status = exchange(core, pool, size, false, ret_block);
+    gs_status status = exchange(core, pool, size, false, ret_address);
 
     if (is_out(status) && gs_device_release(core, pool->device, false) > 0) {
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, size, ret_block);
+        status = gs_pool_grow(core, pool, size, ret_address);
     }
     if (is_out(status) && await_released(core))
-        status = gs_pool_grow(core, pool, size, ret_block);
+        status = gs_pool_grow(core, pool, size, ret_address);
     if (is_out(status))
-        status = found(take_anywhere(core, pool, size, false), ret_block);
+        status = take_anywhere(core, pool, size, false, ret_address);
     if (is_out(status))
-        status = wait_for_block(core, pool, size, ret_block);
+        status = wait_for_block(core, pool, size, ret_address);
     if (is_out(status)) {
         gs_device_release(core, pool->device, true);
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, size, ret_block);
+        status = gs_pool_grow(core, pool, size, ret_address);
     }
     if (is_out(status))
-        status = found(take_anywhere(core, pool, size, true), ret_block);
+        status = take_anywhere(core, pool, size, true, ret_address);
     /* Twice: others may take what one gave. */
     for (int i = 0; i < 2 && is_out(status) &&
                     gs_neighbour_ask(core, pool->device, pool->context, size);
          i++)
-        status = gs_pool_grow(core, pool, size, ret_block);
+        status = gs_pool_grow(core, pool, size, ret_address);
     return is_out(status) ? GS_NO_MEMORY : status;
 }
 

@@ -12,7 +12,7 @@ void gs_pool_weigh(struct gs_pool *pool);
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. */
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
-                       struct gs_block **ret_block);
+                       CUdeviceptr *ret_address);
 
 /* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
 void gs_core_wipe(struct gs_core *core);
@@ -23,7 +23,7 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
-                          struct gs_block **ret_block);
+                          CUdeviceptr *ret_address);
 
 /* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
  * Returns bytes given to the driver. */

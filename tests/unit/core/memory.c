@@ -110,29 +110,37 @@ Test(memory, a_small_block_does_not_keep_a_large_chunk_from_a_small_device)
     fixture_end(&f);
 }
 
+/* Chunks of 20 MiB as far as they may be shared, with two blocks of 1 MiB left in each. */
+static void leave_small_ones(struct fixture *f, unsigned chunks)
+{
+    CUdeviceptr large[64];
+
+    for (unsigned i = 0; i < chunks; i++)
+        large[i] = must_alloc(f, 20 * MIB);
+    for (unsigned i = 0; i < chunks; i++)
+        MUST(gs_core_free(f->core, large[i]));
+    drain(f);
+    for (unsigned i = 0; i < chunks; i++) {
+        large[i] = must_alloc(f, 18 * MIB);
+        must_alloc(f, MIB);
+        must_alloc(f, MIB);
+    }
+    for (unsigned i = 0; i < chunks; i++)
+        MUST(gs_core_free(f->core, large[i]));
+}
+
 /* Many chunks of which each could be shared; what all of them may come to keep is bounded. */
 Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
 {
     enum { CHUNKS = 40 };
     struct fixture f;
-    CUdeviceptr large[CHUNKS], rest;
+    CUdeviceptr rest;
     size_t total, driver_would_have;
 
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuDeviceTotalMem(&total, 0));
-    for (int i = 0; i < CHUNKS; i++)
-        large[i] = must_alloc(&f, 20 * MIB);
-    for (int i = 0; i < CHUNKS; i++)
-        MUST(gs_core_free(f.core, large[i]));
-    drain(&f);
-    for (int i = 0; i < CHUNKS; i++) {
-        large[i] = must_alloc(&f, 18 * MIB);
-        must_alloc(&f, MIB);
-        must_alloc(&f, MIB);
-    }
-    for (int i = 0; i < CHUNKS; i++)
-        MUST(gs_core_free(f.core, large[i]));
+    leave_small_ones(&f, CHUNKS);
     driver_would_have = total - CHUNKS * 2 * 2 * MIB;
     MUST(gs_core_alloc(f.core, driver_would_have - total / 64, &rest));
     fixture_end(&f);
@@ -143,7 +151,7 @@ Test(memory, shared_chunks_keep_less_where_others_leave_less)
 {
     enum { CHUNKS = 10 };
     struct fixture f;
-    CUdeviceptr large[CHUNKS], others, rest;
+    CUdeviceptr others, rest;
     size_t free_bytes, total;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
@@ -151,18 +159,7 @@ Test(memory, shared_chunks_keep_less_where_others_leave_less)
     fixture_start(&f);
     MUST(cuMemGetInfo(&free_bytes, &total));
     MUST(cuMemAlloc(&others, free_bytes - 420 * MIB));
-    for (int i = 0; i < CHUNKS; i++)
-        large[i] = must_alloc(&f, 20 * MIB);
-    for (int i = 0; i < CHUNKS; i++)
-        MUST(gs_core_free(f.core, large[i]));
-    drain(&f);
-    for (int i = 0; i < CHUNKS; i++) {
-        large[i] = must_alloc(&f, 18 * MIB);
-        must_alloc(&f, MIB);
-        must_alloc(&f, MIB);
-    }
-    for (int i = 0; i < CHUNKS; i++)
-        MUST(gs_core_free(f.core, large[i]));
+    leave_small_ones(&f, CHUNKS);
     /* 220 MiB are left when the chunks are there: half of that and 16 MiB may be owed. */
     MUST(gs_core_alloc(f.core, 250 * MIB, &rest));
     fixture_end(&f);
@@ -285,6 +282,33 @@ Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
     while (gs_core_alloc(f.core, 64 << 10, &block) == GS_OK)
         blocks++;
     cr_assert_eq(blocks * (64 << 10), held - (MEETINGS + 1) * (64 << 10), "not a byte is out of reach");
+    fixture_end(&f);
+}
+
+/* ... and counts it where it lies, for that is where its free is counted. */
+Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
+{
+    struct fixture f;
+    struct gs_context *context;
+    struct gs_chunk *chunk;
+    CUdeviceptr block;
+    size_t there = 0;
+
+    setenv("SOFTCUDA_MEMORY", "64M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 << 10);
+    make_second_pool(&f);
+    MUST(gs_context_current(f.core, &context));
+    while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
+        continue;
+    while (gs_core_alloc_async(f.core, 64 << 10, NULL, CU_STREAM_LEGACY, &block) == GS_OK) {
+        MUST(gs_context_lock_chunk(f.core, block, &chunk));
+        there += chunk->pool == context->pools[1] ? 64 << 10 : 0;
+        gs_latch_release(&chunk->pool->lock);
+    }
+    cr_assert_gt(there, 0);
+    cr_assert_eq(context->pools[1]->async_live, there);
     fixture_end(&f);
 }
 
