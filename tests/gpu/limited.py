@@ -4,8 +4,9 @@
 
 A program that has not ended after so many seconds is stopped, with all that it started in its
 process group. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb or
-cuda-gdb where there is one. Exit status: the program's, 128 and its signal's number where it was
-killed, or 124 when it took too long.
+cuda-gdb where there is one, and what each of their threads waits for in the kernel. SIGTERM comes a
+second before SIGKILL: a program may have something to say. Exit status: the program's, 128 and its
+signal's number where it was killed, or 124 when it took too long.
 """
 import os
 import pathlib
@@ -16,6 +17,7 @@ import sys
 
 MOST = 4  # processes whose stacks are taken
 STACK_SECONDS = 25
+LAST_WORD_SECONDS = 1
 
 
 def in_group(group):
@@ -33,11 +35,24 @@ def in_group(group):
     return sorted(found)
 
 
+def kernel_waits(pid):
+    """A line for each thread: its name, its state, and where in the kernel it is."""
+    for task in sorted(pathlib.Path(f'/proc/{pid}/task').glob('*')):
+        line = task.name
+        for name in ('comm', 'wchan', 'syscall'):
+            try:
+                line += ' ' + (task / name).read_text(errors='replace').strip()
+            except OSError:
+                line += ' ?'
+        yield line + '\n'
+
+
 def take_stacks(group, path):
     debugger = shutil.which('gdb') or shutil.which('cuda-gdb') or '/usr/local/cuda/bin/cuda-gdb'
     with open(path, 'w', encoding='utf-8') as out:
         for pid in in_group(group)[:MOST]:
             out.write(f'== process {pid}\n')
+            out.writelines(kernel_waits(pid))
             out.flush()
             try:
                 subprocess.run([debugger, '--batch', '-p', str(pid), '-ex',
@@ -57,6 +72,11 @@ def main():
     except subprocess.TimeoutExpired:
         take_stacks(program.pid, stacks)
         status = 124
+        try:
+            os.killpg(program.pid, signal.SIGTERM)
+            program.wait(LAST_WORD_SECONDS)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
     try:
         os.killpg(program.pid, signal.SIGKILL)  # what the program left running, too
     except ProcessLookupError:

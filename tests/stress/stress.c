@@ -290,6 +290,7 @@ int main(int argc, char **argv)
     }
     main_doing = &stress_doing;
     signal(SIGALRM, hung);
+    signal(SIGTERM, hung); /* whoever runs it has waited long enough */
     alarm(options.seconds + HANG_SECONDS);
     MUST(cuInit(0));
     MUST(cuDeviceGetCount(&devices));
