@@ -472,9 +472,9 @@ int chaos_actor(int argc, char **argv)
 
     if (argc != 4 || !begin(&actor, argv))
         return 2;
-    signal(SIGCHLD, SIG_IGN); /* nobody waits for its forked children */
     if (gpu_start(&actor.gpu) != CUDA_SUCCESS)
         actor_wrong(&actor, "CUDA does not start");
+    signal(SIGCHLD, SIG_IGN); /* nobody waits for its forked children; a driver may for its own */
     actor_must(&actor, "cuMemAlloc", cuMemAlloc(&actor.counter, 4));
     actor.free_at_start = gpu_free_bytes();
     actor.fds_at_start = actor_descriptors();

@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+#define START_TRIES 5
+
 const char *gpu_error(CUresult result)
 {
     const char *name = NULL;
@@ -26,25 +28,43 @@ static CUresult kernels_load(struct gpu *gpu)
     return r;
 }
 
+/* The first call that fails. */
+static CUresult start(struct gpu *gpu, const char **ret_call)
+{
+    CUresult r;
+
+    if ((r = cuInit(0)) != CUDA_SUCCESS)
+        *ret_call = "cuInit";
+    else if ((r = cuDeviceGet(&gpu->device, 0)) != CUDA_SUCCESS)
+        *ret_call = "cuDeviceGet";
+    else if ((r = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device)) != CUDA_SUCCESS)
+        *ret_call = "cuDevicePrimaryCtxRetain";
+    else if ((r = cuCtxSetCurrent(gpu->context)) != CUDA_SUCCESS)
+        *ret_call = "cuCtxSetCurrent";
+    else if ((r = cuStreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING)) != CUDA_SUCCESS)
+        *ret_call = "cuStreamCreate";
+    else if ((r = kernels_load(gpu)) != CUDA_SUCCESS)
+        *ret_call = "cuModuleLoadData";
+    return r;
+}
+
+/* On a real GPU about one start in a hundred beside processes that are being killed ends with
+ * OPERATING_SYSTEM (H200, driver 580): that process's bad luck, no finding. */
 CUresult gpu_start(struct gpu *ret_gpu)
 {
-    struct gpu *gpu = ret_gpu;
-    CUresult r = cuInit(0);
+    const char *call = NULL;
+    CUresult r;
 
-    if (r == CUDA_SUCCESS)
-        r = cuDeviceGet(&gpu->device, 0);
-    if (r == CUDA_SUCCESS)
-        r = cuDevicePrimaryCtxRetain(&gpu->context, gpu->device);
-    if (r == CUDA_SUCCESS)
-        r = cuCtxSetCurrent(gpu->context);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING);
-    if (r == CUDA_SUCCESS)
-        r = kernels_load(gpu);
-    gpu->software = dlsym(RTLD_DEFAULT, "softcuda_version") != NULL;
-    if (r != CUDA_SUCCESS)
-        fprintf(stderr, "chaos: CUDA does not start: %s\n", gpu_error(r));
-    return r;
+    ret_gpu->software = dlsym(RTLD_DEFAULT, "softcuda_version") != NULL;
+    for (unsigned tries = 1;; tries++) {
+        r = start(ret_gpu, &call);
+        if (r == CUDA_SUCCESS)
+            return r;
+        fprintf(stderr, "chaos: CUDA does not start: %s: %s\n", call, gpu_error(r));
+        if (r != CUDA_ERROR_OPERATING_SYSTEM || ret_gpu->software || tries == START_TRIES)
+            return r;
+        chaos_sleep_us(100000);
+    }
 }
 
 CUresult gpu_stamp(const struct gpu *gpu, CUdeviceptr ptr, uint32_t stamp, uint64_t words)
