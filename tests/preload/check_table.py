@@ -20,7 +20,7 @@ with open(commands) as text:
 compiler = shlex.split(command)
 compiler = compiler[:compiler.index('-MD')]
 if len(sys.argv) > 4:
-    compiler[1:1] = ['-I', sys.argv[4]]
+    compiler += ['-I', sys.argv[4]]  # searched before the -isystem folders that it has
 
 # What a function is about, by the types of its parameters or else by its name.
 MEMORY_TYPE = re.compile(r"""\b(
