@@ -275,18 +275,30 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     return to == GS_OK ? from : to;
 }
 
-void gs_core_admit_copy(struct gs_core *core, struct gs_reach_range dst, struct gs_reach_range src,
-                        CUcontext context)
+static CUdevice far_device_later(struct gs_core *core, CUcontext context)
 {
     CUdevice device;
     bool known = several_devices(core) &&
                  (context ? device_of_context(core, context, &device)
                           : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
 
-    if (!known)
-        return;
-    check(core, dst, device, FAR_GIVEN);
-    check(core, src, device, FAR_GIVEN);
+    return known ? device : -1;
+}
+
+gs_status gs_core_may_fill_later(struct gs_core *core, struct gs_reach_range range,
+                                 CUcontext context)
+{
+    return check(core, range, far_device_later(core, context), FAR_ENABLED);
+}
+
+gs_status gs_core_may_copy_later(struct gs_core *core, struct gs_reach_range dst,
+                                 struct gs_reach_range src, CUcontext context)
+{
+    CUdevice device = far_device_later(core, context);
+    gs_status to = check(core, dst, device, FAR_GIVEN);
+    gs_status from = check(core, src, device, FAR_GIVEN);
+
+    return to == GS_NOT_LIVE || from == GS_NOT_LIVE ? GS_NOT_LIVE : GS_OK;
 }
 
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)

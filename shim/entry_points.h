@@ -112,9 +112,26 @@
     GS_ENTRY(cuMemcpyBatchAsync_ptsz,               OURS, 12080) \
     GS_ENTRY(cuMemcpyBatchAsync_v2,                 OURS, 13000) \
     GS_ENTRY(cuMemcpyBatchAsync_v2_ptsz,            OURS, 13000) \
-    GS_ENTRY(cuGraphAddMemcpyNode,                  NOTE, 10000) \
-    GS_ENTRY(cuGraphMemcpyNodeSetParams,            NOTE, 10000) \
-    GS_ENTRY(cuGraphExecMemcpyNodeSetParams,        NOTE, 10020) \
+    GS_ENTRY(cuMemcpy3DBatchAsync,                  OURS, 12080) \
+    GS_ENTRY(cuMemcpy3DBatchAsync_ptsz,             OURS, 12080) \
+    GS_ENTRY(cuMemcpy3DBatchAsync_v2,               OURS, 13000) \
+    GS_ENTRY(cuMemcpy3DBatchAsync_v2_ptsz,          OURS, 13000) \
+    GS_ENTRY(cuMemcpyWithAttributesAsync,           OURS, 13020) \
+    GS_ENTRY(cuMemcpyWithAttributesAsync_ptsz,      OURS, 13020) \
+    GS_ENTRY(cuMemcpy3DWithAttributesAsync,         OURS, 13020) \
+    GS_ENTRY(cuMemcpy3DWithAttributesAsync_ptsz,    OURS, 13020) \
+    GS_ENTRY(cuGraphAddMemcpyNode,                  OURS, 10000) \
+    GS_ENTRY(cuGraphMemcpyNodeSetParams,            OURS, 10000) \
+    GS_ENTRY(cuGraphExecMemcpyNodeSetParams,        OURS, 10020) \
+    GS_ENTRY(cuGraphAddMemsetNode,                  OURS, 10000) \
+    GS_ENTRY(cuGraphMemsetNodeSetParams,            OURS, 10000) \
+    GS_ENTRY(cuGraphExecMemsetNodeSetParams,        OURS, 10020) \
+    GS_ENTRY(cuGraphAddNode,                        OURS, 12020) \
+    GS_ENTRY(cuGraphAddNode_v2,                     OURS, 12030) \
+    GS_ENTRY(cuGraphAddNode_v3,                     OURS, 13040) \
+    GS_ENTRY(cuGraphNodeSetParams,                  OURS, 12020) \
+    GS_ENTRY(cuGraphNodeSetParams_v2,               OURS, 13040) \
+    GS_ENTRY(cuGraphExecNodeSetParams,              OURS, 12020) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \

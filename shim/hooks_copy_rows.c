@@ -2,6 +2,7 @@
  * Copies of rectangles and boxes. A side in device memory covers, of its rows, everything from the
  * first byte to the last; sides in arrays and in host memory are not looked at.
  */
+#include "box.h"
 #include "hook.h"
 #include "reach.h"
 #include "start.h"
@@ -10,45 +11,6 @@ static CUstream per_thread(CUstream stream)
 {
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
-
-/* One side of a copy, the same for all structs that describe one. */
-struct side {
-    CUmemorytype type;
-    CUdeviceptr device;
-    size_t pitch, height, x, y, z;
-};
-
-struct extent {
-    size_t width, height, depth;
-};
-
-/* What the side covers; nothing where the driver will find fault with the numbers. */
-static struct gs_reach_range range_of(const struct side *side, const struct extent *extent)
-{
-    struct gs_reach_range nothing = {0, 0}, range = {side->device, extent->width};
-    size_t rows, skipped;
-
-    if ((side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED) ||
-        extent->width == 0 || extent->height == 0 || extent->depth == 0)
-        return nothing;
-    if (__builtin_mul_overflow(extent->depth - 1, side->height, &rows) ||
-        __builtin_add_overflow(rows, extent->height - 1, &rows) ||
-        __builtin_mul_overflow(rows, side->pitch, &rows) ||
-        __builtin_add_overflow(range.size, rows, &range.size) ||
-        __builtin_mul_overflow(side->z, side->height, &skipped) ||
-        __builtin_add_overflow(skipped, side->y, &skipped) ||
-        __builtin_mul_overflow(skipped, side->pitch, &skipped) ||
-        __builtin_add_overflow(skipped, side->x, &skipped) ||
-        __builtin_add_overflow(range.address, skipped, &range.address))
-        return nothing;
-    return range;
-}
-
-#define SIDE(copy, which, its_height, its_z)                                                       \
-    {                                                                                              \
-        (copy)->which##MemoryType, (copy)->which##Device, (copy)->which##Pitch, its_height,        \
-            (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
-    }
 
 /* Whether the first byte of a side is not ours, whatever kind of memory it is said to be. */
 #define FOREIGN(copy, which, row)                                                                  \
@@ -60,10 +22,10 @@ __attribute__((noinline)) static enum gs_way way_2d_found(const CUDA_MEMCPY2D *c
     if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
-    const struct side dst = SIDE(copy, dst, 0, 0), src = SIDE(copy, src, 0, 0);
-    const struct extent extent = {copy->WidthInBytes, copy->Height, 1};
+    const struct gs_side dst = GS_SIDE(copy, dst, 0, 0), src = GS_SIDE(copy, src, 0, 0);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, 1};
 
-    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), stream, async);
 }
 
 static inline enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
@@ -79,11 +41,11 @@ __attribute__((noinline)) static enum gs_way way_3d_found(const CUDA_MEMCPY3D *c
     if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
-    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
 
-    return gs_way_ranges(range_of(&dst, &extent), range_of(&src, &extent), stream, async);
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), stream, async);
 }
 
 static inline enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
@@ -99,10 +61,10 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
     if (!gs_state_enter() || !copy)
         return true;
 
-    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_reach_range to = range_of(&dst, &extent), from = range_of(&src, &extent);
+    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
 
     return gs_way_within(to.address, 0, to.size) && gs_way_within(from.address, 0, from.size);
 }
@@ -291,46 +253,4 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCop
     if (!within_3d_peer(pCopy))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
-}
-
-/* ---- Nodes that are added to a graph by hand: what they copy is made reachable. ---- */
-
-static void admit(const CUDA_MEMCPY3D *copy, CUcontext ctx)
-{
-    if (!gs_state_enter() || !copy)
-        return;
-
-    const struct side dst = SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct side src = SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_reach_range to = range_of(&dst, &extent), from = range_of(&src, &extent);
-
-    GS_KEEP_ERRNO;
-    if (gs_way_is_ours(to) || gs_way_is_ours(from))
-        gs_core_admit_copy(gs_core, to, from, ctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                              const CUgraphNode *dependencies,
-                                              size_t numDependencies,
-                                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    admit(copyParams, ctx);
-    return gs_real.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                        copyParams, ctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
-                                                    const CUDA_MEMCPY3D *nodeParams)
-{
-    admit(nodeParams, NULL);
-    return gs_real.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                        const CUDA_MEMCPY3D *copyParams,
-                                                        CUcontext ctx)
-{
-    admit(copyParams, ctx);
-    return gs_real.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
 }

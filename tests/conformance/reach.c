@@ -3,6 +3,7 @@
  * what peer access adds to that.
  */
 #include "peer.h"
+#include "two.h"
 
 #include <criterion/criterion.h>
 
@@ -239,42 +240,6 @@ Test(reach, a_copy_past_the_end_does_not_break_a_capture)
 
 /* ---- two devices ---- */
 
-static CUcontext second; /* of device 1 */
-static CUdeviceptr near, far;
-
-/* `near` here, filled with 1; `far` on the second device, filled with 2. */
-static void two_devices(size_t size)
-{
-    int count = 0;
-
-    OK(cuDeviceGetCount(&count));
-    if (count < 2)
-        cr_skip_test("one device");
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-    OK(cuCtxSetCurrent(second));
-    OK(cuMemAlloc(&far, size));
-    OK(fill_now(far, 2, size / 4));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemAlloc(&near, size));
-    OK(fill_now(near, 1, size / 4));
-}
-
-static void far_words(uint32_t value, size_t words)
-{
-    OK(cuCtxSetCurrent(second));
-    OK(cuCtxSynchronize());
-    cr_assert_eq(words_other(far, value, words), 0);
-    OK(cuCtxSetCurrent(context));
-}
-
-static bool can_reach(void)
-{
-    int can = 0;
-
-    OK(cuDeviceCanAccessPeer(&can, 0, 1));
-    return can;
-}
-
 Test(reach, memory_of_another_device_is_copied_without_peer_access)
 {
     const size_t size = 4 * MIB;
@@ -369,8 +334,7 @@ Test(reach, memory_of_another_device_is_copied_in_a_graph)
     CUresult captured;
 
     two_devices(2 * MIB);
-    if (!can_reach())
-        cr_skip_test("the devices do not reach each other");
+    need_reach();
     stream = new_stream();
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     captured = cuMemcpyDtoDAsync(near, far, 2 * MIB, stream);
@@ -448,8 +412,7 @@ Test(reach, memory_of_another_device_is_copied_in_batches)
     size_t failed;
 
     two_devices(2 * MIB);
-    if (!can_reach())
-        cr_skip_test("the devices do not reach each other");
+    need_reach();
     stream = new_stream();
     for (int form = 0; form < 2; form++) {
         CUdeviceptr dsts[] = {near, far + MIB}, srcs[] = {far, near + MIB};
@@ -469,69 +432,12 @@ Test(reach, memory_of_another_device_is_copied_in_batches)
     OK(cuMemFree(far));
 }
 
-/* A graph made by hand, its copy changed before and after the graph is instantiated. */
-Test(reach, memory_of_another_device_is_copied_by_nodes_added_by_hand)
-{
-    CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                          .WidthInBytes = MIB,
-                          .Height = 1,
-                          .Depth = 1};
-    CUdeviceptr here = 0;
-    CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
-    CUgraphNode node = NULL;
-    CUresult r;
-
-    two_devices(2 * MIB);
-    if (!can_reach())
-        cr_skip_test("the devices do not reach each other");
-    OK(cuMemAlloc(&here, 2 * MIB));
-    OK(fill_now(here, 4, MIB / 2));
-    copy.dstDevice = near;
-    copy.srcDevice = far;
-    OK(cuGraphCreate(&graph, 0));
-    r = cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, context);
-    probe("node_between_devices", "%s", result_name(r));
-    if (r == CUDA_SUCCESS) {
-        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
-        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        cr_assert_eq(words_other(near, 2, MIB / 4), 0);
-        cr_assert_eq(words_other(near + MIB, 1, MIB / 4), 0);
-        copy.srcDevice = far + MIB;
-        copy.dstDevice = near + MIB;
-        r = cuGraphExecMemcpyNodeSetParams(exec, node, &copy, context);
-        probe("node_changed_between_devices", "%s", result_name(r));
-        if (r == CUDA_SUCCESS) {
-            OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
-            OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-            cr_assert_eq(words_other(near + MIB, 2, MIB / 4), 0);
-        }
-        OK(cuGraphExecDestroy(exec));
-        copy.dstDevice = here;
-        OK(cuGraphMemcpyNodeSetParams(node, &copy));
-        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
-        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        cr_assert_eq(words_other(here, 2, MIB / 4), 0);
-        OK(cuGraphExecDestroy(exec));
-    } else {
-        cr_assert(!software_driver());
-    }
-    OK(cuGraphDestroy(graph));
-    OK(cuMemFree(here));
-    OK(cuMemFree(near));
-    OK(cuMemFree(far));
-}
-
 Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
 {
     CUdeviceptr later = 0, small = 0;
 
     two_devices(2 * MIB);
-    if (!can_reach())
-        cr_skip_test("the devices do not reach each other");
+    need_reach();
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
     OK(cuMemcpyDtoD(near, far, 16)); /* a copy opens the door for copies alone */
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
@@ -568,8 +474,7 @@ Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
 Test(reach, peer_access_is_the_contexts)
 {
     two_devices(2 * MIB);
-    if (!can_reach())
-        cr_skip_test("the devices do not reach each other");
+    need_reach();
     OK(cuMemFree(far));
     OK(cuCtxEnablePeerAccess(second, 0));
     OK(cuCtxSetCurrent(second));
@@ -589,17 +494,15 @@ Test(reach, peer_access_is_the_contexts)
 /* Memory of another process follows the context that opened it. */
 Test(reach, peer_access_covers_what_another_process_shared)
 {
-    struct peer *peer = peer_start(-1);
+    struct peer *peer;
     CUdeviceptr first = 0, later = 0, opened[2] = {0, 0};
     CUipcMemHandle handle;
     uint32_t word = 0;
     CUresult r;
 
     two_devices(2 * MIB);
-    if (!can_reach()) {
-        peer_quit(peer);
-        cr_skip_test("the devices do not reach each other");
-    }
+    need_reach();
+    peer = peer_start(-1);
     OK(peer_alloc(peer, MEMORY_PLAIN, &first, 4 * MIB));
     OK(peer_fill(peer, first, 21, MIB));
     OK(peer_alloc(peer, MEMORY_PLAIN, &later, 4 * MIB));

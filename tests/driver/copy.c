@@ -258,17 +258,15 @@ CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count
     return sd_memset_2d(dst, 0, value, width, count, 1, stream);
 }
 
-CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
-                      size_t rows, CUstream stream)
+CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
+                       unsigned width, size_t count, size_t rows)
 {
     struct sd_work work = {.kind = SD_SET,
                            .set = {.dst = dst, .count = count, .value = value, .width = width}};
-    struct sd_queue *queue;
     size_t row, bytes;
-    CUresult result = sd_queue_get(stream, &queue);
 
-    if (result || !count || !rows)
-        return result;
+    if (!count || !rows)
+        return CUDA_SUCCESS;
     if (__builtin_mul_overflow(count, width, &row) || (rows > 1 && pitch < row) ||
         __builtin_mul_overflow(rows - 1, pitch, &bytes) || (dst | pitch) % width ||
         !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, false))
@@ -276,4 +274,13 @@ CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned wi
     work.set.more_rows = rows - 1;
     work.set.pitch = pitch;
     return sd_queue_do(queue, &work, NULL);
+}
+
+CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
+                      size_t rows, CUstream stream)
+{
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
+
+    return result ? result : sd_queue_fill(queue, dst, pitch, value, width, count, rows);
 }

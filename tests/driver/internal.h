@@ -8,7 +8,7 @@
  *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
  *   span.c block.c memory.c pool.c vmm.c ipc.c host.c   allocations as programs see them
- *   attributes.c copy.c module.c kernels.c device.c context.c errors.c procaddress.c
+ *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c errors.c procaddress.c
  *
  * One lock, sd_lock, protects every struct here; the bodies of calls hold it, the work itself (the
  * copying, the kernels, host functions) runs without it. The only other lock, in segment.c, lets
@@ -34,9 +34,32 @@
 
 #pragma GCC visibility push(default)
 #include "softcuda.h"
+
+/* What the headers at hand are too old to declare. */
+#if CUDA_VERSION < 13000
+CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
+                                         CUstream);
+CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
+                                              CUstream);
+#endif
+#if CUDA_VERSION < 13020
+CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *,
+                                             CUstream);
+CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t,
+                                                  CUmemcpyAttributes *, CUstream);
+CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
+                                               CUstream);
+CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
+                                                    CUstream);
+#endif
+#if CUDA_VERSION < 13040
+CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *,
+                                   const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
+CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode, CUgraphNodeParams *);
+#endif
 #pragma GCC visibility pop
 
-#define SD_DRIVER_VERSION 13000
+#define SD_DRIVER_VERSION 13040
 #define SD_MAX_DEVICES    16
 #define SD_GRANULE        ((size_t)2 << 20) /* VMM granularity, and the size of a small piece */
 #define SD_SMALL_LIMIT    ((size_t)1 << 20) /* cuMemAlloc sub-allocates below it */
@@ -565,6 +588,15 @@ CUresult sd_graph_exec_destroy(CUgraphExec exec);
 
 /* ---- nodes.c ---- */
 
+CUresult sd_graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                           size_t count, const CUgraphNodeParams *params);
+CUresult sd_node_set(CUgraphNode node, const CUgraphNodeParams *params);
+CUresult sd_exec_node_set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *params);
+CUresult sd_graph_add_memset(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                             size_t count, const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx);
+CUresult sd_graph_memset_set(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill);
+CUresult sd_exec_memset_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill,
+                            CUcontext ctx);
 CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
                              size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx);
 CUresult sd_graph_memcpy_set(CUgraphNode node, const CUDA_MEMCPY3D *copy);
@@ -574,9 +606,16 @@ CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode 
                             size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUresult sd_graph_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
                            size_t count, CUdeviceptr ptr);
+
+/* ---- batch.c ---- */
+
 CUresult sd_memcpy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                          const CUmemcpyAttributes *attributes, const size_t *first,
                          size_t attribute_count, size_t *ret_fail, CUstream stream);
+CUresult sd_memcpy_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t *ret_fail,
+                         unsigned long long flags, CUstream stream);
+CUresult sd_memcpy_with(CUdeviceptr dst, CUdeviceptr src, size_t size,
+                        const CUmemcpyAttributes *attributes, CUstream stream);
 
 /* ---- segment.c: physical memory and what is mapped where ---- */
 
@@ -857,6 +896,9 @@ CUresult sd_memcpy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 CUresult sd_memcpy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
 CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
                       size_t rows, CUstream stream);
+/* On a queue that was checked. */
+CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
+                       unsigned width, size_t count, size_t rows);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
 bool sd_known_host(uint64_t address, size_t bytes);
 CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);

@@ -52,23 +52,43 @@ static CUresult copy_node(struct by_hand *hand, const CUDA_MEMCPY3D *copy)
     return sd_queue_copy(&hand->queue, &slice, true);
 }
 
-CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph handle, const CUgraphNode *after,
-                             size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx)
+static CUresult fill_node(struct by_hand *hand, const CUDA_MEMSET_NODE_PARAMS_v2 *fill)
+{
+    if (!fill->width || !fill->height ||
+        (fill->elementSize != 1 && fill->elementSize != 2 && fill->elementSize != 4))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sd_queue_fill(&hand->queue, fill->dst, fill->height > 1 ? fill->pitch : 0, fill->value,
+                         fill->elementSize, fill->width, fill->height);
+}
+
+/* Copies and fills are all that is here. */
+CUresult sd_graph_add_node(CUgraphNode *node, CUgraph handle, const CUgraphNode *after,
+                           size_t count, const CUgraphNodeParams *params)
 {
     struct sd_graph *graph = sd_object_check(handle, SD_GRAPH);
     struct sd_context *context;
     struct by_hand hand;
-    CUresult result = sd_context_get(ctx, true, &context);
+    bool copies;
+    CUresult result;
 
-    if (!result && !node)
-        result = CUDA_ERROR_INVALID_VALUE;
+    if (!node || !params)
+        return CUDA_ERROR_INVALID_VALUE;
+    copies = params->type == CU_GRAPH_NODE_TYPE_MEMCPY;
+    if (!copies && params->type != CU_GRAPH_NODE_TYPE_MEMSET)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result =
+        sd_context_get(copies ? params->memcpy.copyCtx : params->memset.ctx, true, &context);
     if (!result)
         result = begin(&hand, graph, after, count, context);
-    return result ? result : end(&hand, copy_node(&hand, copy), node);
+    if (result)
+        return result;
+    result = copies ? copy_node(&hand, &params->memcpy.copyParams)
+                    : fill_node(&hand, &params->memset);
+    return end(&hand, result, node);
 }
 
-/* The work of the new node, made in a graph that goes again. */
-static CUresult copy_work(const CUDA_MEMCPY3D *copy, CUcontext ctx, struct sd_work *ret_work)
+/* The work of such a node, made in a graph that goes again; it replaces work of its kind. */
+static CUresult change(struct sd_work *work, const CUgraphNodeParams *params)
 {
     struct sd_graph *graph = sd_graph_new();
     CUgraphNode node = NULL;
@@ -76,32 +96,108 @@ static CUresult copy_work(const CUDA_MEMCPY3D *copy, CUcontext ctx, struct sd_wo
 
     if (!graph)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = sd_graph_add_memcpy(&node, (CUgraph)graph, NULL, 0, copy, ctx);
+    result = sd_graph_add_node(&node, (CUgraph)graph, NULL, 0, params);
+    if (!result && ((struct sd_node *)node)->work.kind != work->kind)
+        result = CUDA_ERROR_INVALID_VALUE;
     if (!result)
-        *ret_work = ((struct sd_node *)node)->work;
+        *work = ((struct sd_node *)node)->work;
     sd_graph_free(graph);
     return result;
 }
 
-CUresult sd_graph_memcpy_set(CUgraphNode handle, const CUDA_MEMCPY3D *copy)
+CUresult sd_node_set(CUgraphNode handle, const CUgraphNodeParams *params)
 {
     struct sd_node *node = sd_object_check(handle, SD_NODE);
 
-    if (!node || node->work.kind != SD_COPY)
-        return CUDA_ERROR_INVALID_VALUE;
-    return copy_work(copy, NULL, &node->work);
+    return node ? change(&node->work, params) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult sd_exec_memcpy_set(CUgraphExec handle, CUgraphNode node_handle, const CUDA_MEMCPY3D *copy,
-                            CUcontext ctx)
+CUresult sd_exec_node_set(CUgraphExec handle, CUgraphNode node_handle,
+                          const CUgraphNodeParams *params)
 {
     struct sd_exec *exec = sd_object_check(handle, SD_EXEC);
     struct sd_node *node = sd_object_check(node_handle, SD_NODE);
 
-    if (!exec || !node || node->index >= exec->count ||
-        exec->nodes[node->index].work.kind != SD_COPY)
+    if (!exec || !node || node->index >= exec->count)
         return CUDA_ERROR_INVALID_VALUE;
-    return copy_work(copy, ctx, &exec->nodes[node->index].work);
+    return change(&exec->nodes[node->index].work, params);
+}
+
+/* ---- The forms for copies and for fills alone ---- */
+
+static const CUgraphNodeParams *as_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx,
+                                        CUgraphNodeParams *params)
+{
+    memset(params, 0, sizeof *params);
+    params->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    if (!copy)
+        return NULL;
+    params->memcpy.copyCtx = ctx;
+    params->memcpy.copyParams = *copy;
+    return params;
+}
+
+static const CUgraphNodeParams *as_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx,
+                                        CUgraphNodeParams *params)
+{
+    memset(params, 0, sizeof *params);
+    params->type = CU_GRAPH_NODE_TYPE_MEMSET;
+    if (!fill)
+        return NULL;
+    params->memset = (CUDA_MEMSET_NODE_PARAMS_v2){.dst = fill->dst,
+                                                  .pitch = fill->pitch,
+                                                  .value = fill->value,
+                                                  .elementSize = fill->elementSize,
+                                                  .width = fill->width,
+                                                  .height = fill->height,
+                                                  .ctx = ctx};
+    return params;
+}
+
+CUresult sd_graph_add_memcpy(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                             size_t count, const CUDA_MEMCPY3D *copy, CUcontext ctx)
+{
+    CUgraphNodeParams params;
+
+    return sd_graph_add_node(node, graph, after, count, as_copy(copy, ctx, &params));
+}
+
+CUresult sd_graph_memcpy_set(CUgraphNode node, const CUDA_MEMCPY3D *copy)
+{
+    CUgraphNodeParams params;
+
+    return sd_node_set(node, as_copy(copy, NULL, &params));
+}
+
+CUresult sd_exec_memcpy_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *copy,
+                            CUcontext ctx)
+{
+    CUgraphNodeParams params;
+
+    return sd_exec_node_set(exec, node, as_copy(copy, ctx, &params));
+}
+
+CUresult sd_graph_add_memset(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                             size_t count, const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
+{
+    CUgraphNodeParams params;
+
+    return sd_graph_add_node(node, graph, after, count, as_fill(fill, ctx, &params));
+}
+
+CUresult sd_graph_memset_set(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill)
+{
+    CUgraphNodeParams params;
+
+    return sd_node_set(node, as_fill(fill, NULL, &params));
+}
+
+CUresult sd_exec_memset_set(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill,
+                            CUcontext ctx)
+{
+    CUgraphNodeParams params;
+
+    return sd_exec_node_set(exec, node, as_fill(fill, ctx, &params));
 }
 
 CUresult sd_graph_add_alloc(CUgraphNode *node, CUgraph handle, const CUgraphNode *after,
@@ -140,24 +236,4 @@ CUresult sd_graph_add_free(CUgraphNode *node, CUgraph handle, const CUgraphNode 
         return CUDA_ERROR_INVALID_VALUE;
     result = begin(&hand, graph, after, count, NULL);
     return result ? result : end(&hand, sd_capture_add(&hand.queue, &nothing), node);
-}
-
-/* One after the other: their order is nobody's business. */
-CUresult sd_memcpy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                         const CUmemcpyAttributes *attributes, const size_t *first,
-                         size_t attribute_count, size_t *ret_fail, CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (ret_fail)
-        *ret_fail = SIZE_MAX;
-    if (!dsts || !srcs || !sizes || !count || !attributes || !first || !attribute_count ||
-        attribute_count > count || first[0] != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count && !result; i++) {
-        result = sd_memcpy(dsts[i], srcs[i], sizes[i], stream, true);
-        if (result && ret_fail)
-            *ret_fail = i;
-    }
-    return result;
 }

@@ -42,7 +42,7 @@
  *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;
  *   - no arrays, textures, IPC events, pool exports, multicast, libraries (cuLibrary*), green
- *     contexts; the names are not found. A graph's nodes come from captures only.
+ *     contexts; the names are not found. Nodes added to a graph by hand copy, fill or are memory.
  */
 #ifndef SOFTCUDA_H
 #define SOFTCUDA_H

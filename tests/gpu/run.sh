@@ -146,7 +146,7 @@ needs_two_gpus()
 
 # The suites that look at the device's free memory have it to themselves.
 quiet='info|lifetime|contexts|pools'
-busy='alloc|async|reuse|ipc|capture|vmm|process|reach|forms|other'
+busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
 # the probes.
@@ -251,7 +251,7 @@ part_conformance()
 part_two_gpu()
 {
     needs_two_gpus two_gpu || return 0
-    conformance_groups 'reach|pools|info|contexts|vmm'
+    conformance_groups 'reach|nodes|pools|info|contexts|vmm'
 }
 
 # ---- Programs of this project ----

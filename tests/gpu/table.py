@@ -18,7 +18,7 @@ HEAD = ('program', 'native', 'under the library', 'compared')
 # a pattern captures is filled in; rows of the same pattern make one line where they can.
 TITLES = (
     ('conformance', 'conformance suite'),
-    ('two_gpu', 'conformance suite on two GPUs: reach, pools, info, contexts, vmm'),
+    ('two_gpu', 'conformance suite on two GPUs'),
     ('cudart_(.*)', 'runtime API program, cudart {}'),
     ('share_(driver|runtime) (.)', '`examples/share`, {} API, story {}'),
     ('stress', 'stress program: memory with two owners'),

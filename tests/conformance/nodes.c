@@ -1,0 +1,507 @@
+/*
+ * Copies and fills that are told to the driver other than one by one: as nodes added to a graph by
+ * hand, as batches of boxes, with attributes. They do what the plain calls do, and stay inside one
+ * allocation.
+ */
+#include "two.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(nodes, .init = conform_start, .timeout = 30);
+
+#define WORDS ((size_t)256)
+#define BYTES (4 * WORDS)
+
+/* ---- nodes ---- */
+
+/* The calls for nodes of one kind, and those for nodes of any kind, by the version they came with.
+ * A program built against any cuda.h may use each. */
+enum form { FORM_KIND, FORM_12020, FORM_12030, FORM_13040, FORMS };
+static const int versions[FORMS] = {0, 12020, 12030, 13040};
+
+typedef CUresult add_fn(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
+typedef CUresult add_edges_fn(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
+                              size_t, CUgraphNodeParams *);
+typedef CUresult set_fn(CUgraphNode, CUgraphNodeParams *);
+typedef CUresult exec_set_fn(CUgraphExec, CUgraphNode, CUgraphNodeParams *);
+
+/* Older drivers lack the newer forms. */
+static bool form_exists(enum form form)
+{
+    return form == FORM_KIND || driver_lookup("cuGraphAddNode", versions[form], 0);
+}
+
+static CUDA_MEMSET_NODE_PARAMS fill_of(const CUgraphNodeParams *params)
+{
+    return (CUDA_MEMSET_NODE_PARAMS){.dst = params->memset.dst,
+                                     .pitch = params->memset.pitch,
+                                     .value = params->memset.value,
+                                     .elementSize = params->memset.elementSize,
+                                     .width = params->memset.width,
+                                     .height = params->memset.height};
+}
+
+/* Adds a node behind `after`, or behind nothing where that is NULL. */
+static CUresult add(enum form form, CUgraphNode *node, CUgraph graph, CUgraphNode after,
+                    CUgraphNodeParams *params)
+{
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+    void *function = driver_lookup("cuGraphAddNode", versions[form], 0);
+    size_t count = after != NULL;
+
+    if (form == FORM_12020)
+        return ((add_fn *)function)(node, graph, &after, count, params);
+    if (form != FORM_KIND)
+        return ((add_edges_fn *)function)(node, graph, &after, NULL, count, params);
+    if (params->type == CU_GRAPH_NODE_TYPE_MEMSET)
+        return cuGraphAddMemsetNode(node, graph, &after, count, &fill, params->memset.ctx);
+    return cuGraphAddMemcpyNode(node, graph, &after, count, &params->memcpy.copyParams,
+                                params->memcpy.copyCtx);
+}
+
+static CUresult change(enum form form, CUgraphNode node, CUgraphNodeParams *params)
+{
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+
+    if (form != FORM_KIND)
+        return ((set_fn *)driver_lookup("cuGraphNodeSetParams", versions[form], 0))(node, params);
+    return params->type == CU_GRAPH_NODE_TYPE_MEMSET
+               ? cuGraphMemsetNodeSetParams(node, &fill)
+               : cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
+}
+
+static CUresult change_exec(enum form form, CUgraphExec exec, CUgraphNode node,
+                            CUgraphNodeParams *params)
+{
+    const CUDA_MEMSET_NODE_PARAMS fill = fill_of(params);
+
+    if (form != FORM_KIND)
+        return ((exec_set_fn *)driver_lookup("cuGraphExecNodeSetParams", versions[form],
+                                             0))(exec, node, params);
+    return params->type == CU_GRAPH_NODE_TYPE_MEMSET
+               ? cuGraphExecMemsetNodeSetParams(exec, node, &fill, params->memset.ctx)
+               : cuGraphExecMemcpyNodeSetParams(exec, node, &params->memcpy.copyParams,
+                                                params->memcpy.copyCtx);
+}
+
+static CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    params.memset.dst = dst;
+    params.memset.value = value;
+    params.memset.elementSize = 4;
+    params.memset.width = words;
+    params.memset.height = 1;
+    params.memset.ctx = context;
+    return params;
+}
+
+static CUgraphNodeParams a_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    params.memcpy.copyCtx = context;
+    params.memcpy.copyParams = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                               .srcDevice = src,
+                                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                               .dstDevice = dst,
+                                               .WidthInBytes = bytes,
+                                               .Height = 1,
+                                               .Depth = 1};
+    return params;
+}
+
+static void launch(CUgraphExec exec)
+{
+    OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+}
+
+/* A fill and a copy of what it filled, changed before and after the graph is instantiated. */
+static void fill_and_copy(enum form form, CUdeviceptr from, CUdeviceptr to)
+{
+    CUgraphNodeParams fill = a_fill(from, 1, WORDS), copy = a_copy(to, from, BYTES);
+    CUgraphNode filling = NULL, copying = NULL;
+    CUgraphExec exec = NULL;
+    CUgraph graph = NULL;
+
+    OK(fill_now(to, 0, 3 * WORDS));
+    OK(cuGraphCreate(&graph, 0));
+    OK(add(form, &filling, graph, NULL, &fill));
+    OK(add(form, &copying, graph, filling, &copy));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    launch(exec);
+    cr_assert_eq(words_other(to, 1, WORDS), 0);
+    cr_assert_eq(words_other(to + BYTES, 0, 2 * WORDS), 0);
+    fill = a_fill(from, 2, WORDS);
+    copy = a_copy(to + BYTES, from, BYTES);
+    OK(change_exec(form, exec, filling, &fill));
+    OK(change_exec(form, exec, copying, &copy));
+    launch(exec);
+    cr_assert_eq(words_other(to, 1, WORDS), 0);
+    cr_assert_eq(words_other(to + BYTES, 2, WORDS), 0);
+    OK(cuGraphExecDestroy(exec));
+    fill = a_fill(from, 3, WORDS);
+    copy = a_copy(to + 2 * BYTES, from, BYTES);
+    OK(change(form, filling, &fill));
+    OK(change(form, copying, &copy));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    launch(exec);
+    cr_assert_eq(words_other(to + BYTES, 2, WORDS), 0);
+    cr_assert_eq(words_other(to + 2 * BYTES, 3, WORDS), 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+Test(nodes, added_by_hand_they_fill_and_copy_in_every_form)
+{
+    CUdeviceptr from = 0, to = 0;
+
+    OK(cuMemAlloc(&from, BYTES));
+    OK(cuMemAlloc(&to, 3 * BYTES));
+    for (enum form form = 0; form < FORMS; form++)
+        if (form_exists(form))
+            fill_and_copy(form, from, to);
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
+/* Natively such a node may be refused or taken, by what the driver makes of it. */
+static void is_past_the_end(const char *name, CUresult r)
+{
+    probe(name, "%s", result_name(r));
+    if (under_shim() || software_driver())
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s: %s", name, result_name(r));
+}
+
+/* Adds such a node, and makes a good one such, here and in an instance; nothing is launched. */
+static void never_past(enum form form, CUgraphNodeParams *good, CUgraphNodeParams *bad)
+{
+    const bool fills = good->type == CU_GRAPH_NODE_TYPE_MEMSET;
+    CUgraphNode node = NULL, wrong = NULL;
+    CUgraphExec exec = NULL;
+    CUgraph graph = NULL;
+
+    OK(cuGraphCreate(&graph, 0));
+    OK(add(form, &node, graph, NULL, good));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    is_past_the_end(fills ? "fill_node_past_the_end" : "copy_node_past_the_end",
+                    add(form, &wrong, graph, node, bad));
+    is_past_the_end(fills ? "fill_node_set_past_the_end" : "copy_node_set_past_the_end",
+                    change(form, node, bad));
+    is_past_the_end(fills ? "fill_node_of_an_instance_set_past_the_end"
+                          : "copy_node_of_an_instance_set_past_the_end",
+                    change_exec(form, exec, node, bad));
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+Test(nodes, they_stay_inside_one_allocation)
+{
+    CUdeviceptr small = 0, neighbour = 0, other = 0;
+
+    OK(cuMemAlloc(&small, BYTES));
+    OK(cuMemAlloc(&neighbour, BYTES));
+    OK(cuMemAlloc(&other, MIB));
+    for (enum form form = 0; form < FORMS; form++) {
+        CUgraphNodeParams fill = a_fill(small, 1, WORDS), long_fill = a_fill(small, 1, WORDS + 1);
+        CUgraphNodeParams to = a_copy(small, other, BYTES), too_far = a_copy(small, other, BYTES + 1);
+        CUgraphNodeParams from = a_copy(other, small, BYTES);
+        CUgraphNodeParams too_much = a_copy(other, small + 4, BYTES);
+
+        if (!form_exists(form))
+            continue;
+        never_past(form, &fill, &long_fill);
+        never_past(form, &to, &too_far);
+        never_past(form, &from, &too_much);
+        /* Rows: the last one's end counts. */
+        fill.memset.pitch = long_fill.memset.pitch = BYTES / 4;
+        fill.memset.height = 4, fill.memset.width = WORDS / 4;
+        long_fill.memset.height = 5, long_fill.memset.width = 1;
+        never_past(form, &fill, &long_fill);
+    }
+    OK(cuMemFree(neighbour));
+    OK(cuMemFree(other));
+    OK(cuMemFree(small));
+}
+
+Test(nodes, freed_memory_is_not_for_them)
+{
+    CUdeviceptr freed = 0, other = 0;
+    CUgraph graph = NULL;
+
+    OK(cuMemAlloc(&other, MIB));
+    OK(cuMemAlloc(&freed, MIB));
+    OK(cuMemFree(freed));
+    OK(cuGraphCreate(&graph, 0));
+    for (enum form form = 0; form < FORMS; form++) {
+        CUgraphNodeParams fill = a_fill(freed, 1, WORDS), copy = a_copy(other, freed, BYTES);
+        CUgraphNode node = NULL;
+
+        if (!form_exists(form))
+            continue;
+        is_past_the_end("fill_node_of_freed_memory", add(form, &node, graph, NULL, &fill));
+        is_past_the_end("copy_node_of_freed_memory", add(form, &node, graph, NULL, &copy));
+    }
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(other));
+}
+
+/* False: the driver does not let nodes do this, which it may natively. */
+static bool is_done(const char *name, CUresult r)
+{
+    probe(name, "%s", result_name(r));
+    if (software_driver() || under_shim())
+        OK(r);
+    return r == CUDA_SUCCESS;
+}
+
+static void copy_from_far(enum form form, CUdeviceptr here)
+{
+    CUgraphNodeParams copy = a_copy(near, far, MIB);
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUgraph graph = NULL;
+
+    OK(fill_now(near, 1, MIB / 2));
+    OK(fill_now(here, 4, MIB / 2));
+    OK(cuGraphCreate(&graph, 0));
+    if (is_done("node_between_devices", add(form, &node, graph, NULL, &copy))) {
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        launch(exec);
+        cr_assert_eq(words_other(near, 2, MIB / 4), 0);
+        cr_assert_eq(words_other(near + MIB, 1, MIB / 4), 0);
+        copy = a_copy(near + MIB, far + MIB, MIB);
+        if (is_done("node_changed_between_devices", change_exec(form, exec, node, &copy))) {
+            launch(exec);
+            cr_assert_eq(words_other(near + MIB, 2, MIB / 4), 0);
+        }
+        OK(cuGraphExecDestroy(exec));
+        copy.memcpy.copyParams.dstDevice = here;
+        OK(change(form, node, &copy));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        launch(exec);
+        cr_assert_eq(words_other(here, 2, MIB / 4), 0);
+        OK(cuGraphExecDestroy(exec));
+    }
+    OK(cuGraphDestroy(graph));
+}
+
+Test(nodes, memory_of_another_device_is_copied_by_them)
+{
+    CUdeviceptr here = 0;
+
+    two_devices(2 * MIB);
+    need_reach();
+    for (enum form form = 0; form < FORMS; form++) {
+        if (!form_exists(form))
+            continue;
+        /* New memory, which no earlier copy has made reachable. */
+        OK(cuMemFree(far));
+        OK(cuCtxSetCurrent(second));
+        OK(cuMemAlloc(&far, 32 * MIB));
+        OK(fill_now(far, 2, MIB / 2));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAlloc(&here, 2 * MIB));
+        copy_from_far(form, here);
+        OK(cuMemFree(here));
+    }
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+/* As a fill by a call: it takes peer access. */
+Test(nodes, memory_of_another_device_is_filled_with_peer_access_only)
+{
+    two_devices(2 * MIB);
+    need_reach();
+    for (enum form form = 0; form < FORMS; form++) {
+        CUgraphNodeParams fill = a_fill(far, 5, WORDS);
+        CUgraphNode node = NULL;
+        CUgraphExec exec = NULL;
+        CUgraph graph = NULL;
+        CUresult r;
+
+        if (!form_exists(form))
+            continue;
+        OK(cuMemcpyDtoDAsync(near, far, 16, CU_STREAM_PER_THREAD)); /* lets copies in alone */
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        OK(cuGraphCreate(&graph, 0));
+        r = add(form, &node, graph, NULL, &fill);
+        probe("far_fill_node", "%s", result_name(r));
+        if (software_driver() || under_shim())
+            cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s", result_name(r));
+        OK(cuGraphDestroy(graph));
+        OK(cuCtxEnablePeerAccess(second, 0));
+        OK(cuGraphCreate(&graph, 0));
+        if (is_done("far_fill_node_with_peer_access", add(form, &node, graph, NULL, &fill))) {
+            OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+            launch(exec);
+            far_words(5, WORDS);
+            OK(cuGraphExecDestroy(exec));
+        }
+        OK(cuGraphDestroy(graph));
+        OK(cuCtxDisablePeerAccess(second));
+    }
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+/* ---- boxes, and copies with attributes ---- */
+
+typedef CUresult boxes_fn(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream);
+typedef CUresult boxes_v2_fn(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream);
+typedef CUresult box_fn(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream);
+typedef CUresult with_fn(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream);
+
+/* The ways to copy a box of two slices, or with one attribute what fills it. */
+enum way { BOXES, BOXES_V2, BOX, WITH, WAYS };
+static const struct {
+    const char *name;
+    int version;
+} ways[WAYS] = {{"cuMemcpy3DBatchAsync", 12080},
+                {"cuMemcpy3DBatchAsync", 13000},
+                {"cuMemcpy3DWithAttributesAsync", 13020},
+                {"cuMemcpyWithAttributesAsync", 13020}};
+
+static bool way_exists(enum way way)
+{
+    return driver_lookup(ways[way].name, ways[way].version, 0) != NULL;
+}
+
+static CUDA_MEMCPY3D_BATCH_OP a_box(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    CUDA_MEMCPY3D_BATCH_OP box = {
+        .src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = src}},
+        .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = dst}},
+        .extent = {.width = bytes / 4, .height = 2, .depth = 2},
+        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+
+    return box;
+}
+
+/* Copies as many bytes to dst, and where the way takes several, as many to `also` before. */
+static CUresult copy(enum way way, CUdeviceptr dst, CUdeviceptr also, CUdeviceptr src, size_t bytes,
+                     size_t also_bytes, size_t *ret_fail, CUstream stream)
+{
+    CUDA_MEMCPY3D_BATCH_OP boxes[] = {a_box(also, src, also_bytes), a_box(dst, src, bytes)};
+    CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    void *function = driver_lookup(ways[way].name, ways[way].version, 0);
+
+    *ret_fail = 77;
+    switch (way) {
+    case BOXES:
+        return ((boxes_fn *)function)(2, boxes, ret_fail, 0, stream);
+    case BOXES_V2:
+        return ((boxes_v2_fn *)function)(2, boxes, 0, stream);
+    case BOX:
+        return ((box_fn *)function)(&boxes[1], 0, stream);
+    default:
+        return ((with_fn *)function)(dst, src, bytes, &order, stream);
+    }
+}
+
+Test(nodes, boxes_and_copies_with_attributes_stay_inside_one_allocation)
+{
+    CUdeviceptr small = 0, neighbour = 0, also = 0, other = 0;
+    CUstream stream = new_stream();
+
+    OK(cuMemAlloc(&small, BYTES));
+    OK(cuMemAlloc(&neighbour, BYTES));
+    OK(cuMemAlloc(&also, BYTES));
+    OK(cuMemAlloc(&other, MIB));
+    OK(fill_now(other, 7, MIB / 4));
+    OK(fill_now(neighbour, 3, WORDS));
+    for (enum way way = 0; way < WAYS; way++) {
+        size_t failed;
+        CUresult r;
+
+        if (!way_exists(way))
+            continue;
+        OK(fill_now(small, 0, WORDS));
+        OK(fill_now(also, 0, WORDS));
+        OK(copy(way, small, also, other, BYTES, BYTES, &failed, stream));
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(small, 7, WORDS), 0, "way %d", (int)way);
+        if (way < BOX)
+            cr_assert_eq(words_other(also, 7, WORDS), 0, "way %d", (int)way);
+        if (!under_shim() && !software_driver())
+            continue; /* of batches past the end a real driver's process may die */
+        OK(fill_now(also, 0, WORDS));
+        r = copy(way, small, also, other, BYTES + 16, BYTES, &failed, stream);
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "way %d: %s", (int)way, result_name(r));
+        cr_assert(way != BOXES || failed == 1, "%zu", failed);
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(neighbour, 3, WORDS), 0);
+        if (under_shim()) /* none of a batch is made where one is refused */
+            cr_assert_eq(words_other(also, 0, WORDS), 0, "way %d", (int)way);
+    }
+    OK(cuMemFree(small));
+    OK(cuMemFree(neighbour));
+    OK(cuMemFree(also));
+    OK(cuMemFree(other));
+}
+
+Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
+{
+    CUDA_MEMCPY3D_BATCH_OP box;
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0, other = 0;
+    boxes_v2_fn *boxes = (boxes_v2_fn *)driver_lookup("cuMemcpy3DBatchAsync", 13000, 0);
+
+    if (!boxes)
+        cr_skip_test("the driver copies no batches of boxes");
+    OK(cuMemAlloc(&ptr, 64 * 10));
+    OK(cuMemAlloc(&other, MIB));
+    OK(fill_now(ptr, 0, 160));
+    OK(fill_now(other, 9, MIB / 4));
+    /* Two slices of three rows, of which a fourth is room: the last row ends where the block does. */
+    box = a_box(ptr + 64 * 3, other, 64);
+    box.dst.op.ptr.rowLength = 64;
+    box.dst.op.ptr.layerHeight = 4;
+    box.extent = (CUextent3D){.width = 64, .height = 3, .depth = 2};
+    OK(boxes(1, &box, 0, stream));
+    OK(cuStreamSynchronize(stream));
+    cr_assert_eq(words_other(ptr, 0, 48), 0);
+    cr_assert_eq(words_other(ptr + 64 * 3, 9, 48), 0);
+    cr_assert_eq(words_other(ptr + 64 * 6, 0, 16), 0);
+    cr_assert_eq(words_other(ptr + 64 * 7, 9, 48), 0);
+    box.dst.op.ptr.ptr += 64;
+    if (under_shim() || software_driver())
+        CHECK(CUDA_ERROR_INVALID_VALUE, boxes(1, &box, 0, stream));
+    OK(cuMemFree(ptr));
+    OK(cuMemFree(other));
+}
+
+Test(nodes, boxes_and_copies_with_attributes_reach_memory_of_another_device)
+{
+    CUstream stream;
+
+    two_devices(2 * MIB);
+    need_reach();
+    stream = new_stream();
+    for (enum way way = 0; way < WAYS; way++) {
+        size_t failed;
+
+        if (!way_exists(way))
+            continue;
+        OK(cuMemFree(far));
+        OK(cuCtxSetCurrent(second));
+        OK(cuMemAlloc(&far, 32 * MIB));
+        OK(fill_now(far, 2, MIB / 2));
+        OK(cuCtxSetCurrent(context));
+        OK(fill_now(near, 1, MIB / 2));
+        if (!is_done("box_between_devices",
+                     copy(way, near, near + MIB, far, MIB, MIB, &failed, stream)))
+            continue;
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(near, 2, MIB / 4), 0, "way %d", (int)way);
+    }
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}

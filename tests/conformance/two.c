@@ -1,0 +1,40 @@
+/* Two devices (two.h). */
+#include "two.h"
+
+#include <criterion/criterion.h>
+
+CUcontext second;
+CUdeviceptr near, far;
+
+void two_devices(size_t size)
+{
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    if (count < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&far, size));
+    OK(fill_now(far, 2, size / 4));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&near, size));
+    OK(fill_now(near, 1, size / 4));
+}
+
+void need_reach(void)
+{
+    int can = 0;
+
+    OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    if (!can)
+        cr_skip_test("the devices do not reach each other");
+}
+
+void far_words(uint32_t value, size_t words)
+{
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(far, value, words), 0);
+    OK(cuCtxSetCurrent(context));
+}
