@@ -147,6 +147,28 @@ static struct gs_context *context_find(struct gs_core *core, CUcontext handle)
     return context;
 }
 
+/* The owner of the current context's memory, which has the handle. */
+static CUcontext owner_of_current(const struct gs_driver *driver, CUcontext handle)
+{
+    CUcontext primary = NULL;
+    CUgreenCtx green = NULL;
+    bool known = driver->stream_get_contexts &&
+                 driver->stream_get_contexts(NULL, &primary, &green) == CUDA_SUCCESS;
+
+    return known && green && primary ? primary : handle;
+}
+
+CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
+{
+    CUcontext owner, popped;
+
+    if (core->driver.ctx_push_current(handle) != CUDA_SUCCESS)
+        return handle;
+    owner = owner_of_current(&core->driver, handle);
+    core->driver.ctx_pop_current(&popped);
+    return owner;
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -160,12 +182,14 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
             status = core->driver.ctx_get_device(&ordinal);
+            handle = owner_of_current(&core->driver, handle);
             if (!core->probed && !gs_fences_probe(&core->fences, handle))
                 core->driver.ctx_record_event = NULL;
             core->probed = true;
             core->driver.ctx_pop_current(&popped);
+            *ret = context_find(core, handle);
         }
-        if (status == GS_OK)
+        if (status == GS_OK && !*ret)
             status = context_make(core, handle, ordinal, ret);
     }
     if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
@@ -523,6 +547,21 @@ bool gs_core_primary_active(struct gs_core *core, CUdevice device)
     int active = 0;
 
     return core->driver.primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext handle, popped;
+    CUdevice device;
+
+    if (!driver->ctx_from_green || driver->ctx_from_green(&handle, green) != CUDA_SUCCESS ||
+        driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return -1;
+    if (driver->ctx_get_device(&device) != CUDA_SUCCESS)
+        device = -1;
+    driver->ctx_pop_current(&popped);
+    return device;
 }
 
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device)

@@ -4,6 +4,10 @@
  * A record is found by the handle of the current context. Handles are reused by the driver after
  * a context's end, so a context that is about to go is detached first: from then on its handle
  * means a new record. Records are recycled, not freed, as chunk records are.
+ *
+ * A green context is a part of a primary one, in which its memory is: an event of the primary one
+ * covers the work of all its green ones, and one of theirs covers their own alone. So their handles
+ * lead to the primary one's record.
  */
 #ifndef GS_CORE_CONTEXT_H
 #define GS_CORE_CONTEXT_H
@@ -81,6 +85,9 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
 /* The same where nothing is to be allocated: the device may not be probed yet, which takes a trial
  * allocation. */
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
+
+/* The context whose memory is allocated under a handle: it, or a green one's primary one. */
+CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);

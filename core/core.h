@@ -137,6 +137,8 @@ bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
 bool gs_core_primary_active(struct gs_core *core, CUdevice device);
+/* The device whose primary context a green one is part of; -1 where it is none. */
+CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green);
 
 /* A stream is being destroyed: what was ready for it alone is ready for the context's next
  * epoch, since a new stream may get the same handle. */

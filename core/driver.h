@@ -45,6 +45,7 @@
     OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                                                     \
     OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \
     OP(ctx_record_event, cuCtxRecordEvent, 0)                                                      \
+    OP(ctx_from_green, cuCtxFromGreenCtx, 0)                                                       \
     OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                                                 \
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \
@@ -62,6 +63,7 @@
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
+    OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
     OP(mem_free, cuMemFree_v2, 0)                                                                  \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \

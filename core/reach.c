@@ -367,17 +367,20 @@ static bool add_pair(struct gs_peers *peers, const struct gs_peer_pair *pair)
     return true;
 }
 
-/* The current context and its device. */
+/* The current context, or its owner, and its device. */
 static bool current(struct gs_core *core, CUcontext *ret_context, CUdevice *ret_device)
 {
-    return core->driver.ctx_get_current(ret_context) == CUDA_SUCCESS && *ret_context &&
-           core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS && *ret_device >= 0 &&
-           *ret_device < GS_DEVICES_MAX;
+    if (core->driver.ctx_get_current(ret_context) != CUDA_SUCCESS || !*ret_context ||
+        core->driver.ctx_get_device(ret_device) != CUDA_SUCCESS || *ret_device < 0 ||
+        *ret_device >= GS_DEVICES_MAX)
+        return false;
+    *ret_context = gs_context_owner(core, *ret_context);
+    return true;
 }
 
 void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
 {
-    struct gs_peer_pair pair = {.to = peer};
+    struct gs_peer_pair pair = {.to = gs_context_owner(core, peer)};
     bool added;
 
     if (!current(core, &pair.from, &pair.device))
@@ -423,7 +426,7 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
 
     if (!current(core, &from, &device))
         return;
-    devices = remove_pairs(core, from, peer, false);
+    devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
     /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
     if (!devices || gs_core_capturing(core) || core->driver.ctx_synchronize() != CUDA_SUCCESS)
         return;

@@ -66,50 +66,86 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
     return result;
 }
 
-/* Resets or releases a primary context; `ended` tells whether success means that it is gone. */
-static CUresult primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool always_ends)
-{
-    struct gs_context *context;
+/* A primary context that a call of the driver may end. */
+struct primary {
+    CUdevice device;
     CUcontext handle;
+    struct gs_context *context;
+};
+
+static struct primary primary_going(CUdevice device)
+{
+    struct primary primary = {.device = device};
+
+    gs_core_context_going(gs_core);
+    primary.handle = gs_core_primary(gs_core, device);
+    if (primary.handle)
+        primary.context = gs_core_context_detach(gs_core, primary.handle);
+    return primary;
+}
+
+/* After that call; `always_ends` tells whether success means that it is gone. */
+static void primary_went(const struct primary *primary, CUresult result, bool always_ends)
+{
+    if (primary->handle && result == CUDA_SUCCESS &&
+        (always_ends || !gs_core_primary_active(gs_core, primary->device)))
+        end(primary->handle, primary->context);
+    else
+        gs_core_context_stays(gs_core, primary->handle, primary->context);
+}
+
+/* Resets or releases it. */
+static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool always_ends)
+{
+    struct primary primary;
     CUresult result;
 
     if (!gs_state_enter())
         return real(dev);
     GS_KEEP_ERRNO;
-    gs_core_context_going(gs_core);
-    handle = gs_core_primary(gs_core, dev);
-    context = handle ? gs_core_context_detach(gs_core, handle) : NULL;
+    primary = primary_going(dev);
     result = real(dev);
-    if (handle && result == CUDA_SUCCESS &&
-        (always_ends || !gs_core_primary_active(gs_core, dev)))
-        end(handle, context);
-    else
-        gs_core_context_stays(gs_core, handle, context);
+    primary_went(&primary, result, always_ends);
+    return result;
+}
+
+/* A green context retains the primary one. */
+GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
+{
+    struct primary primary;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuGreenCtxDestroy(hCtx);
+    GS_KEEP_ERRNO;
+    primary = primary_going(gs_core_green_device(gs_core, hCtx));
+    result = gs_real.cuGreenCtxDestroy(hCtx);
+    primary_went(&primary, result, false);
     return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 {
     gs_state_enter();
-    return primary(dev, gs_real.cuDevicePrimaryCtxReset, true);
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     gs_state_enter();
-    return primary(dev, gs_real.cuDevicePrimaryCtxReset_v2, true);
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset_v2, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 {
     gs_state_enter();
-    return primary(dev, gs_real.cuDevicePrimaryCtxRelease, false);
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     gs_state_enter();
-    return primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)

@@ -372,3 +372,167 @@ Test(contexts, copies_between_devices)
     OK(cuMemFree(here));
     OK(cuMemFree(there));
 }
+
+/* ---- green contexts: some of a device's processors, and the memory of its primary context ---- */
+
+typedef CUresult describe_fn(CUdevResourceDesc *, CUdevResource *, unsigned int);
+typedef CUresult get_resource_fn(CUdevice, CUdevResource *, CUdevResourceType);
+typedef CUresult green_create_fn(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int);
+typedef CUresult green_destroy_fn(CUgreenCtx);
+typedef CUresult from_green_fn(CUcontext *, CUgreenCtx);
+
+/* A green context of all processors; skips the test where the driver has none. */
+static CUcontext green_create(CUgreenCtx *ret_green)
+{
+    get_resource_fn *get =
+        (get_resource_fn *)driver_lookup("cuDeviceGetDevResource", 12040, 0);
+    describe_fn *describe = (describe_fn *)driver_lookup("cuDevResourceGenerateDesc", 12040, 0);
+    green_create_fn *create = (green_create_fn *)driver_lookup("cuGreenCtxCreate", 12040, 0);
+    from_green_fn *from = (from_green_fn *)driver_lookup("cuCtxFromGreenCtx", 12040, 0);
+    CUdevResourceDesc description = NULL;
+    CUdevResource processors;
+    CUcontext created = NULL;
+
+    if (!get || !describe || !create || !from)
+        cr_skip_test("the driver has no green contexts");
+    OK(get(device, &processors, CU_DEV_RESOURCE_TYPE_SM));
+    OK(describe(&description, &processors, 1));
+    OK(create(ret_green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(from(&created, *ret_green));
+    return created;
+}
+
+static CUresult green_destroy(CUgreenCtx green)
+{
+    return ((green_destroy_fn *)driver_lookup("cuGreenCtxDestroy", 12040, 0))(green);
+}
+
+Test(contexts, memory_of_a_green_context_is_the_primary_ones)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green), owner = NULL;
+    CUdeviceptr there = 0, here = 0;
+
+    OK(cuMemAlloc(&here, MIB));
+    OK(fill_now(here, 1, MIB / 4));
+    OK(cuCtxSetCurrent(made));
+    OK(cuMemAlloc(&there, MIB));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, there));
+    probe("owner_of_memory_of_a_green_context", "%s",
+          owner == context ? "primary" : owner == made ? "green" : "other");
+    if (under_shim() || software_driver())
+        cr_assert_eq(owner, context);
+    OK(fill_now(there, 2, MIB / 4));
+    OK(fill_now(here, 3, MIB / 4));
+    cr_assert_eq(words_other(here, 3, MIB / 4), 0);
+    OK(cuMemFree(here));
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(words_other(there, 2, MIB / 4), 0);
+    OK(cuCtxSetCurrent(NULL));
+    OK(green_destroy(green));
+    OK(cuCtxSetCurrent(context));
+    cr_assert_eq(words_other(there, 2, MIB / 4), 0, "gone with the green context");
+    OK(cuMemFree(there));
+}
+
+/* A free waits for work of both, whichever of them allocated. */
+Test(contexts, memory_used_by_a_green_context_and_the_primary_one)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green), of[2] = {context, made};
+    CUstream user[2];
+    CUdeviceptr old = 0, fresh = 0;
+
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(of[i]));
+        user[i] = new_stream();
+        OK(launch_spin(user[i], 1));
+        OK(cuCtxSynchronize());
+    }
+    for (int i = 0; i < 24; i++) {
+        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
+        int allocates = i / 2 % 2, works = i / 4 % 2;
+
+        OK(cuCtxSetCurrent(of[allocates]));
+        OK(cuMemAlloc(&old, size));
+        OK(cuCtxSetCurrent(of[works]));
+        OK(launch_spin_fill(user[works], old, 1, size / 4, 5 * MILLISECOND));
+        OK(cuCtxSetCurrent(of[allocates]));
+        OK(cuMemFree(old));
+        OK(cuMemAlloc(&fresh, size));
+        OK(launch_fill(user[allocates], fresh, 2, size / 4));
+        OK(cuStreamSynchronize(user[allocates]));
+        OK(cuCtxSetCurrent(of[works]));
+        OK(cuStreamSynchronize(user[works]));
+        OK(cuCtxSetCurrent(context));
+        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
+        OK(cuMemFree(fresh));
+    }
+    OK(cuStreamDestroy(user[0]));
+    OK(cuStreamDestroy(user[1]));
+    OK(green_destroy(green));
+}
+
+/* Freed in the order of its stream, memory is ready for others when the stream gets there. */
+Test(contexts, async_memory_of_a_green_contexts_stream)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green);
+    CUstream there, here = new_stream();
+    CUdeviceptr old = 0, fresh = 0;
+
+    OK(launch_spin(here, 1));
+    OK(cuCtxSetCurrent(made));
+    there = new_stream();
+    OK(launch_spin(there, 1));
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < 8; i++) {
+        size_t size = i % 2 ? 64 * KIB : 2 * MIB;
+
+        OK(cuCtxSetCurrent(i % 4 < 2 ? context : made));
+        OK(cuMemAllocAsync(&old, size, there));
+        OK(cuCtxSetCurrent(made));
+        OK(launch_spin_fill(there, old, 1, size / 4, 5 * MILLISECOND));
+        OK(cuMemFreeAsync(old, there));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAllocAsync(&fresh, size, here));
+        OK(launch_fill(here, fresh, 2, size / 4));
+        OK(cuStreamSynchronize(here));
+        OK(cuStreamSynchronize(there));
+        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
+        OK(cuMemFreeAsync(fresh, here));
+        OK(cuStreamSynchronize(here));
+    }
+    OK(cuStreamDestroy(there));
+    OK(cuStreamDestroy(here));
+    OK(green_destroy(green));
+}
+
+/* It retains the primary context, whose memory goes with the last of those that do. */
+Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green);
+    unsigned int flags;
+    CUdeviceptr ptr = 0;
+    int active = 0;
+
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(cuDevicePrimaryCtxRelease(device));
+    OK(cuCtxSetCurrent(made));
+    OK(cuMemsetD8(ptr, 1, 4 * MIB));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(NULL));
+    OK(green_destroy(green));
+    OK(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    probe("primary_context_is_active_after_its_green_one", "%d", active);
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    if (active)
+        OK(cuMemFree(ptr));
+    else
+        check_gone(ptr, "green");
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    OK(fill_now(ptr, 1, MIB));
+    OK(cuMemFree(ptr));
+}

@@ -42,19 +42,33 @@ CUresult sd_capture_forbids(void)
     return result;
 }
 
-CUresult sd_capture_forbids_context(struct sd_context *context)
-{
-    CUresult result = CUDA_SUCCESS;
+struct forbidding {
+    struct sd_context *context;
+    CUresult result;
+};
 
-    if (SD_LIKELY(!captures))
-        return CUDA_SUCCESS;
+static void forbid(struct sd_context *context, void *arg)
+{
+    struct forbidding *forbidding = arg;
+
+    if (!sd_context_within(context, forbidding->context))
+        return;
     for (struct sd_queue *queue = context->queues; queue; queue = queue->next) {
         if (!queue->capture)
             continue;
         sd_capture_invalidate(queue->capture);
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        forbidding->result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return result;
+}
+
+CUresult sd_capture_forbids_context(struct sd_context *context)
+{
+    struct forbidding forbidding = {context, CUDA_SUCCESS};
+
+    if (SD_LIKELY(!captures))
+        return CUDA_SUCCESS;
+    sd_contexts_each(forbid, &forbidding);
+    return forbidding.result;
 }
 
 CUresult sd_capture_forbids_legacy(struct sd_queue *queue)

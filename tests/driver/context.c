@@ -62,6 +62,15 @@ CUresult sd_current(struct sd_context **ret)
     return top->context->sticky;
 }
 
+CUresult sd_current_owner(struct sd_context **ret)
+{
+    CUresult result = sd_current(ret);
+
+    if (!result && (*ret)->green_of)
+        *ret = (*ret)->green_of;
+    return result;
+}
+
 CUresult sd_context_get(CUcontext handle, bool current_ok, struct sd_context **ret)
 {
     struct sd_context *context;
@@ -77,7 +86,7 @@ CUresult sd_context_get(CUcontext handle, bool current_ok, struct sd_context **r
     return context->sticky;
 }
 
-static struct sd_context *context_new(int device, unsigned flags, unsigned api)
+struct sd_context *sd_context_new(int device, unsigned flags, unsigned api)
 {
     struct sd_context *context = sd_object_new(SD_CONTEXT, sizeof *context);
 
@@ -149,7 +158,7 @@ CUresult sd_ctx_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned a
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    context = context_new(dev, flags, api);
+    context = sd_context_new(dev, flags, api);
     if (!context)
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = stack_push(context);
@@ -169,15 +178,20 @@ CUresult sd_ctx_create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned f
     return sd_ctx_create(pctx, flags, dev, 3020);
 }
 
+void sd_context_end(struct sd_context *context)
+{
+    context->active = false;
+    context_clear(context);
+    context_free(context);
+}
+
 CUresult sd_ctx_destroy(CUcontext ctx)
 {
     struct sd_context *context = sd_object_check(ctx, SD_CONTEXT);
 
-    if (!context || context->primary)
+    if (!context || context->primary || context->green_of)
         return CUDA_ERROR_INVALID_CONTEXT;
-    context->active = false;
-    context_clear(context);
-    context_free(context);
+    sd_context_end(context);
     if (sd_thread.depth && sd_thread.stack[sd_thread.depth - 1].context == context)
         sd_thread.depth--;
     return CUDA_SUCCESS;
@@ -379,7 +393,7 @@ CUresult sd_ctx_get_stream_priority_range(int *least, int *greatest)
 CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
 {
     struct sd_context *context, *other;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (!result)
         result = sd_context_get(peer, false, &other);
@@ -398,7 +412,7 @@ CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
 CUresult sd_ctx_disable_peer_access(CUcontext peer)
 {
     struct sd_context *context, *other;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (!result)
         result = sd_context_get(peer, false, &other);
@@ -419,7 +433,7 @@ CUresult sd_primary_retain(CUcontext *pctx, CUdevice dev)
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     if (!device->primary) {
-        device->primary = context_new(dev, 0, 3020);
+        device->primary = sd_context_new(dev, 0, 3020);
         if (!device->primary)
             return CUDA_ERROR_OUT_OF_MEMORY;
         device->primary->primary = true;
@@ -487,7 +501,7 @@ CUresult sd_primary_set_flags(CUdevice dev, unsigned flags)
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     if (!device->primary) {
-        device->primary = context_new(dev, 0, 3020);
+        device->primary = sd_context_new(dev, 0, 3020);
         if (!device->primary)
             return CUDA_ERROR_OUT_OF_MEMORY;
         device->primary->primary = true;

@@ -83,6 +83,14 @@ ROW(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, SD_PLAIN, (CUcontext p
 ROW(cuCtxRecordEvent, cuCtxRecordEvent, 12050, SD_PLAIN, (CUcontext ctx, CUevent event), sd_ctx_record_event(ctx, event))
 ROW(cuCtxWaitEvent, cuCtxWaitEvent, 12050, SD_PLAIN, (CUcontext ctx, CUevent event), sd_ctx_wait_event(ctx, event))
 
+/* -- green contexts -- */
+ROW(cuDeviceGetDevResource, cuDeviceGetDevResource, 12040, SD_PLAIN, (CUdevice dev, CUdevResource *r, CUdevResourceType type), sd_device_get_resource(dev, r, type))
+ROW(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, 12040, SD_PLAIN, (CUdevResourceDesc *desc, CUdevResource *r, unsigned count), sd_resource_describe(desc, r, count))
+ROW(cuGreenCtxCreate, cuGreenCtxCreate, 12040, SD_PLAIN, (CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags), sd_green_create(green, desc, dev, flags))
+ROW(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, SD_PLAIN, (CUgreenCtx green), sd_green_destroy(green))
+ROW(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, SD_PLAIN, (CUcontext *ctx, CUgreenCtx green), sd_ctx_from_green(ctx, green))
+ROW(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050, SD_PLAIN, (CUstream *s, CUgreenCtx green, unsigned flags, int priority), sd_green_stream_create(s, green, flags, priority))
+
 /* -- streams -- */
 ROW(cuStreamCreate, cuStreamCreate, 2000, SD_PLAIN, (CUstream *s, unsigned flags), sd_stream_create(s, flags, 0))
 ROW(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, SD_PLAIN, (CUstream *s, unsigned flags, int priority), sd_stream_create(s, flags, priority))
@@ -100,6 +108,8 @@ ROW(cuLaunchHostFunc, cuLaunchHostFunc, 10000, SD_LEGACY, (CUstream s, CUhostFn 
 ROW(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, 10000, SD_PER_THREAD, (CUstream s, CUhostFn fn, void *data), sd_launch_host_func(sd_per_thread(s), fn, data))
 ROW(cuStreamGetCtx, cuStreamGetCtx, 9020, SD_LEGACY, (CUstream s, CUcontext *ctx), sd_stream_get_ctx(s, ctx))
 ROW(cuStreamGetCtx, cuStreamGetCtx_ptsz, 9020, SD_PER_THREAD, (CUstream s, CUcontext *ctx), sd_stream_get_ctx(sd_per_thread(s), ctx))
+ROW(cuStreamGetCtx, cuStreamGetCtx_v2, 12050, SD_LEGACY, (CUstream s, CUcontext *ctx, CUgreenCtx *green), sd_stream_get_contexts(s, ctx, green))
+ROW(cuStreamGetCtx, cuStreamGetCtx_v2_ptsz, 12050, SD_PER_THREAD, (CUstream s, CUcontext *ctx, CUgreenCtx *green), sd_stream_get_contexts(sd_per_thread(s), ctx, green))
 ROW(cuStreamGetFlags, cuStreamGetFlags, 5050, SD_LEGACY, (CUstream s, unsigned *flags), sd_stream_get_flags(s, flags))
 ROW(cuStreamGetFlags, cuStreamGetFlags_ptsz, 7000, SD_PER_THREAD, (CUstream s, unsigned *flags), sd_stream_get_flags(sd_per_thread(s), flags))
 ROW(cuStreamGetPriority, cuStreamGetPriority, 5050, SD_LEGACY, (CUstream s, int *priority), sd_stream_get_priority(s, priority))

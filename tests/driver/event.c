@@ -18,7 +18,7 @@ CUresult sd_event_create(CUevent *handle, unsigned flags)
 {
     struct sd_context *context;
     struct sd_event *event;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;
@@ -85,7 +85,7 @@ CUresult sd_event_record(CUevent handle, CUstream stream, unsigned flags)
 
     if (result)
         return result;
-    if (!event || event->context != queue->context)
+    if (!event || !sd_context_within(queue->context, event->context))
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags)
         return flags == CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED
@@ -117,7 +117,7 @@ CUresult sd_ctx_record_event(CUcontext ctx, CUevent handle)
 
     if (result)
         return result;
-    if (!event || event->context != context)
+    if (!event || !sd_context_within(context, event->context))
         return CUDA_ERROR_INVALID_HANDLE;
     result = sd_capture_forbids_context(context);
     if (!result)

@@ -151,7 +151,7 @@ CUresult sd_mem_alloc_managed(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     struct sd_context *context;
     struct sd_block *block;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;

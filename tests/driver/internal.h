@@ -8,7 +8,8 @@
  *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
  *   span.c block.c memory.c pool.c vmm.c ipc.c host.c   allocations as programs see them
- *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c errors.c procaddress.c
+ *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
+ *   errors.c procaddress.c
  *
  * One lock, sd_lock, protects every struct here; the bodies of calls hold it, the work itself (the
  * copying, the kernels, host functions) runs without it. The only other lock, in segment.c, lets
@@ -263,6 +264,7 @@ struct sd_context {
     struct sd_context *next; /* all there are */
     int device;
     bool primary;
+    struct sd_context *green_of; /* a green one's primary one, which has all but its queues */
     bool active;       /* false: a primary one that nobody retains */
     unsigned retained; /* a primary one: how often */
     unsigned attached; /* a created one: uses beyond the first, of cuCtxAttach */
@@ -281,11 +283,20 @@ struct sd_context {
 /* The calling thread's context, well and alive; else INVALID_CONTEXT, CONTEXT_IS_DESTROYED or
    the sticky error. */
 CUresult sd_current(struct sd_context **ret);
+/* The same for what outlives a green context: that is its primary one's. */
+CUresult sd_current_owner(struct sd_context **ret);
+/* Whether work in `context` is work of `of` as well: the same, or a green one of it. */
+static inline bool sd_context_within(const struct sd_context *context, const struct sd_context *of)
+{
+    return context == of || context->green_of == of;
+}
 /* Context behind a handle, NULL means the current one where `current_ok`. */
 CUresult sd_context_get(CUcontext handle, bool current_ok, struct sd_context **ret);
 void sd_thread_watch(void);
 /* Calls fn for every context with queues. */
 void sd_contexts_each(void (*fn)(struct sd_context *, void *), void *arg);
+struct sd_context *sd_context_new(int device, unsigned flags, unsigned api); /* NULL: no room */
+void sd_context_end(struct sd_context *context); /* and what is in it */
 
 CUresult sd_ctx_create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api);
 CUresult sd_ctx_create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev);
@@ -448,6 +459,8 @@ void sd_context_drop_queues(struct sd_context *context);
 void sd_thread_drop_queues(struct sd_thread *thread);
 
 CUresult sd_stream_create(CUstream *stream, unsigned flags, int priority);
+CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags,
+                             int priority);
 CUresult sd_stream_destroy(CUstream stream);
 CUresult sd_stream_query(CUstream stream);
 CUresult sd_stream_synchronize(CUstream stream);
@@ -459,6 +472,16 @@ CUresult sd_stream_get_flags(CUstream stream, unsigned *flags);
 CUresult sd_stream_get_priority(CUstream stream, int *priority);
 CUresult sd_stream_get_id(CUstream stream, unsigned long long *id);
 CUresult sd_stream_get_device(CUstream stream, CUdevice *dev);
+
+/* ---- green.c ---- */
+
+CUresult sd_device_get_resource(CUdevice dev, CUdevResource *resource, CUdevResourceType type);
+CUresult sd_resource_describe(CUdevResourceDesc *desc, CUdevResource *resources, unsigned count);
+CUresult sd_green_create(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags);
+CUresult sd_green_destroy(CUgreenCtx green);
+CUresult sd_ctx_from_green(CUcontext *ctx, CUgreenCtx green);
+CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags, int priority);
+CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *green);
 
 /* ---- event.c ---- */
 

@@ -69,7 +69,7 @@ CUresult sd_ipc_get_mem_handle(CUipcMemHandle *handle, CUdeviceptr ptr)
     const struct sd_block *block = sd_block_find(ptr);
     struct sd_context *context;
     struct token token;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;
@@ -194,7 +194,7 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
     struct sd_context *context;
     struct opened *opened;
     struct token token;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;
@@ -218,7 +218,7 @@ CUresult sd_ipc_close_mem_handle(CUdeviceptr ptr)
     struct opened *opened = opened_first;
     struct place *place = NULL;
     unsigned left = 0;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;

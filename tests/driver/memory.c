@@ -57,7 +57,7 @@ CUresult sd_mem_alloc(CUdeviceptr *ptr, size_t bytes)
 {
     struct sd_context *context;
     struct sd_block *block;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;
@@ -96,7 +96,7 @@ CUresult sd_mem_free(CUdeviceptr ptr)
 
     if (!ptr)
         return CUDA_SUCCESS;
-    result = sd_current(&context);
+    result = sd_current_owner(&context);
     if (!result)
         result = sd_capture_forbids();
     if (result)

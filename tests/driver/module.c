@@ -22,7 +22,7 @@ CUresult sd_module_load_data(CUmodule *handle, const void *image)
 {
     struct sd_context *context;
     struct sd_module *module;
-    CUresult result = sd_current(&context);
+    CUresult result = sd_current_owner(&context);
 
     if (!result)
         result = sd_capture_forbids();

@@ -181,24 +181,38 @@ CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *s
     return CUDA_SUCCESS;
 }
 
-struct sd_op *sd_context_join(struct sd_context *context)
-{
-    struct sd_op *join = NULL;
+struct joining {
+    struct sd_context *context;
+    struct sd_op *join; /* NULL while nothing runs */
+};
 
+static void join_queues(struct sd_context *context, void *arg)
+{
+    struct joining *joining = arg;
+
+    if (!sd_context_within(context, joining->context))
+        return;
     queues_reap(context);
     for (struct sd_queue *queue = context->queues; queue; queue = queue->next) {
         struct sd_op *tail = sd_queue_tail(queue);
         if (!tail)
             continue;
-        if (!join)
-            join = sd_op_new(context, NULL);
-        if (!join)
+        if (!joining->join)
+            joining->join = sd_op_new(joining->context, NULL);
+        if (!joining->join)
             abort(); /* as in sd_op_after */
-        sd_op_after(join, tail);
+        sd_op_after(joining->join, tail);
     }
-    if (join)
-        sd_op_submit(join);
-    return join;
+}
+
+struct sd_op *sd_context_join(struct sd_context *context)
+{
+    struct joining joining = {context, NULL};
+
+    sd_contexts_each(join_queues, &joining);
+    if (joining.join)
+        sd_op_submit(joining.join);
+    return joining.join;
 }
 
 CUresult sd_context_drain(struct sd_context *context)
@@ -213,11 +227,16 @@ CUresult sd_context_drain(struct sd_context *context)
 CUresult sd_stream_create(CUstream *stream, unsigned flags, int priority)
 {
     struct sd_context *context;
-    struct sd_stream *object;
     CUresult result = sd_current(&context);
 
-    if (result)
-        return result;
+    return result ? result : sd_stream_create_in(context, stream, flags, priority);
+}
+
+CUresult sd_stream_create_in(struct sd_context *context, CUstream *stream, unsigned flags,
+                             int priority)
+{
+    struct sd_stream *object;
+
     if (!stream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
         return CUDA_ERROR_INVALID_VALUE;
     object = sd_object_new(SD_STREAM, sizeof *object);

@@ -30,7 +30,7 @@ MEMORY_TYPE = re.compile(r"""\b(
     CUgraphMem_attribute | CUstreamBatchMemOpParams )\b""", re.X)
 MEMORY_NAME = re.compile(r"""^cu(
     Mem | Pointer | Ipc\w*Mem | Multicast | Checkpoint | TensorMap | \w*MemPool | \w*PeerAccess$ |
-    CtxDestroy | CtxDetach | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
+    (Green)?CtxDestroy | CtxDetach | GreenCtxCreate | CtxFromGreenCtx | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
     ThreadExchangeStreamCapture | GetProcAddress | GetExportTable )""", re.X)
 # Of those, what only looks at devices.
 NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturing_ptsz'}
