@@ -97,6 +97,13 @@ const struct gs_map *gs_core_map(const struct gs_core *core);
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);
 
+/* A call by which the driver takes memory for something of its own, or of the program's, found the
+ * device full (below 0: the current one). Step by step from 0 to GS_ROOM_STEPS - 1 the driver gets
+ * what is kept here: what is ready of the `bytes` that are wanted (0: not known), all that can be
+ * waited for, what other processes keep. True: the call is worth another try. */
+#define GS_ROOM_STEPS 3
+bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step);
+
 /* ---- Share ------------------------------------------------------------------------------ */
 
 /* The token of the live block or import that covers `address`. GS_NOT_OFFERED: sharing is off or

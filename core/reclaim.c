@@ -8,6 +8,7 @@
  */
 #include "core/reclaim.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "core/context.h"
@@ -438,6 +439,55 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
          i++)
         status = gs_pool_grow(core, pool, size, ret_address);
     return is_out(status) ? GS_NO_MEMORY : status;
+}
+
+/* A device that memory was allocated of here, and a context of it. */
+static const struct gs_device *known_device(struct gs_core *core, CUdevice ordinal,
+                                            CUcontext *ret_context)
+{
+    const struct gs_device *device = NULL;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        if (!context->detached && context->ordinal == ordinal) {
+            device = context->device;
+            *ret_context = context->handle;
+        }
+    gs_lock_release(&core->lock);
+    return device;
+}
+
+static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                         size_t bytes, unsigned step)
+{
+    size_t released;
+
+    if (step == 2)
+        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    released = step == 0 ? gs_device_yield(core, device, bytes ? bytes : SIZE_MAX)
+                         : gs_device_release(core, device, true);
+    if (released > 0)
+        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+    return released > 0 || (step == 0 && await_released(core));
+}
+
+bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step)
+{
+    struct gs_device unknown = {.ordinal = device};
+    const struct gs_device *known;
+    CUcontext context = NULL;
+    CUuuid uuid;
+
+    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return false;
+    known = known_device(core, device, &context);
+    if (known)
+        return bytes <= known->total && make_room_of(core, known, context, bytes, step);
+    if (step != 2 || !core->driver.device_get_uuid ||
+        core->driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS)
+        return false;
+    memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
+    return make_room_of(core, &unknown, NULL, bytes, step);
 }
 
 void gs_core_wipe(struct gs_core *core)

@@ -132,6 +132,42 @@
     GS_ENTRY(cuGraphNodeSetParams,                  OURS, 12020) \
     GS_ENTRY(cuGraphNodeSetParams_v2,               OURS, 13040) \
     GS_ENTRY(cuGraphExecNodeSetParams,              OURS, 12020) \
+    GS_ENTRY(cuMemCreate,                           NOTE, 10020) \
+    GS_ENTRY(cuArrayCreate_v2,                      NOTE,  3020) \
+    GS_ENTRY(cuArray3DCreate_v2,                    NOTE,  3020) \
+    GS_ENTRY(cuMipmappedArrayCreate,                NOTE,  5000) \
+    GS_ENTRY(cuCtxCreate,                           NOTE,  2000) \
+    GS_ENTRY(cuCtxCreate_v2,                        NOTE,  3020) \
+    GS_ENTRY(cuCtxCreate_v3,                        NOTE, 11040) \
+    GS_ENTRY(cuCtxCreate_v4,                        NOTE, 12050) \
+    GS_ENTRY(cuDevicePrimaryCtxRetain,              NOTE,  7000) \
+    GS_ENTRY(cuStreamCreate,                        NOTE,  2000) \
+    GS_ENTRY(cuStreamCreateWithPriority,            NOTE,  5050) \
+    GS_ENTRY(cuModuleLoad,                          NOTE,  2000) \
+    GS_ENTRY(cuModuleLoadData,                      NOTE,  2000) \
+    GS_ENTRY(cuModuleLoadDataEx,                    NOTE,  2010) \
+    GS_ENTRY(cuModuleLoadFatBinary,                 NOTE,  2000) \
+    GS_ENTRY(cuModuleGetFunction,                   NOTE,  2000) \
+    GS_ENTRY(cuLibraryLoadData,                     NOTE, 12000) \
+    GS_ENTRY(cuLibraryLoadFromFile,                 NOTE, 12000) \
+    GS_ENTRY(cuLibraryGetModule,                    NOTE, 12000) \
+    GS_ENTRY(cuKernelGetFunction,                   NOTE, 12000) \
+    GS_ENTRY(cuLaunchKernel,                        NOTE,  4000) \
+    GS_ENTRY(cuLaunchKernel_ptsz,                   NOTE,  7000) \
+    GS_ENTRY(cuLaunchKernelEx,                      NOTE, 11060) \
+    GS_ENTRY(cuLaunchKernelEx_ptsz,                 NOTE, 11060) \
+    GS_ENTRY(cuLaunchCooperativeKernel,             NOTE,  9000) \
+    GS_ENTRY(cuLaunchCooperativeKernel_ptsz,        NOTE,  9000) \
+    GS_ENTRY(cuGraphInstantiate,                    NOTE, 10000) \
+    GS_ENTRY(cuGraphInstantiate_v2,                 NOTE, 11000) \
+    GS_ENTRY(cuGraphInstantiateWithFlags,           NOTE, 11040) \
+    GS_ENTRY(cuGraphInstantiateWithParams,          NOTE, 12000) \
+    GS_ENTRY(cuGraphInstantiateWithParams_ptsz,     NOTE, 12000) \
+    GS_ENTRY(cuGraphAddMemAllocNode,                NOTE, 11040) \
+    GS_ENTRY(cuGraphUpload,                         NOTE, 11010) \
+    GS_ENTRY(cuGraphUpload_ptsz,                    NOTE, 11010) \
+    GS_ENTRY(cuGraphLaunch,                         NOTE, 10000) \
+    GS_ENTRY(cuGraphLaunch_ptsz,                    NOTE, 10000) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \

@@ -7,6 +7,7 @@
 #include "patchable.h"
 #include "pinning.h"
 #include "result.h"
+#include "room.h"
 #include "start.h"
 
 GS_PATCHABLE(cuMemAllocAsync);
@@ -51,34 +52,58 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (allocate(dptr, bytesize, NULL, hStream))
         return CUDA_SUCCESS;
-    return gs_real.cuMemAllocAsync(dptr, bytesize, hStream);
+    do
+        result = gs_real.cuMemAllocAsync(dptr, bytesize, hStream);
+    while (gs_room_again(result, -1, bytesize, &step));
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (allocate(dptr, bytesize, NULL, per_thread(hStream)))
         return CUDA_SUCCESS;
-    return gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
+    do
+        result = gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
+    while (gs_room_again(result, -1, bytesize, &step));
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (pool && allocate(dptr, bytesize, pool, hStream))
         return CUDA_SUCCESS;
     gs_state_enter();
-    return gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    do
+        result = gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    while (gs_room_again(result, -1, bytesize, &step));
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (pool && allocate(dptr, bytesize, pool, per_thread(hStream)))
         return CUDA_SUCCESS;
     gs_state_enter();
-    return gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
+    do
+        result = gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
+    while (gs_room_again(result, -1, bytesize, &step));
+    return result;
 }
 
 /* False: the driver is to be asked. What is kept over its memory goes before it frees it. */

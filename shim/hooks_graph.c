@@ -7,6 +7,7 @@
 #include "box.h"
 #include "hook.h"
 #include "reach.h"
+#include "room.h"
 #include "start.h"
 
 static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
@@ -43,15 +44,15 @@ static bool may_fill(CUdeviceptr dst, size_t pitch, unsigned element, size_t wid
 
 static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
 {
-    return !fill || may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height,
-                             ctx);
+    return !gs_state_enter() || !fill ||
+           may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height, ctx);
 }
 
 static bool may_add(const CUgraphNodeParams *params)
 {
     const CUDA_MEMSET_NODE_PARAMS_v2 *fill = params ? &params->memset : NULL;
 
-    if (!params)
+    if (!gs_state_enter() || !params)
         return true;
     if (params->type == CU_GRAPH_NODE_TYPE_MEMCPY)
         return may_copy(&params->memcpy.copyParams, params->memcpy.copyCtx);
@@ -121,9 +122,16 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph
                                         const CUgraphNode *dependencies, size_t numDependencies,
                                         CUgraphNodeParams *nodeParams)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+    do
+        result = gs_real.cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                        nodeParams);
+    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -131,10 +139,16 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
-                                     numDependencies, nodeParams);
+    do
+        result = gs_real.cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
+                                           numDependencies, nodeParams);
+    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -142,10 +156,16 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+    unsigned step = 0;
+    CUresult result;
+
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData,
-                                     numDependencies, nodeParams);
+    do
+        result = gs_real.cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData,
+                                           numDependencies, nodeParams);
+    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)

@@ -31,8 +31,9 @@ static const char *const names[ROWS] = {
 
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
-#define SLOTS 512 /* as many as name_hash tells apart */
-_Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
+#define SLOTS 1024 /* as many as name_hash tells apart */
+_Static_assert(ROWS <= SLOTS / 4, "the name table is too full: double SLOTS");
+_Static_assert(ROWS < 256, "a row and 1 is a byte of the table");
 static _Atomic unsigned char slots[SLOTS];
 static atomic_bool slots_filled;
 
@@ -41,7 +42,7 @@ static uint32_t name_hash(const char *name)
     uint32_t h = 0;
     for (; *name; name++)
         h = (h ^ (unsigned char)*name) * 0x01000193;
-    return h >> 23;
+    return h >> 22;
 }
 
 static bool same(const char *a, const char *b)

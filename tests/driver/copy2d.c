@@ -1,5 +1,5 @@
 /*
- * Copies of rows at a pitch, between linear device memory and the host; arrays are not here.
+ * Copies of rows at a pitch, between linear device memory, arrays and the host.
  */
 #include "internal.h"
 
@@ -9,12 +9,23 @@ struct end {
     size_t x;      /* where in its row that is */
     size_t pitch;
     bool device;
+    const struct sd_array *array; /* of the device, and `y` rows down from its beginning */
+    size_t y;
 };
 
 static CUresult end_find(struct end *end, CUmemorytype type, const void *host, CUdeviceptr device,
-                         size_t pitch, size_t x, size_t y)
+                         CUarray array, size_t pitch, size_t x, size_t y)
 {
+    end->array = NULL;
     switch (type) {
+    case CU_MEMORYTYPE_ARRAY:
+        end->array = sd_object_check(array, SD_ARRAY);
+        if (!end->array)
+            return CUDA_ERROR_INVALID_HANDLE;
+        end->base = end->array->segment->base;
+        end->device = true;
+        pitch = end->array->pitch;
+        break;
     case CU_MEMORYTYPE_HOST:
         end->base = (uint64_t)host;
         end->device = false;
@@ -31,6 +42,7 @@ static CUresult end_find(struct end *end, CUmemorytype type, const void *host, C
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     end->x = x;
+    end->y = y;
     end->pitch = pitch;
     end->base += y * pitch + x;
     return end->base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -49,6 +61,15 @@ static size_t extent(const struct end *end, size_t width, size_t rows)
     return bytes;
 }
 
+/* What is copied is inside one allocation, or one array. */
+static bool end_ok(const struct end *end, const struct sd_context *context, size_t bytes,
+                   size_t rows, enum sd_access access)
+{
+    if (end->array)
+        return end->y <= end->array->rows && rows <= end->array->rows - end->y;
+    return !end->device || sd_block_range_ok(context, end->base, bytes, access, true);
+}
+
 static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from, size_t width,
                         size_t rows, bool async)
 {
@@ -58,11 +79,8 @@ static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from
     void *staging = NULL;
     CUresult result;
 
-    if (!to_bytes || !from_bytes ||
-        (to->device &&
-         !sd_block_range_ok(context, to->base, to_bytes, SD_ACCESS_WRITE, true)) ||
-        (from->device &&
-         !sd_block_range_ok(context, from->base, from_bytes, SD_ACCESS_READ, true)))
+    if (!to_bytes || !from_bytes || !end_ok(to, context, to_bytes, rows, SD_ACCESS_WRITE) ||
+        !end_ok(from, context, from_bytes, rows, SD_ACCESS_READ))
         return CUDA_ERROR_INVALID_VALUE;
     work.copy.dst = to->base;
     work.copy.src = from->base;
@@ -103,11 +121,11 @@ CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool a
 
     if (result || !copy->WidthInBytes || !copy->Height)
         return result;
-    result = end_find(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
-                      copy->dstXInBytes, copy->dstY);
+    result = end_find(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+                      copy->dstPitch, copy->dstXInBytes, copy->dstY);
     if (!result)
         result = end_find(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
-                          copy->srcPitch, copy->srcXInBytes, copy->srcY);
+                          copy->srcArray, copy->srcPitch, copy->srcXInBytes, copy->srcY);
     return result ? result : do_copy(queue, &to, &from, copy->WidthInBytes, copy->Height, async);
 }
 

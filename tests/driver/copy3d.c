@@ -3,20 +3,33 @@
  */
 #include "internal.h"
 
+/* Rows from one slice to the next. */
+static size_t height_of(CUmemorytype type, CUarray handle, size_t height)
+{
+    const struct sd_array *array =
+        type == CU_MEMORYTYPE_ARRAY ? sd_object_check(handle, SD_ARRAY) : NULL;
+
+    return !array ? height : array->shape.Height ? array->shape.Height : 1;
+}
+
 CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z)
 {
     return (CUDA_MEMCPY2D){
         .srcXInBytes = copy->srcXInBytes,
-        .srcY = copy->srcY + (copy->srcZ + z) * copy->srcHeight,
+        .srcY = copy->srcY + (copy->srcZ + z) * height_of(copy->srcMemoryType, copy->srcArray,
+                                                          copy->srcHeight),
         .srcMemoryType = copy->srcMemoryType,
         .srcHost = copy->srcHost,
         .srcDevice = copy->srcDevice,
+        .srcArray = copy->srcArray,
         .srcPitch = copy->srcPitch,
         .dstXInBytes = copy->dstXInBytes,
-        .dstY = copy->dstY + (copy->dstZ + z) * copy->dstHeight,
+        .dstY = copy->dstY + (copy->dstZ + z) * height_of(copy->dstMemoryType, copy->dstArray,
+                                                          copy->dstHeight),
         .dstMemoryType = copy->dstMemoryType,
         .dstHost = copy->dstHost,
         .dstDevice = copy->dstDevice,
+        .dstArray = copy->dstArray,
         .dstPitch = copy->dstPitch,
         .WidthInBytes = copy->WidthInBytes,
         .Height = copy->Height,

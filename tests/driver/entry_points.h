@@ -167,6 +167,7 @@ ROW(cuGraphUpload, cuGraphUpload_ptsz, 11010, SD_PER_THREAD, (CUgraphExec x, CUs
 ROW(cuGraphLaunch, cuGraphLaunch, 10000, SD_LEGACY, (CUgraphExec x, CUstream s), sd_graph_launch(x, s))
 ROW(cuGraphLaunch, cuGraphLaunch_ptsz, 10000, SD_PER_THREAD, (CUgraphExec x, CUstream s), sd_graph_launch(x, sd_per_thread(s)))
 ROW(cuGraphExecDestroy, cuGraphExecDestroy, 10000, SD_PLAIN, (CUgraphExec x), sd_graph_exec_destroy(x))
+ROW(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, SD_PLAIN, (CUdevice dev), sd_device_get_ptr(dev) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE)
 
 /* -- events -- */
 ROW(cuEventCreate, cuEventCreate, 2000, SD_PLAIN, (CUevent *e, unsigned flags), sd_event_create(e, flags))
@@ -251,6 +252,15 @@ ROW(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, SD_PLAIN, (CUdeviceptr p), s
 ROW(cuPointerGetAttribute, cuPointerGetAttribute, 4000, SD_PLAIN, (void *data, CUpointer_attribute a, CUdeviceptr p), sd_pointer_get_attribute(data, a, p))
 ROW(cuPointerGetAttributes, cuPointerGetAttributes, 7000, SD_PLAIN, (unsigned count, CUpointer_attribute *a, void **data, CUdeviceptr p), sd_pointer_get_attributes(count, a, data, p))
 ROW(cuPointerSetAttribute, cuPointerSetAttribute, 6000, SD_PLAIN, (const void *value, CUpointer_attribute a, CUdeviceptr p), sd_pointer_set_attribute(value, a, p))
+
+/* -- arrays -- */
+ROW(cuArrayCreate, cuArrayCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *flat), sd_array_create(a, flat))
+ROW(cuArray3DCreate, cuArray3DCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *shape), sd_array_create_3d(a, shape))
+ROW(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020, SD_PLAIN, (CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray a), sd_array_get_descriptor(shape, a))
+ROW(cuArrayDestroy, cuArrayDestroy, 2000, SD_PLAIN, (CUarray a), sd_array_destroy(a))
+ROW(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000, SD_PLAIN, (CUmipmappedArray *m, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels), sd_mipmapped_create(m, shape, levels))
+ROW(cuMipmappedArrayGetLevel, cuMipmappedArrayGetLevel, 5000, SD_PLAIN, (CUarray *a, CUmipmappedArray m, unsigned level), sd_mipmapped_get_level(a, m, level))
+ROW(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000, SD_PLAIN, (CUmipmappedArray m), sd_mipmapped_destroy(m))
 
 /* -- copies -- */
 ROW(cuMemcpy, cuMemcpy, 4000, SD_LEGACY, (CUdeviceptr d, CUdeviceptr s, size_t n), sd_memcpy(d, s, n, NULL, false))

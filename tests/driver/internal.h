@@ -7,7 +7,7 @@
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
  *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
- *   span.c block.c memory.c pool.c vmm.c ipc.c host.c   allocations as programs see them
+ *   span.c block.c memory.c array.c pool.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
  *   errors.c procaddress.c
  *
@@ -100,6 +100,8 @@ enum sd_kind {
     SD_EXEC,
     SD_POOL,
     SD_ALLOCATION,
+    SD_ARRAY,
+    SD_MIPMAPPED,
     SD_KINDS
 };
 
@@ -926,12 +928,34 @@ CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, ui
 bool sd_known_host(uint64_t address, size_t bytes);
 CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);
 
+/* ---- array.c ---- */
+
+struct sd_array {
+    struct sd_object object;
+    struct sd_array *next; /* all there are */
+    struct sd_context *context;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    size_t pitch, rows; /* bytes a row; those of all slices, which follow each other */
+    struct sd_segment *segment;
+    bool level; /* of a mipmapped array, with which it goes */
+};
+
+CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
+CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
+CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
+CUresult sd_array_destroy(CUarray array);
+CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                             unsigned levels);
+CUresult sd_mipmapped_get_level(CUarray *array, CUmipmappedArray mipmapped, unsigned level);
+CUresult sd_mipmapped_destroy(CUmipmappedArray mipmapped);
+void sd_context_drop_arrays(struct sd_context *context);
+
 /* ---- copy2d.c ---- */
 
 CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
 /* On a queue that was checked. */
 CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool async);
-/* A slice of the box, as a rectangle. Memory is all that is here: no arrays. */
+/* A slice of the box, as a rectangle. */
 CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z);
 CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async);
 /* A copy between memory that work may touch; copies what it can, false at a fault. */

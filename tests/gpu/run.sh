@@ -145,7 +145,7 @@ needs_two_gpus()
 # ---- The conformance suite ----
 
 # The suites that look at the device's free memory have it to themselves.
-quiet='info|lifetime|contexts|pools'
+quiet='info|lifetime|contexts|pools|room'
 busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and

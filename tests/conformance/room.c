@@ -1,0 +1,259 @@
+/*
+ * Freed memory is free for everything: what the program takes from the driver by other calls than
+ * cuMemAlloc, and what the driver takes for itself, finds room on a device that was full.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+
+TestSuite(room, .init = conform_start, .timeout = 60);
+
+/* More than half of what is free, so that it is not there twice; whole pages of 2 MiB. */
+static size_t most(void)
+{
+    return memory_free_bytes() / 10 * 6 & ~(2 * MIB - 1);
+}
+
+static CUresult create(size_t size)
+{
+    const CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r = cuMemCreate(&handle, size, &prop, 0);
+
+    if (r == CUDA_SUCCESS)
+        OK(cuMemRelease(handle));
+    return r;
+}
+
+static CUresult own_pool(size_t size)
+{
+    const CUmemPoolProps props = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool pool = NULL;
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    CUresult r;
+
+    OK(cuMemPoolCreate(&pool, &props));
+    r = cuMemAllocFromPoolAsync(&ptr, size, pool, stream);
+    if (r == CUDA_SUCCESS)
+        OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuStreamDestroy(stream));
+    return r;
+}
+
+static CUresult graph(size_t size)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
+        .bytesize = size};
+    CUgraphNode alloc = NULL, release = NULL;
+    CUgraph made = NULL;
+    CUgraphExec exec = NULL;
+    CUresult r;
+
+    OK(cuGraphCreate(&made, 0));
+    r = cuGraphAddMemAllocNode(&alloc, made, NULL, 0, &params);
+    if (r == CUDA_SUCCESS)
+        OK(cuGraphAddMemFreeNode(&release, made, &alloc, 1, params.dptr));
+    if (r == CUDA_SUCCESS)
+        r = cuGraphInstantiateWithFlags(&exec, made, 0);
+    if (r == CUDA_SUCCESS)
+        r = cuGraphLaunch(exec, CU_STREAM_PER_THREAD);
+    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    if (exec)
+        OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(made));
+    OK(cuDeviceGraphMemTrim(device));
+    return r;
+}
+
+/* Rows of 32 KiB: cubes of 32-bit elements would round the size. */
+static CUresult array(size_t size)
+{
+    __typeof__(&cuArray3DCreate) make =
+        (__typeof__(make))driver_lookup("cuArray3DCreate", 3020, 0);
+    const size_t slice = 8192 * 4 * 2048;
+    const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 8192,
+                                           .Height = 2048,
+                                           .Depth = size / slice,
+                                           .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                           .NumChannels = 1};
+    CUarray made = NULL;
+    CUresult r = make ? make(&made, &shape) : CUDA_SUCCESS;
+
+    if (made)
+        OK(cuArrayDestroy(made));
+    return r;
+}
+
+static const struct {
+    const char *name;
+    CUresult (*take)(size_t);
+} takers[] = {{"cuMemCreate", create},
+              {"a pool of the program's", own_pool},
+              {"a graph's memory", graph},
+              {"an array", array}};
+#define TAKERS (sizeof takers / sizeof *takers)
+
+Test(room, freed_memory_is_there_for_every_call)
+{
+    for (size_t i = 0; i < TAKERS; i++)
+        for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+            size_t size = most();
+            CUdeviceptr ptr = 0;
+            CUresult r;
+
+            OK(memory_alloc((enum memory_kind)kind, &ptr, size));
+            OK(memory_free((enum memory_kind)kind, ptr));
+            OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+            r = takers[i].take(size);
+            cr_assert_eq(r, CUDA_SUCCESS, "%s: %s", takers[i].name, result_name(r));
+        }
+}
+
+Test(room, small_blocks_leave_room_as_well)
+{
+    enum { BLOCKS = 512 };
+    CUdeviceptr ptr[BLOCKS];
+    size_t size = most(), each = size / BLOCKS & ~(size_t)511;
+
+    for (int i = 0; i < BLOCKS; i++)
+        OK(cuMemAlloc(&ptr[i], each));
+    for (int i = 0; i < BLOCKS; i++)
+        OK(cuMemFree(ptr[i]));
+    OK(create(size));
+}
+
+/* A free waits for the GPU, natively when it is called, else when somebody wants the memory. */
+Test(room, memory_freed_behind_a_kernel_is_there_when_it_is_wanted)
+{
+    CUstream stream = new_stream();
+    size_t size = most();
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, size));
+    OK(launch_spin_fill(stream, ptr, 1, 4096, 300 * MILLISECOND));
+    OK(cuMemFree(ptr));
+    OK(create(size));
+    OK(cuCtxSynchronize());
+}
+
+Test(room, what_is_in_use_leaves_none)
+{
+    size_t size = most();
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, size));
+    OK(fill_now(ptr, 5, 4096));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, create(size));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, own_pool(size));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, create((size_t)1 << 50));
+    cr_assert_eq(words_other(ptr, 5, 4096), 0);
+    OK(cuMemFree(ptr));
+}
+
+/* ---- what the driver takes for itself: the software driver is told to find no room ---- */
+
+static CUmodule module;
+static CUfunction function;
+static CUgraph empty;
+static CUgraphExec instance;
+static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                          ".visible .entry spin(.param .u64 ns) { ret; }\n";
+
+static CUresult load(void)
+{
+    return cuModuleLoadData(&module, ptx);
+}
+
+static CUresult find(void)
+{
+    return cuModuleGetFunction(&function, module, "spin");
+}
+
+static CUresult launch(void)
+{
+    return launch_spin(CU_STREAM_PER_THREAD, 1);
+}
+
+static CUresult launch_ex(void)
+{
+    const CUlaunchConfig config = {.gridDimX = 1,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 1,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = CU_STREAM_PER_THREAD};
+    uint64_t ns = 1;
+
+    return cuLaunchKernelEx(&config, function, (void *[]){&ns}, NULL);
+}
+
+static CUresult instantiate(void)
+{
+    return cuGraphInstantiateWithFlags(&instance, empty, 0);
+}
+
+static CUresult launch_graph(void)
+{
+    return cuGraphLaunch(instance, CU_STREAM_PER_THREAD);
+}
+
+static CUresult make_stream(void)
+{
+    return cuStreamCreate(&(CUstream){NULL}, CU_STREAM_NON_BLOCKING);
+}
+
+static CUresult retain(void)
+{
+    return cuDevicePrimaryCtxRetain(&context, device);
+}
+
+static const struct {
+    const char *name;
+    CUresult (*call)(void);
+} calls[] = {{"cuModuleLoadData", load},      {"cuModuleGetFunction", find},
+             {"cuLaunchKernel", launch},      {"cuLaunchKernelEx", launch_ex},
+             {"cuGraphInstantiateWithFlags", instantiate}, {"cuGraphLaunch", launch_graph},
+             {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain}};
+
+typedef int fail_fn(const char *, unsigned, CUresult);
+
+Test(room, the_driver_itself_finds_room)
+{
+    fail_fn *fail = (fail_fn *)dlsym(RTLD_DEFAULT, "softcuda_fail");
+
+    if (!fail)
+        cr_skip_test("a real driver says no when it must, not when it is told to");
+    OK(launch_spin(CU_STREAM_PER_THREAD, 1));
+    OK(cuGraphCreate(&empty, 0));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        CUdeviceptr ptr = 0;
+        CUresult r;
+
+        OK(cuMemAlloc(&ptr, 32 * MIB));
+        OK(cuMemFree(ptr));
+        OK(cuCtxSynchronize());
+        fail(calls[i].name, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        r = calls[i].call();
+        cr_assert_eq(r, under_shim() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, "%s: %s",
+                     calls[i].name, result_name(r));
+        /* And with nothing kept, its answer stands. */
+        fail(calls[i].name, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        r = calls[i].call();
+        cr_assert_eq(r, CUDA_ERROR_OUT_OF_MEMORY, "%s: %s", calls[i].name, result_name(r));
+        fail(calls[i].name, 1, CUDA_ERROR_INVALID_VALUE);
+        r = calls[i].call();
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s: %s", calls[i].name, result_name(r));
+        OK(calls[i].call());
+    }
+}
