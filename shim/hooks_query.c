@@ -68,7 +68,7 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(id, info->id | BUFFER_ID_MARK);
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        VALUE(number, 1);
+        VALUE(number, 1); /* of stream-ordered memory too: natively 0, but here it can be shared */
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         VALUE(address, info->base);
@@ -88,6 +88,9 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(pool, info->async ? info->default_pool : NULL);
         break;
     default:
+        /* IS_GPU_DIRECT_RDMA_CAPABLE and the mapping among them: the chunk's, which for
+         * stream-ordered memory is more than the driver's pool can (natively 0) and smaller than
+         * its chunks of 32 MiB. A program that relies on the answer is right to. */
         return false;
     }
 #undef VALUE

@@ -217,7 +217,8 @@ Test(info, attributes_of_pitched_memory)
 Test(info, attributes_of_async_memory)
 {
     CUmemoryPool pool = NULL;
-    CUdeviceptr ptr = 0;
+    CUdeviceptr ptr = 0, plain = 0;
+    unsigned long long rdma;
 
     OK(cuDeviceGetDefaultMemPool(&pool, device));
     OK(cuMemAllocAsync(&ptr, 8192, CU_STREAM_LEGACY));
@@ -229,6 +230,14 @@ Test(info, attributes_of_async_memory)
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr), (uintptr_t)pool);
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, ptr + 4), ptr + 4);
     probe_attributes("attributes_async", ptr);
+    /* What it can do under the shim and not natively: CUDA IPC, and network cards where they can
+     * reach plain memory. The mapping around it (18) is the shim's chunk, not the driver's. */
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr), under_shim());
+    OK(cuMemAlloc(&plain, 8192));
+    rdma = value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, ptr);
+    if (under_shim())
+        cr_assert_eq(rdma, value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, plain));
+    OK(cuMemFree(plain));
     OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
     OK(cuStreamSynchronize(CU_STREAM_LEGACY));
 }
