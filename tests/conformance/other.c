@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 TestSuite(other, .init = conform_start, .timeout = 30);
 
@@ -231,6 +232,96 @@ Test(other, arrays_are_copied_from_and_to_plain_memory)
     OK(cuMemFree(to));
 }
 
+/* A box of 16 x 8 x 4 words between an array and plain memory that is exactly as large. */
+static CUDA_MEMCPY3D array_box(CUarray array, CUdeviceptr plain, bool into_the_array)
+{
+    CUDA_MEMCPY3D box = {.WidthInBytes = 64, .Height = 8, .Depth = 4};
+
+    if (into_the_array) {
+        box.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+        box.srcDevice = plain, box.srcPitch = 64, box.srcHeight = 8;
+        box.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+        box.dstArray = array;
+    } else {
+        box.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+        box.srcArray = array;
+        box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        box.dstDevice = plain, box.dstPitch = 64, box.dstHeight = 8;
+    }
+    return box;
+}
+
+/* Natively such a copy is judged as any other is. */
+static void past_the_end(const CUDA_MEMCPY3D *box)
+{
+    CUresult r = cuMemcpy3D(box);
+
+    probe("array_copy_past_the_end_of_plain_memory", "%s", result_name(r));
+    if (under_shim() || software_driver())
+        cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s", result_name(r));
+}
+
+static void copy_through(CUarray array, CUdeviceptr from, CUdeviceptr to, uint32_t value)
+{
+    CUDA_MEMCPY3D box = array_box(array, from, true);
+
+    OK(fill_now(from, value, 512));
+    OK(fill_now(to, 0, 512));
+    OK(cuMemcpy3D(&box));
+    box.srcDevice = from + 64;
+    past_the_end(&box);
+    box = array_box(array, to, false);
+    OK(cuMemcpy3DAsync(&box, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    cr_assert_eq(words_other(to, value, 512), 0);
+    box.dstDevice = to + 64;
+    past_the_end(&box);
+}
+
+Test(other, boxes_of_arrays_are_copied_from_and_to_plain_memory)
+{
+    __typeof__(&cuArray3DCreate) create =
+        (__typeof__(create))need("cuArray3DCreate", 3020);
+    __typeof__(&cuMipmappedArrayCreate) create_levels =
+        (__typeof__(create_levels))need("cuMipmappedArrayCreate", 5000);
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 16,
+                                     .Height = 8,
+                                     .Depth = 4,
+                                     .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                     .NumChannels = 1};
+    CUdeviceptr from = 0, to = 0;
+    CUarray array = NULL, level = NULL;
+    CUmipmappedArray levels = NULL;
+    size_t before;
+
+    OK(cuMemAlloc(&from, 2048));
+    OK(cuMemAlloc(&to, 2048));
+    OK(create(&array, &shape));
+    copy_through(array, from, to, 13);
+    memset(&shape, 0, sizeof shape);
+    OK(cuArray3DGetDescriptor(&shape, array));
+    cr_assert(shape.Width == 16 && shape.Height == 8 && shape.Depth == 4);
+    OK(cuArrayDestroy(array));
+    shape.Width *= 2, shape.Height *= 2, shape.Depth *= 2;
+    OK(create_levels(&levels, &shape, 2));
+    OK(cuMipmappedArrayGetLevel(&level, levels, 1));
+    copy_through(level, from, to, 14);
+    OK(cuMipmappedArrayDestroy(levels));
+    /* An array is memory that is not free, and is so again. */
+    before = memory_free_bytes();
+    shape = (CUDA_ARRAY3D_DESCRIPTOR){.Width = 2048,
+                                      .Height = 2048,
+                                      .Depth = 4,
+                                      .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                      .NumChannels = 1};
+    OK(create(&array, &shape));
+    if (software_driver()) /* elsewhere others use the device too */
+        cr_assert_eq(before - memory_free_bytes(), 64 * MIB);
+    OK(cuArrayDestroy(array));
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
 typedef CUresult set_pool_fn(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
 
 Test(other, a_pool_made_current_for_a_location_serves_the_allocations)
@@ -307,6 +398,27 @@ Test(other, multicast_says_what_it_would_take)
     OK(cuMemAlloc(&ptr, 2 * MIB));
     r = granularity(&size, &shape, CU_MULTICAST_GRANULARITY_MINIMUM);
     probe("multicast_granularity", "%s %zu", result_name(r), r == CUDA_SUCCESS ? size : 0);
+    OK(cuMemFree(ptr));
+}
+
+typedef CUresult state_fn(int, CUprocessState *);
+
+/* Questions alone: a lock would stop every call of the process. */
+Test(other, a_process_with_memory_is_seen_to_run)
+{
+    state_fn *get = (state_fn *)need("cuCheckpointProcessGetState", 12080);
+    CUprocessState state = CU_PROCESS_STATE_FAILED;
+    CUdeviceptr ptr = 0;
+    CUresult r;
+
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    r = get(getpid(), &state);
+    probe("checkpoint_state", "%s %d", result_name(r), (int)state);
+    if (r == CUDA_SUCCESS)
+        cr_assert_eq(state, CU_PROCESS_STATE_RUNNING);
+    else
+        cr_assert(!software_driver());
+    OK(fill_now(ptr, 1, MIB));
     OK(cuMemFree(ptr));
 }
 

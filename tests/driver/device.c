@@ -4,6 +4,8 @@
  */
 #include "internal.h"
 
+#include <signal.h>
+
 #include <stdio.h>
 
 pthread_mutex_t sd_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -255,6 +257,7 @@ static int attribute_value(const struct sd_device *device, CUdevice_attribute at
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
     case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
@@ -339,5 +342,35 @@ CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev)
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     snprintf(id, len, "0000:00:%02x.0", device->physical + 1);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Calls that only answer ---- */
+
+CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,
+                                  CUmulticastGranularity_flags option)
+{
+    if (!granularity || !prop || !prop->numDevices ||
+        (unsigned)option > CU_MULTICAST_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
+    *granularity = SD_GRANULE;
+    return CUDA_SUCCESS;
+}
+
+/* No undocumented table is here. */
+CUresult sd_get_export_table(const void **table, const CUuuid *id)
+{
+    if (!table || !id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* Nothing is checkpointed here: a process that is there runs. */
+CUresult sd_checkpoint_state(int pid, CUprocessState *state)
+{
+    if (!state || pid <= 0 || kill(pid, 0) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *state = CU_PROCESS_STATE_RUNNING;
     return CUDA_SUCCESS;
 }

@@ -22,6 +22,8 @@ ROW(cuGetErrorName, cuGetErrorName, 6000, SD_EARLY | SD_UNLOCKED, (CUresult e, c
 ROW(cuGetErrorString, cuGetErrorString, 6000, SD_EARLY | SD_UNLOCKED, (CUresult e, const char **s), sd_get_error_string(e, s))
 ROW(cuGetProcAddress, cuGetProcAddress, 11030, SD_EARLY | SD_UNLOCKED, (const char *symbol, void **pfn, int version, cuuint64_t flags), sd_get_proc_address(symbol, pfn, version, flags, NULL))
 ROW(cuGetProcAddress, cuGetProcAddress_v2, 12000, SD_EARLY | SD_UNLOCKED, (const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status), sd_get_proc_address(symbol, pfn, version, flags, status))
+ROW(cuGetExportTable, cuGetExportTable, 3000, SD_EARLY | SD_UNLOCKED, (const void **table, const CUuuid *id), sd_get_export_table(table, id))
+ROW(cuCheckpointProcessGetState, cuCheckpointProcessGetState, 12080, SD_PLAIN, (int pid, CUprocessState *state), sd_checkpoint_state(pid, state))
 
 /* -- devices -- */
 ROW(cuDeviceGet, cuDeviceGet, 2000, SD_PLAIN, (CUdevice *dev, int ordinal), sd_device_get(dev, ordinal))
@@ -188,6 +190,12 @@ ROW(cuMemAlloc, cuMemAlloc_v2, 3020, SD_PLAIN, (CUdeviceptr *p, size_t bytes), s
 ROW(cuMemAllocPitch, cuMemAllocPitch, 2000, SD_PLAIN, (CUdeviceptr_v1 *p, unsigned *pitch, unsigned width, unsigned height, unsigned element), CUDA_ERROR_NOT_SUPPORTED)
 ROW(cuMemAllocPitch, cuMemAllocPitch_v2, 3020, SD_PLAIN, (CUdeviceptr *p, size_t *pitch, size_t width, size_t height, unsigned element), sd_mem_alloc_pitch(p, pitch, width, height, element))
 ROW(cuMemAllocManaged, cuMemAllocManaged, 6000, SD_PLAIN, (CUdeviceptr *p, size_t bytes, unsigned flags), sd_mem_alloc_managed(p, bytes, flags))
+ROW(cuMemAdvise, cuMemAdvise_v2, 12020, SD_PLAIN, (CUdeviceptr p, size_t bytes, CUmem_advise advice, CUmemLocation where), sd_mem_advise(p, bytes, advice, where))
+ROW(cuMemPrefetchAsync, cuMemPrefetchAsync_v2, 12020, SD_LEGACY, (CUdeviceptr p, size_t bytes, CUmemLocation where, unsigned flags, CUstream s), sd_mem_prefetch(p, bytes, where, flags, s))
+ROW(cuMemPrefetchAsync, cuMemPrefetchAsync_v2_ptsz, 12020, SD_PER_THREAD, (CUdeviceptr p, size_t bytes, CUmemLocation where, unsigned flags, CUstream s), sd_mem_prefetch(p, bytes, where, flags, sd_per_thread(s)))
+ROW(cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, SD_PLAIN, (void *data, size_t size, CUmem_range_attribute a, CUdeviceptr p, size_t bytes), sd_mem_range_attribute(data, size, a, p, bytes))
+ROW(cuStreamAttachMemAsync, cuStreamAttachMemAsync, 6000, SD_LEGACY, (CUstream s, CUdeviceptr p, size_t bytes, unsigned flags), sd_stream_attach(s, p, bytes, flags))
+ROW(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz, 7000, SD_PER_THREAD, (CUstream s, CUdeviceptr p, size_t bytes, unsigned flags), sd_stream_attach(sd_per_thread(s), p, bytes, flags))
 ROW(cuMemFree, cuMemFree, 2000, SD_PLAIN, (CUdeviceptr_v1 p), sd_mem_free(p))
 ROW(cuMemFree, cuMemFree_v2, 3020, SD_PLAIN, (CUdeviceptr p), sd_mem_free(p))
 ROW(cuMemGetInfo, cuMemGetInfo, 2000, SD_PLAIN, (unsigned *free_bytes, unsigned *total), sd_mem_get_info_v1(free_bytes, total))
@@ -241,6 +249,7 @@ ROW(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, SD_PLAI
 ROW(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, SD_PLAIN, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle h), sd_vmm_properties(prop, h))
 ROW(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, SD_PLAIN, (CUmemGenericAllocationHandle *h, void *p), sd_vmm_retain(h, p))
 ROW(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, SD_PLAIN, (void *out, CUdeviceptr p, size_t size, CUmemRangeHandleType type, unsigned long long flags), sd_vmm_range_handle(out, p, size, type, flags))
+ROW(cuMulticastGetGranularity, cuMulticastGetGranularity, 12010, SD_PLAIN, (size_t *g, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option), sd_multicast_granularity(g, prop, option))
 
 /* -- legacy IPC -- */
 ROW(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, SD_PLAIN, (CUipcMemHandle *h, CUdeviceptr p), sd_ipc_get_mem_handle(h, p))
@@ -353,6 +362,7 @@ ROW(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, 7000, SD_PER_THREAD, (const C
 ROW(cuModuleLoadData, cuModuleLoadData, 2000, SD_PLAIN, (CUmodule *m, const void *image), sd_module_load_data(m, image))
 ROW(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, SD_PLAIN, (CUmodule *m, const void *image, unsigned n, CUjit_option *options, void **values), sd_module_load_data(m, image))
 ROW(cuModuleUnload, cuModuleUnload, 2000, SD_PLAIN, (CUmodule m), sd_module_unload(m))
+ROW(cuModuleGetGlobal, cuModuleGetGlobal_v2, 3020, SD_PLAIN, (CUdeviceptr *p, size_t *bytes, CUmodule m, const char *name), sd_module_get_global(p, bytes, m, name))
 ROW(cuModuleGetFunction, cuModuleGetFunction, 2000, SD_PLAIN, (CUfunction *f, CUmodule m, const char *name), sd_module_get_function(f, m, name))
 ROW(cuLaunchKernel, cuLaunchKernel, 4000, SD_LEGACY, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **params, void **extra), sd_launch_kernel(f, (const unsigned[]){gx, gy, gz}, (const unsigned[]){bx, by, bz}, s, params, extra))
 ROW(cuLaunchKernel, cuLaunchKernel_ptsz, 7000, SD_PER_THREAD, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **params, void **extra), sd_launch_kernel(f, (const unsigned[]){gx, gy, gz}, (const unsigned[]){bx, by, bz}, sd_per_thread(s), params, extra))

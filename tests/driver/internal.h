@@ -239,6 +239,11 @@ CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute
                                      CUdevice dst);
 CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev);
 
+CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,
+                                  CUmulticastGranularity_flags option);
+CUresult sd_get_export_table(const void **table, const CUuuid *id);
+CUresult sd_checkpoint_state(int pid, CUprocessState *state);
+
 CUresult sd_get_error_name(CUresult error, const char **name);
 CUresult sd_get_error_string(CUresult error, const char **text);
 
@@ -743,6 +748,7 @@ enum sd_block_kind {
     SD_BLOCK_GRAPH, /* of a graph's allocation node */
     SD_BLOCK_VMM,   /* a mapping */
     SD_BLOCK_IPC,   /* opened legacy handle */
+    SD_BLOCK_MODULE, /* a module's variable */
     SD_BLOCK_HOST,
     SD_BLOCK_MANAGED
 };
@@ -764,6 +770,7 @@ struct sd_block {
     bool hidden;
     bool registered; /* host memory that is the program's own */
     unsigned host_flags;
+    int preferred, prefetched; /* managed: where it was told to be; CU_DEVICE_INVALID: nowhere */
 };
 
 extern struct sd_ranges sd_blocks;
@@ -801,6 +808,15 @@ CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags);
 CUresult sd_mem_host_unregister(void *ptr);
 CUresult sd_mem_host_get_device_pointer(CUdeviceptr *dptr, void *ptr, unsigned flags);
 CUresult sd_mem_host_get_flags(unsigned *flags, void *ptr);
+/* ---- managed.c ---- */
+
+CUresult sd_mem_advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUmemLocation where);
+CUresult sd_mem_prefetch(CUdeviceptr ptr, size_t bytes, CUmemLocation where, unsigned flags,
+                         CUstream stream);
+CUresult sd_mem_range_attribute(void *data, size_t size, CUmem_range_attribute attribute,
+                                CUdeviceptr ptr, size_t bytes);
+CUresult sd_stream_attach(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned flags);
+
 CUresult sd_mem_alloc_managed(CUdeviceptr *ptr, size_t bytes, unsigned flags);
 
 /* ---- pool.c ---- */
@@ -974,6 +990,7 @@ const struct sd_kernel *sd_kernel_find(const char *name);
 
 CUresult sd_module_load_data(CUmodule *module, const void *image);
 CUresult sd_module_unload(CUmodule module);
+CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
 CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
 CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
                           CUstream stream, void **params, void **extra);

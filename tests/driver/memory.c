@@ -103,7 +103,8 @@ CUresult sd_mem_free(CUdeviceptr ptr)
         return result;
     block = sd_block_find(ptr);
     if (!block || block->base != ptr || block->leaving || block->kind == SD_BLOCK_VMM ||
-        block->kind == SD_BLOCK_IPC || block->kind == SD_BLOCK_HOST)
+        block->kind == SD_BLOCK_IPC || block->kind == SD_BLOCK_MODULE ||
+        block->kind == SD_BLOCK_HOST)
         return CUDA_ERROR_INVALID_VALUE;
     if (block->kind == SD_BLOCK_GRAPH)
         return CUDA_SUCCESS; /* its graph has the memory */

@@ -10,11 +10,19 @@ struct function {
     const struct sd_kernel *kernel;
 };
 
+/* A variable that was asked for. */
+struct global {
+    struct global *next;
+    char *name;
+    struct sd_block *block;
+};
+
 struct sd_module {
     struct sd_object object;
     struct sd_module *next;
     struct sd_context *context;
     struct function *functions; /* those asked for so far */
+    struct global *globals;     /* likewise */
     char *ptx;
 };
 
@@ -58,6 +66,12 @@ static void module_free(struct sd_module *module)
         next = function->next;
         sd_object_free(function);
     }
+    for (struct global *global = module->globals, *next; global; global = next) {
+        next = global->next;
+        sd_block_release(global->block, NULL, NULL);
+        free(global->name);
+        free(global);
+    }
     free(module->ptx);
     sd_object_free(module);
 }
@@ -91,6 +105,75 @@ static bool has_entry(const char *ptx, const char *name)
             return true;
     }
     return false;
+}
+
+/* Bytes of a variable that the text declares as `.b8 NAME[BYTES]`, 0 where it does not. */
+static size_t global_bytes(const char *ptx, const char *name)
+{
+    const char *at = ptx;
+    size_t n = strlen(name);
+
+    while ((at = strstr(at, ".b8"))) {
+        at += strlen(".b8");
+        at += strspn(at, " \t\r\n");
+        if (!strncmp(at, name, n) && at[n] == '[')
+            return strtoul(at + n + 1, NULL, 10);
+    }
+    return 0;
+}
+
+static CUresult global_new(struct sd_module *module, const char *name, struct global **ret)
+{
+    const int device = module->context->device;
+    size_t bytes = global_bytes(module->ptx, name);
+    struct sd_segment *segment;
+    struct global *global;
+    CUresult result;
+
+    if (!bytes)
+        return CUDA_ERROR_NOT_FOUND;
+    result = sd_segment_new_pressed(device, sd_round_up(bytes, SD_GRANULE), false, &segment);
+    if (result)
+        return result;
+    global = calloc(1, sizeof *global);
+    if (global)
+        global->name = strdup(name);
+    if (global && global->name)
+        global->block = sd_block_new(SD_BLOCK_MODULE, segment->base, bytes, segment, NULL, device);
+    if (!global || !global->block) {
+        sd_segment_delete(segment);
+        if (global)
+            free(global->name);
+        free(global);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    global->next = module->globals;
+    module->globals = global;
+    *ret = global;
+    return CUDA_SUCCESS;
+}
+
+CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule handle, const char *name)
+{
+    struct sd_module *module = sd_object_check(handle, SD_MODULE);
+    struct global *global;
+    CUresult result = CUDA_SUCCESS;
+
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!name || !*name)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (global = module->globals; global && strcmp(global->name, name);)
+        global = global->next;
+    if (!global)
+        result = global_new(module, name, &global);
+    if (result)
+        return result;
+    if (ptr)
+        *ptr = global->block->base;
+    if (bytes)
+        *bytes = global->block->size;
+    return CUDA_SUCCESS;
 }
 
 /* A kernel that the text has and kernels.c has not is NOT_SUPPORTED: the test is at fault. */

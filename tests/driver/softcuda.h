@@ -41,8 +41,8 @@
  *   - kernels are those of kernels.c, chosen by the names in the PTX text; nothing is compiled;
  *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;
- *   - no textures, IPC events, pool exports, multicast, libraries (cuLibrary*); the names are
- *     not found. A green context is given all of its device. Nodes that are added to a graph by
+ *   - no textures, IPC events, pool exports, libraries (cuLibrary*), and of multicast and
+ *     checkpoints only questions; other names are not found. A green context is given all of its device. Nodes that are added to a graph by
  *     hand copy, fill, or are memory.
  */
 #ifndef SOFTCUDA_H
