@@ -270,6 +270,87 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
     OK(cuMemFree(target));
 }
 
+/* What comes and goes while a capture is open: enough for the pool to want events. */
+static void churn(void)
+{
+    for (int i = 0; i < 8 && under_shim(); i++) {
+        CUdeviceptr ptr = 0;
+
+        OK(cuMemAlloc(&ptr, 8 * MIB));
+        OK(cuMemFree(ptr));
+    }
+}
+
+typedef CUresult to_graph_fn(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
+                             size_t, CUstreamCaptureMode);
+typedef CUresult again_fn(CUstream, CUstreamCaptureMode, CUgraph, void *, void *);
+
+/* Into a graph that is there, and once more over what was captured, by drivers that can. */
+Test(capture, into_a_graph_and_over_it_again)
+{
+    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    for (int i = 0; i < 2; i++) {
+        to_graph_fn *to_graph =
+            (to_graph_fn *)driver_lookup("cuStreamBeginCaptureToGraph", 12030, flags[i]);
+        again_fn *again =
+            (again_fn *)driver_lookup("cuStreamBeginRecaptureToGraph", 13030, flags[i]);
+        CUgraph graph = NULL, ended = NULL;
+        CUgraphExec exec = NULL;
+
+        if (!to_graph)
+            cr_skip_test("the driver captures into no graph that is there");
+        OK(cuGraphCreate(&graph, 0));
+        for (int k = 0; k < (again ? 2 : 1); k++) {
+            OK(k ? again(stream, CU_STREAM_CAPTURE_MODE_RELAXED, graph, NULL, NULL)
+                 : to_graph(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+            churn();
+            OK(launch_fill(stream, target, 21u + (uint32_t)k, WORDS));
+            churn();
+            OK(cuStreamEndCapture(stream, &ended));
+            cr_assert_eq(ended, graph);
+            OK(cuGraphInstantiate(&exec, graph, 0));
+            OK(cuGraphLaunch(exec, stream));
+            OK(cuStreamSynchronize(stream));
+            cr_assert_eq(words_other(target, 21u + (uint32_t)k, WORDS), 0);
+            OK(cuGraphExecDestroy(exec));
+        }
+        OK(cuGraphDestroy(graph));
+    }
+    OK(cuMemFree(target));
+}
+
+/* Captures for a graphics API take a context that was made for one. */
+Test(capture, one_that_does_not_begin_is_not_open)
+{
+    typedef CUresult to_cig_fn(CUstream, void *);
+    to_cig_fn *to_cig = (to_cig_fn *)driver_lookup("cuStreamBeginCaptureToCig", 13010, 0);
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    CUgraph graph = NULL;
+    char nothing[64] = "";
+    void *params[2] = {nothing, NULL};
+
+    for (int i = 0; i < 4; i++) {
+        if (to_cig)
+            FAILS(to_cig(stream, params));
+        FAILS(cuStreamBeginCapture(stream, (CUstreamCaptureMode)4711));
+        FAILS(cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+        FAILS(cuStreamEndCapture(stream, &graph));
+    }
+    /* Memory comes back, for which no capture may be open. */
+    for (int i = 0; i < 40; i++) {
+        OK(cuMemAlloc(&ptr, 64 * MIB));
+        OK(fill_now(ptr, 1, 16));
+        OK(cuMemFree(ptr));
+    }
+}
+
 Test(capture, a_capture_abandoned_with_its_stream)
 {
     CUdeviceptr ptr = 0, target = 0;

@@ -110,15 +110,36 @@ static CUresult set_nodes(struct sd_node ***at, size_t *at_count, struct sd_node
     return CUDA_SUCCESS;
 }
 
+/* The graph's next node, if it is one like this. */
+static struct sd_node *node_again(struct sd_queue *queue, const struct sd_work *work)
+{
+    struct sd_capture *capture = queue->capture;
+    struct sd_node *node =
+        capture->at < capture->graph->count ? capture->graph->nodes[capture->at++] : NULL;
+    bool same = node && node->work.kind == work->kind && node->after_count == queue->node_count;
+
+    for (size_t i = 0; same && i < node->after_count; i++)
+        same = node->after[i] == queue->nodes[i];
+    if (!same) {
+        sd_capture_invalidate(capture);
+        return NULL;
+    }
+    node->work = *work;
+    return node;
+}
+
 CUresult sd_capture_add(struct sd_queue *queue, const struct sd_work *work)
 {
     struct sd_node *node;
 
     if (queue->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    node = sd_graph_add(queue->capture->graph, work, queue->nodes, queue->node_count);
+    node = queue->capture->again
+               ? node_again(queue, work)
+               : sd_graph_add(queue->capture->graph, work, queue->nodes, queue->node_count);
     if (!node)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return queue->capture->again ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                     : CUDA_ERROR_OUT_OF_MEMORY;
     return set_nodes(&queue->nodes, &queue->node_count, &node, 1);
 }
 
@@ -281,6 +302,23 @@ CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph handle, const
     return result;
 }
 
+/* A difference ends it; the callback that real drivers ask is not called. */
+CUresult sd_stream_begin_recapture(CUstream stream, CUstreamCaptureMode mode, CUgraph handle)
+{
+    struct sd_graph *graph = sd_object_check(handle, SD_GRAPH);
+    struct sd_queue *queue;
+    CUresult result = may_begin(stream, mode, &queue);
+
+    if (result)
+        return result;
+    if (!graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = begin(queue, mode, graph, false);
+    if (!result)
+        queue->capture->again = true;
+    return result;
+}
+
 static void mark_before(const struct sd_node *node, bool *seen)
 {
     if (seen[node->index])
@@ -331,7 +369,8 @@ static CUresult joined(struct sd_capture *capture)
 static CUresult capture_end(struct sd_capture *capture, CUgraph *ret_graph)
 {
     struct sd_capture **at = &captures;
-    CUresult result = capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : joined(capture);
+    bool whole = !capture->invalid && (!capture->again || capture->at == capture->graph->count);
+    CUresult result = whole ? joined(capture) : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
     while (*at != capture)
         at = &(*at)->next;

@@ -53,6 +53,18 @@ CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *, unsigne
 CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
                                                     CUstream);
 #endif
+#if CUDA_VERSION < 13010
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream, CUstreamCigCaptureParams *);
+CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream, CUstreamCigCaptureParams *);
+#endif
+#if CUDA_VERSION < 13030
+typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph,
+                                               CUgraphRecaptureCallback, void *);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMode, CUgraph,
+                                                    CUgraphRecaptureCallback, void *);
+#endif
 #if CUDA_VERSION < 13040
 CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *,
                                    const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
@@ -528,6 +540,8 @@ struct sd_capture {
     struct sd_graph *graph;
     bool own_graph; /* made by the capture: dies with one that failed */
     bool invalid;
+    bool again;  /* its nodes are the graph's, in their order, with other work */
+    size_t at;   /* the one that comes next then */
 };
 
 /* A call that no capture open now allows in this thread's mode: refused, captures invalidated. */
@@ -551,6 +565,7 @@ void sd_capture_leave(struct sd_queue *queue);
 CUresult sd_stream_begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *after,
                                           size_t count, CUstreamCaptureMode mode);
+CUresult sd_stream_begin_recapture(CUstream stream, CUstreamCaptureMode mode, CUgraph graph);
 CUresult sd_stream_end_capture(CUstream stream, CUgraph *graph);
 CUresult sd_stream_is_capturing(CUstream stream, CUstreamCaptureStatus *status);
 /* `with_edges`: ret_edges is given (NULL edges, as all of ours are plain). */
