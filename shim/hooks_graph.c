@@ -48,6 +48,38 @@ static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
            may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height, ctx);
 }
 
+/* A node of several copies, as CUDA 13.5 has it. */
+#define NODE_TYPE_MEMCPY_BATCH 14
+struct batch {
+    size_t count;
+    const CUdeviceptr *dsts, *srcs;
+    const size_t *sizes;
+    const CUmemcpyAttributes *attrs;
+    const size_t *attrsIdxs;
+    size_t numAttrs;
+    CUcontext ctx;
+};
+#if CUDA_VERSION >= 13050
+_Static_assert(offsetof(struct batch, sizes) == offsetof(CUDA_MEMCPY_BATCH_NODE_PARAMS, sizes) &&
+                   offsetof(struct batch, ctx) == offsetof(CUDA_MEMCPY_BATCH_NODE_PARAMS, ctx),
+               "it is as the vendor's");
+#endif
+
+static bool may_copy_batch(const struct batch *batch)
+{
+    bool may = true;
+
+    GS_KEEP_ERRNO;
+    for (size_t i = 0; batch->dsts && batch->srcs && batch->sizes && may && i < batch->count; i++) {
+        const struct gs_reach_range to = {batch->dsts[i], batch->sizes[i]};
+        const struct gs_reach_range from = {batch->srcs[i], batch->sizes[i]};
+
+        if (gs_way_is_ours(to) || gs_way_is_ours(from))
+            may = gs_core_may_copy_later(gs_core, to, from, batch->ctx) == GS_OK;
+    }
+    return may;
+}
+
 static bool may_add(const CUgraphNodeParams *params)
 {
     const CUDA_MEMSET_NODE_PARAMS_v2 *fill = params ? &params->memset : NULL;
@@ -56,6 +88,8 @@ static bool may_add(const CUgraphNodeParams *params)
         return true;
     if (params->type == CU_GRAPH_NODE_TYPE_MEMCPY)
         return may_copy(&params->memcpy.copyParams, params->memcpy.copyCtx);
+    if ((int)params->type == NODE_TYPE_MEMCPY_BATCH)
+        return may_copy_batch((const struct batch *)params->reserved1);
     return params->type != CU_GRAPH_NODE_TYPE_MEMSET ||
            may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height,
                     fill->ctx);

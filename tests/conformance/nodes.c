@@ -252,6 +252,46 @@ Test(nodes, freed_memory_is_not_for_them)
     OK(cuMemFree(other));
 }
 
+/* A node of two copies (CUDA 13.5), of which the second leaves its allocation. */
+Test(nodes, batches_of_copies_in_a_node_stay_inside_as_well)
+{
+    CUdeviceptr small = 0, other = 0;
+    CUgraphNodeParams params;
+    CUgraphNode node = NULL;
+    CUgraph graph = NULL;
+    CUresult r;
+
+    OK(cuMemAlloc(&small, BYTES));
+    OK(cuMemAlloc(&other, MIB));
+    OK(cuGraphCreate(&graph, 0));
+    for (enum form form = FORM_12020; form < FORMS; form++) {
+        CUdeviceptr dsts[] = {other, small}, srcs[] = {small, other};
+        size_t sizes[] = {BYTES, BYTES + 1}, first = 0;
+        CUmemcpyAttributes order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+        const struct {
+            size_t count;
+            CUdeviceptr *dsts, *srcs;
+            size_t *sizes;
+            CUmemcpyAttributes *order;
+            size_t *first, orders;
+            CUcontext context;
+        } batch = {2, dsts, srcs, sizes, &order, &first, 1, context};
+
+        if (!form_exists(form))
+            continue;
+        memset(&params, 0, sizeof params);
+        params.type = (CUgraphNodeType)14;
+        memcpy(params.reserved1, &batch, sizeof batch);
+        r = add(form, &node, graph, NULL, &params);
+        probe("batch_node_past_the_end", "%s", result_name(r));
+        if (under_shim())
+            cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s", result_name(r));
+    }
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(small));
+    OK(cuMemFree(other));
+}
+
 /* False: the driver does not let nodes do this, which it may natively. */
 static bool is_done(const char *name, CUresult r)
 {

@@ -27,9 +27,9 @@ MEMORY_TYPE = re.compile(r"""\b(
     CUdeviceptr\w* | CUmemGenericAllocationHandle | CUmemoryPool | CUipcMemHandle |
     CUDA_(MEMCPY|MEMSET|MEM_ALLOC|BATCH_MEM_OP)\w* | CUDA_RESOURCE_DESC | CUmem(Location|cpy)\w* |
     CUmemAccessDesc | CUarrayMapInfo | CUmemDecompressParams | CUgraphNodeParams |
-    CUgraphMem_attribute | CUstreamBatchMemOpParams )\b""", re.X)
+    CUgraphMem_attribute | CUstreamBatchMemOpParams | CUDA_FABRIC_COPY\w* )\b""", re.X)
 MEMORY_NAME = re.compile(r"""^cu(
-    Mem | Pointer | Ipc\w*Mem | Multicast | Checkpoint | TensorMap | \w*MemPool | \w*PeerAccess$ |
+    Mem | \w*Cpy | Pointer | \w*Bind(Mem|Addr)$ | ExternalMemory\w*Mapped | Ipc\w*Mem | Multicast | Checkpoint | TensorMap | \w*MemPool | \w*PeerAccess$ |
     (Green)?CtxDestroy | CtxDetach | GreenCtxCreate | CtxFromGreenCtx | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
     ThreadExchangeStreamCapture | GetProcAddress | GetExportTable )""", re.X)
 # Of those, what only looks at devices.
