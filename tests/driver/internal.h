@@ -38,6 +38,10 @@
 
 /* What the headers at hand are too old to declare. */
 #if CUDA_VERSION < 13000
+CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                       CUmemcpyAttributes *, size_t *, size_t, CUstream);
+CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
+                                            CUmemcpyAttributes *, size_t *, size_t, CUstream);
 CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
                                          CUstream);
 CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
