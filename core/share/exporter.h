@@ -29,6 +29,8 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
+    bool limbo; /* freed and held: in the list of such, */
+    struct gs_offer *limbo_older, *limbo_newer;
     UT_hash_handle hh;
 };
 
@@ -74,6 +76,7 @@ struct gs_hold {
     uint64_t block_id;
     struct gs_offer *offer;
     uint64_t count;
+    uint64_t since_ns;
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };
@@ -144,9 +147,16 @@ void gs_keeps_free(struct gs_share *share);
 /* Sends the RECALLs and UNMAPs that are due (clients.c). */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 
+/* limbo.c */
+/* Called with the lock held: the block was freed, or held or given back since. */
+void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
+/* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
+uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
+
 /* report.c */
-/* Says so when more bytes than limbo_warning are in limbo. */
-void gs_limbo_check(struct gs_share *share);
+/* What one client holds, and what of it is freed. */
+void gs_report_client(const struct gs_client *client, uint64_t now,
+                      struct gs_wire_report *ret_report);
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 

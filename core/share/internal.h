@@ -10,6 +10,7 @@
  *     broker.c   offers left with a broker
  *     keepers.c  chunks mapped without a hold
  *     relay.c    what is passed on, of both sides
+ *     limbo.c    too much freed and held
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -73,8 +74,10 @@ struct gs_share {
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
-    bool limbo_grown;      /* a block was freed since it was last looked at */
-    bool limbo_said;       /* the share thread's own */
+    struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others */
+    uint64_t limbo_count, limbo_bytes;
+    uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
+    bool limbo_said;       /* it is, and was said */
     bool isolation_said; /* atomic */
     bool refusal_said; /* why the runtime directory cannot be used was logged */
     struct gs_offer *offers;

@@ -176,14 +176,14 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
     gs_lock_take(&share->lock);
     __atomic_store_n(&offer->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
-    share->limbo_grown = true;
     recall_locked(share, offer);
+    gs_limbo_note_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
-    if (sooner || share->options.limbo_warning)
+    if (sooner)
         gs_thread_wake(share);
 }
 
@@ -191,7 +191,6 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_offer *offer, *next;
     uint64_t due;
-    bool look;
 
     gs_lock_take(&share->lock);
     if (share->grace_due_ns <= now) {
@@ -206,11 +205,7 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
         }
     }
     due = share->grace_due_ns;
-    look = share->limbo_grown && share->options.limbo_warning;
-    share->limbo_grown = false;
     gs_lock_release(&share->lock);
-    if (look)
-        gs_limbo_check(share);
     return due;
 }
 
@@ -288,6 +283,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned hol
     if (holds) {
         offer->opened = true;
         offer->recalled = false; /* the newest holder was not asked */
+        gs_limbo_note_locked(share, offer);
     }
     if (offer->freed_ns || offer->wanted)
         recall_locked(share, offer);
@@ -299,6 +295,7 @@ void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t hold
 {
     gs_lock_take(&share->lock);
     offer->holds -= holds;
+    gs_limbo_note_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
 }
@@ -314,7 +311,7 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
         stats.offers++;
         stats.bytes += offer->source.size;
         stats.holds += offer->holds;
-        if (!offer->freed_ns)
+        if (!offer->freed_ns || is_stale(share, offer))
             continue;
         stats.limbo++;
         stats.limbo_bytes += offer->source.size;

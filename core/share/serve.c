@@ -86,6 +86,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
             return NULL;
         hold->block_id = block_id;
         hold->offer = offer;
+        hold->since_ns = gs_now();
         HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
         if (!hold->hh.tbl) {
             free(hold);

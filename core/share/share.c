@@ -46,7 +46,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->pid = getpid();
-    share->grace_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
+    share->grace_due_ns = share->limbo_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
     share->broker_fd = -1;
     share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);

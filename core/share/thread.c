@@ -89,12 +89,13 @@ static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace, sweep, work = gs_offers_work(share, now);
+    uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
+    limbo = gs_limbo_tick(share, now);
     sweep = sweep_tick(share, now);
 
     if (share->options.is_broker) {
@@ -106,6 +107,8 @@ static int tick(struct gs_share *share)
         due = closing;
     if (grace < due)
         due = grace;
+    if (limbo < due)
+        due = limbo;
     if (sweep < due)
         due = sweep;
     if (share->lease_ended) {

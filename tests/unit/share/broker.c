@@ -644,18 +644,25 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     unsigned char token[2][GS_TOKEN_SIZE];
     CUdeviceptr address;
     char said[2048], expected[128];
+    long first, second;
 
     offer_and_leave(0, token[0]);
     cr_assert_eq(open_it(token[0], &address), GS_OK);
+    usleep(2100000);
     other_offer(&other, 4096, 2048, 7, token[1]);
     cr_assert_eq(open_it(token[1], &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     usleep(1100000);
+    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
-    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 1 s"), "%s", said);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 0 s"), "%s", said);
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
-    cr_assert_not_null(strstr(said, ": 2 blocks, 3 KiB; of freed ones 1, 2 KiB"), "%s", said);
+    cr_assert_not_null(strstr(said, "): 2 blocks, 3 KiB, the longest for "), "%s", said);
+    first = atol(strstr(said, ", the longest for ") + strlen(", the longest for "));
+    cr_assert_not_null(strstr(said, " s; of freed ones 1, 2 KiB\n"), "%s", said);
+    cr_assert_not_null(strstr(said, "block 2 of 2 KiB: held for "), "%s", said);
+    second = atol(strstr(said, " KiB: held for ") + strlen(" KiB: held for "));
+    cr_assert(second >= 1 && first >= second + 2, "%s", said);
 }
 
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
