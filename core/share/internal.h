@@ -44,6 +44,10 @@
 #define GS_NS_PER_MS UINT64_C(1000000)
 #define GS_NEVER     UINT64_MAX
 
+/* Who has looked for a message in vain sleeps at once for this long: whom he waits for may need the
+ * very CPU, or it takes longer anyway. */
+#define GS_SPIN_REST_NS (20 * GS_NS_PER_MS)
+
 /* What the share thread does about an offer: asks its holders for it, exports its chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_EXPORT, GS_WORKS };
 
@@ -64,6 +68,7 @@ struct gs_share {
     unsigned char instance[GS_INSTANCE_SIZE];
     char name[GS_SOCKET_NAME_SIZE];
     bool ending; /* atomic: the process ends, the driver is not called any more */
+    bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
 
     struct gs_lock lock; /* rank SHARE: from here to the blank line */
     pthread_cond_t started;
@@ -105,6 +110,9 @@ struct gs_share {
     unsigned client_count;
     uint64_t next_client;
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
+    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
+    uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
+    uint64_t rested_ns;        /* not before then: it was in vain */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
@@ -133,6 +141,7 @@ struct gs_share {
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said;
+    uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
 uint64_t gs_now(void);
@@ -148,6 +157,8 @@ gs_status gs_thread_start(struct gs_share *share);
 /* The same, and the socket that openers connect to. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
+/* The share thread: an opener's next message is likely to come within microseconds. */
+void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
