@@ -84,7 +84,7 @@ struct gs_share {
     uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
     bool limbo_said;       /* it is, and was said */
     bool isolation_said; /* atomic */
-    bool refusal_said; /* why the runtime directory cannot be used was logged */
+    bool refusal_said; /* atomic: why nothing can be offered was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_work_queue {

@@ -118,6 +118,12 @@ static void recall_locked(struct gs_share *share, struct gs_offer *offer)
     ask_work_locked(share, offer, GS_WORK_RECALL);
 }
 
+static void say_not_offered(struct gs_share *share, const char *reason)
+{
+    if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
+        gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
+}
+
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
                          struct gs_offer **ret_offer)
 {
@@ -126,8 +132,10 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_status status;
     bool entered;
 
-    if (!share->options.enable)
+    if (!share->options.enable) {
+        say_not_offered(share, "share.enable is off");
         return GS_NOT_OFFERED;
+    }
     if (share->options.isolate && !source->alone) {
         if (!__atomic_exchange_n(&share->isolation_said, true, __ATOMIC_RELAXED))
             gs_log_line(&share->log, GS_LOG_WARNING,
@@ -146,6 +154,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
+        say_not_offered(share, "the kernel has no random bytes for its handle");
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
