@@ -36,6 +36,8 @@ struct gs_offer {
 
 /* The share thread: does a part of the work that offers ask for; when to come again. */
 uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
+/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
+void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 unsigned gs_exports_max(void); /* so many are kept */
@@ -117,6 +119,8 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
 bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
 /* The broker's connection has something to say, or has ended. */
 void gs_broker_event(struct gs_share *share);
+/* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
+uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 /* broker.c, in a broker. Messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);

@@ -74,7 +74,9 @@ struct gs_share {
     pthread_cond_t started;
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
     int broker_fd;     /* the connection to the broker, or -1 */
-    bool broker_tried; /* the share thread's own: it is there, or could not be had */
+    /* The share thread's own: since when there is one; when to look for another, and how long after
+     * the last look that is (0: there was none). */
+    uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;

@@ -20,8 +20,7 @@ static bool write_token(struct gs_share *share, struct gs_offer *offer)
     return true;
 }
 
-/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
-static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
+void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
 {
     struct gs_work_queue *queue = &share->work[work];
     bool first = !queue->first;
@@ -115,7 +114,7 @@ static void recall_locked(struct gs_share *share, struct gs_offer *offer)
     if (offer->recalled || offer->holds == 0)
         return;
     offer->recalled = true;
-    ask_work_locked(share, offer, GS_WORK_RECALL);
+    gs_offer_ask_locked(share, offer, GS_WORK_RECALL);
 }
 
 static void say_not_offered(struct gs_share *share, const char *reason)
@@ -163,7 +162,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
     if (entered && (share->options.export_ahead || share->options.broker))
-        ask_work_locked(share, offer, GS_WORK_EXPORT);
+        gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);

@@ -113,6 +113,11 @@ static int tick(struct gs_share *share)
         due = closing;
     if (grace < due)
         due = grace;
+    if (share->options.broker) {
+        uint64_t broker = gs_broker_look(share, now);
+
+        due = broker < due ? broker : due;
+    }
     if (limbo < due)
         due = limbo;
     if (sweep < due)
