@@ -139,6 +139,10 @@
     OPTION(share, limbo_warning, BYTES("0", "unlimited"), "unlimited",                             \
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \
+    OPTION(share, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
+           "The same when so many blocks are; 0 sets no such bound.")                              \
+    OPTION(share, limbo_warning_age, TIME("0", "1440 min"), "0",                                   \
+           "The same when one block has been for so long; 0 sets no such bound.")                  \
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")
 

@@ -575,10 +575,13 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     struct gs_block *block;
     gs_status status = lock_around(core, address, &block);
 
-    if (status == GS_NOT_LIVE)
-        return gs_share_pass_on(core->share, address, ret_token) == GS_OK ? GS_OK : GS_INVALID;
+    if (status == GS_NOT_LIVE && gs_share_pass_on(core->share, address, ret_token) == GS_OK)
+        return GS_OK;
+    if (status == GS_NOT_LIVE || status == GS_INVALID)
+        gs_log_line(&core->options.log, GS_LOG_DEBUG, "no IPC handle: no block in use lies at %llx",
+                    (unsigned long long)address);
     if (status != GS_OK)
-        return status;
+        return status == GS_NOT_LIVE ? GS_INVALID : status;
     source = source_of(block);
     offer = block->offer;
     if (offer)
@@ -616,10 +619,14 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
     struct gs_context *context;
     gs_status status = gs_context_current_unprobed(core, &context);
 
+    if (status == GS_OK && !gs_device_has_vmm(&core->driver))
+        status = GS_NOT_OFFERED;
+    if (status != GS_OK)
+        gs_log_line(&core->options.log, GS_LOG_DEBUG, "an IPC handle was not opened: %s",
+                    status == GS_NOT_OFFERED ? "the driver has no virtual memory management"
+                                             : "no context of a GPU that takes part is current");
     if (status != GS_OK)
         return status;
-    if (!gs_device_has_vmm(&core->driver))
-        return GS_NOT_OFFERED;
     status = gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
     if (status == GS_OK)
         gs_reach_admit(core, *ret_address);

@@ -4,6 +4,7 @@
  */
 #include "pinning.h"
 #include "hook.h"
+#include "log.h"
 #include "result.h"
 #include "start.h"
 
@@ -40,6 +41,7 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
         return false;
     GS_KEEP_ERRNO;
     if (!pdptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is", flags);
         *ret_result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }

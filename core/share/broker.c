@@ -13,7 +13,9 @@
  * an exporter said before it takes note of its end, and one that has lost its connection and lives
  * on is not trusted to have said everything: what it left is dropped.
  *
- * A broker that ends takes nobody down: exporters go on by themselves and say so once.
+ * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
+ * offer with the next one, which they start if need be. A new broker has nothing of an exporter's,
+ * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
 #include "core/share/exporter.h"
 
@@ -40,6 +42,8 @@
 #define RETRY_NS     (10 * GS_NS_PER_MS)
 #define START_STACK  (64 * 1024)
 #define START_WAIT_NS (3 * GS_NS_PER_S)
+#define LOOK_FIRST_NS GS_NS_PER_S /* for another broker, and then twice as late each time, but */
+#define LOOK_LAST_NS  (64 * GS_NS_PER_S)
 #define SCAN_MIN_NS  (10 * GS_NS_PER_MS)
 
 /* ---- Exporter: starting a broker ------------------------------------------------------------ */
@@ -204,9 +208,34 @@ static int connect_started(struct gs_share *share)
     return fd;
 }
 
-/* Once: there is one connection in a process's life. */
+static void pause_looking(struct gs_share *share)
+{
+    uint64_t pause = 2 * share->broker_pause_ns;
+
+    share->broker_pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
+                             : pause > LOOK_LAST_NS ? LOOK_LAST_NS
+                                                    : pause;
+    share->broker_retry_ns = gs_now() + share->broker_pause_ns;
+}
+
+/* All that is on offer, where another broker than the first was found. */
+static void leave_all(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        if (!offer->freed_ns && !offer->brokered)
+            gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
+    }
+    gs_lock_release(&share->lock);
+}
+
+/* One attempt. A failure is said at the first. */
 static void find_broker(struct gs_share *share)
 {
+    bool again = share->broker_pause_ns > 0;
     int fd = connect_broker(share);
 
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
@@ -214,9 +243,9 @@ static void find_broker(struct gs_share *share)
 
         fd = error ? error : connect_started(share);
     }
-    share->broker_tried = true;
     if (fd < 0) {
-        gs_log_line(&share->log, GS_LOG_WARNING,
+        pause_looking(share);
+        gs_log_line(&share->log, again ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "no broker (%s, program %s): memory is shared as long as this process runs; "
                     "start gpushim-broker, or name its program (share.broker)",
                     strerror(-fd), share->options.broker_program);
@@ -225,6 +254,28 @@ static void find_broker(struct gs_share *share)
     gs_lock_take(&share->lock);
     share->broker_fd = fd;
     gs_lock_release(&share->lock);
+    share->broker_found_ns = gs_now();
+    if (!again)
+        return;
+    gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
+    leave_all(share);
+}
+
+uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
+{
+    bool offers;
+
+    if (share->broker_fd >= 0 || !share->broker_pause_ns)
+        return GS_NEVER;
+    if (now < share->broker_retry_ns)
+        return share->broker_retry_ns;
+    gs_lock_take(&share->lock);
+    offers = share->offers != NULL; /* else the next one looks for it */
+    gs_lock_release(&share->lock);
+    if (!offers)
+        return GS_NEVER;
+    find_broker(share);
+    return share->broker_fd < 0 ? share->broker_retry_ns : GS_NEVER;
 }
 
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
@@ -232,9 +283,9 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     union gs_wire_message message;
     int error;
 
-    if (!share->broker_tried)
+    if (share->broker_fd < 0 && gs_now() >= share->broker_retry_ns)
         find_broker(share);
-    if (share->broker_fd < 0)
+    if (share->broker_fd < 0 || offer->brokered)
         return;
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
@@ -275,6 +326,7 @@ bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
 
 void gs_broker_event(struct gs_share *share)
 {
+    struct gs_offer *offer, *next;
     int fd = share->broker_fd;
 
     if (fd < 0)
@@ -282,10 +334,16 @@ void gs_broker_event(struct gs_share *share)
     gs_unwatch(share, fd);
     gs_lock_take(&share->lock);
     share->broker_fd = -1;
+    HASH_ITER(hh, share->offers, offer, next)
+    offer->brokered = false;
     gs_lock_release(&share->lock);
     close(fd);
     gs_log_line(&share->log, GS_LOG_WARNING,
-                "the broker has ended: memory is shared as long as this process runs");
+                "the broker has ended: memory is shared as long as this process runs, until there "
+                "is another");
+    if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
+        share->broker_pause_ns = 0; /* it was a good one */
+    pause_looking(share);
 }
 
 /* ---- Broker --------------------------------------------------------------------------------- */

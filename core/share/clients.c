@@ -291,10 +291,21 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
 
 /* ---- Connections ---------------------------------------------------------------------------- */
 
+/* Who is at the other end, as the kernel tells it; nobody's ids where it does not. */
+static struct ucred caller_of(int fd)
+{
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+    socklen_t size = sizeof who;
+
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    return who;
+}
+
 /* Tells a connection that it will not be served. */
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)
 {
-    struct gs_client caller = {.fd = fd, .name = "not served"};
+    struct ucred who = caller_of(fd);
+    struct gs_client caller = {.fd = fd, .pid = who.pid, .uid = who.uid, .name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
     shutdown(fd, SHUT_RDWR);
@@ -338,13 +349,11 @@ static int peer_pidfd(int fd, int *ret_error)
 static enum gs_wire_reason admit(struct gs_share *share, int fd)
 {
     const int buffer = SEND_BUFFER;
-    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-    socklen_t size = sizeof who;
+    const struct ucred who = caller_of(fd);
     struct gs_client *client;
     int error;
 
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_process_is_listed(&share->options, who.uid, who.gid))
+    if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid))
         return GS_REFUSED_USER;
     if (!make_room(share))
         return GS_REFUSED_BUSY;
@@ -377,6 +386,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
         client_free(share, client);
         return GS_REFUSED_MEMORY;
     }
+    gs_thread_expect(share, client->since_ns);
     gs_client_readable(share, client->id); /* one that has spoken is not evicted for silence */
     return 0;
 }

@@ -123,6 +123,22 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
     return directory;
 }
 
+/* By the directory's path; false where that is too long. */
+static bool path_of(const struct gs_share_options *options, const char *name,
+                    struct sockaddr_un *ret_address)
+{
+    size_t dir = strlen(options->dir), length = strlen(name);
+
+    memset(ret_address, 0, sizeof *ret_address);
+    ret_address->sun_family = AF_UNIX;
+    if (dir + 1 + length >= sizeof ret_address->sun_path)
+        return false;
+    memcpy(ret_address->sun_path, options->dir, dir);
+    ret_address->sun_path[dir] = '/';
+    memcpy(ret_address->sun_path + dir + 1, name, length);
+    return true;
+}
+
 /*
  * The address of `name` in the directory. Through /proc it is short and means the directory that
  * was checked; without /proc the path has to do, if it fits.
@@ -188,7 +204,7 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
 
     if (limit.tv_sec == 0 && limit.tv_usec == 0)
         limit.tv_usec = 1; /* zero would mean to wait for ever */
-    error = address_of(directory, options, name, &address);
+    error = path_of(options, name, &address) ? 0 : address_of(directory, options, name, &address);
     if (error)
         return error;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

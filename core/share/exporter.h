@@ -29,11 +29,15 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
+    bool limbo; /* freed and held: in the list of such, */
+    struct gs_offer *limbo_older, *limbo_newer;
     UT_hash_handle hh;
 };
 
 /* The share thread: does a part of the work that offers ask for; when to come again. */
 uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
+/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
+void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 unsigned gs_exports_max(void); /* so many are kept */
@@ -74,6 +78,7 @@ struct gs_hold {
     uint64_t block_id;
     struct gs_offer *offer;
     uint64_t count;
+    uint64_t since_ns;
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };
@@ -114,6 +119,8 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
 bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
 /* The broker's connection has something to say, or has ended. */
 void gs_broker_event(struct gs_share *share);
+/* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
+uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 /* broker.c, in a broker. Messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
@@ -144,9 +151,16 @@ void gs_keeps_free(struct gs_share *share);
 /* Sends the RECALLs and UNMAPs that are due (clients.c). */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 
+/* limbo.c */
+/* Called with the lock held: the block was freed, or held or given back since. */
+void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
+/* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
+uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
+
 /* report.c */
-/* Says so when more bytes than limbo_warning are in limbo. */
-void gs_limbo_check(struct gs_share *share);
+/* What one client holds, and what of it is freed. */
+void gs_report_client(const struct gs_client *client, uint64_t now,
+                      struct gs_wire_report *ret_report);
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 

@@ -10,6 +10,7 @@
  *     broker.c   offers left with a broker
  *     keepers.c  chunks mapped without a hold
  *     relay.c    what is passed on, of both sides
+ *     limbo.c    too much freed and held
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -43,6 +44,10 @@
 #define GS_NS_PER_MS UINT64_C(1000000)
 #define GS_NEVER     UINT64_MAX
 
+/* Who has looked for a message in vain sleeps at once for this long: whom he waits for may need the
+ * very CPU, or it takes longer anyway. */
+#define GS_SPIN_REST_NS (20 * GS_NS_PER_MS)
+
 /* What the share thread does about an offer: asks its holders for it, exports its chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_EXPORT, GS_WORKS };
 
@@ -63,20 +68,25 @@ struct gs_share {
     unsigned char instance[GS_INSTANCE_SIZE];
     char name[GS_SOCKET_NAME_SIZE];
     bool ending; /* atomic: the process ends, the driver is not called any more */
+    bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
 
     struct gs_lock lock; /* rank SHARE: from here to the blank line */
     pthread_cond_t started;
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
     int broker_fd;     /* the connection to the broker, or -1 */
-    bool broker_tried; /* the share thread's own: it is there, or could not be had */
+    /* The share thread's own: since when there is one; when to look for another, and how long after
+     * the last look that is (0: there was none). */
+    uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
-    bool limbo_grown;      /* a block was freed since it was last looked at */
-    bool limbo_said;       /* the share thread's own */
+    struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others */
+    uint64_t limbo_count, limbo_bytes;
+    uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
+    bool limbo_said;       /* it is, and was said */
     bool isolation_said; /* atomic */
-    bool refusal_said; /* why the runtime directory cannot be used was logged */
+    bool refusal_said; /* atomic: why nothing can be offered was logged */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_work_queue {
@@ -102,6 +112,9 @@ struct gs_share {
     unsigned client_count;
     uint64_t next_client;
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
+    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
+    uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
+    uint64_t rested_ns;        /* not before then: it was in vain */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
@@ -130,6 +143,7 @@ struct gs_share {
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said;
+    uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
 uint64_t gs_now(void);
@@ -145,6 +159,8 @@ gs_status gs_thread_start(struct gs_share *share);
 /* The same, and the socket that openers connect to. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
+/* The share thread: an opener's next message is likely to come within microseconds. */
+void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */

@@ -20,8 +20,7 @@ static bool write_token(struct gs_share *share, struct gs_offer *offer)
     return true;
 }
 
-/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
-static void ask_work_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
+void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
 {
     struct gs_work_queue *queue = &share->work[work];
     bool first = !queue->first;
@@ -115,7 +114,13 @@ static void recall_locked(struct gs_share *share, struct gs_offer *offer)
     if (offer->recalled || offer->holds == 0)
         return;
     offer->recalled = true;
-    ask_work_locked(share, offer, GS_WORK_RECALL);
+    gs_offer_ask_locked(share, offer, GS_WORK_RECALL);
+}
+
+static void say_not_offered(struct gs_share *share, const char *reason)
+{
+    if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
+        gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
 }
 
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
@@ -126,8 +131,10 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_status status;
     bool entered;
 
-    if (!share->options.enable)
+    if (!share->options.enable) {
+        say_not_offered(share, "share.enable is off");
         return GS_NOT_OFFERED;
+    }
     if (share->options.isolate && !source->alone) {
         if (!__atomic_exchange_n(&share->isolation_said, true, __ATOMIC_RELAXED))
             gs_log_line(&share->log, GS_LOG_WARNING,
@@ -146,6 +153,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
+        say_not_offered(share, "the kernel has no random bytes for its handle");
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
@@ -154,7 +162,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
     if (entered && (share->options.export_ahead || share->options.broker))
-        ask_work_locked(share, offer, GS_WORK_EXPORT);
+        gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);
@@ -176,14 +184,14 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
     gs_lock_take(&share->lock);
     __atomic_store_n(&offer->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
-    share->limbo_grown = true;
     recall_locked(share, offer);
+    gs_limbo_note_locked(share, offer);
     if (!offer->opened && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
-    if (sooner || share->options.limbo_warning)
+    if (sooner)
         gs_thread_wake(share);
 }
 
@@ -191,7 +199,6 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_offer *offer, *next;
     uint64_t due;
-    bool look;
 
     gs_lock_take(&share->lock);
     if (share->grace_due_ns <= now) {
@@ -206,11 +213,7 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
         }
     }
     due = share->grace_due_ns;
-    look = share->limbo_grown && share->options.limbo_warning;
-    share->limbo_grown = false;
     gs_lock_release(&share->lock);
-    if (look)
-        gs_limbo_check(share);
     return due;
 }
 
@@ -288,6 +291,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned hol
     if (holds) {
         offer->opened = true;
         offer->recalled = false; /* the newest holder was not asked */
+        gs_limbo_note_locked(share, offer);
     }
     if (offer->freed_ns || offer->wanted)
         recall_locked(share, offer);
@@ -299,6 +303,7 @@ void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t hold
 {
     gs_lock_take(&share->lock);
     offer->holds -= holds;
+    gs_limbo_note_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
 }
@@ -314,7 +319,7 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
         stats.offers++;
         stats.bytes += offer->source.size;
         stats.holds += offer->holds;
-        if (!offer->freed_ns)
+        if (!offer->freed_ns || is_stale(share, offer))
             continue;
         stats.limbo++;
         stats.limbo_bytes += offer->source.size;

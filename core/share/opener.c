@@ -5,6 +5,7 @@
  */
 #include "core/share/opener.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +35,21 @@ static bool is_home(const struct gs_import *import, CUdevice device)
 }
 
 /* ---- Opening for the first time ------------------------------------------------------------- */
+
+static void say_driver(struct gs_share *share, gs_status error)
+{
+    char reason[64];
+
+    snprintf(reason, sizeof reason, "the driver does not map it here: error %d", (int)error);
+    gs_say_unreachable(share, reason);
+}
+
+static void say_senseless(struct gs_share *share)
+{
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the exporter of shared memory gave an answer that does not fit its others; "
+                "refused");
+}
 
 /* A hold at the exporter and a mapping for it. The peer is busy, by this thread. */
 struct granted {
@@ -93,6 +109,10 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
+    if (status == GS_UNREACHABLE)
+        say_senseless(share);
+    else if (status > 0)
+        say_driver(share, status);
     ret->steps.mapped = gs_now();
     if (fd >= 0 && (status != GS_OK || !ret->fresh ||
                     !gs_import_keep_fd(share, ret->import, fd, false)))
@@ -124,6 +144,8 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
         opened->orphan = true;
     }
     status = gs_import_add_locked(granted->import, opened);
+    if (status == GS_UNREACHABLE)
+        say_senseless(share);
     if (status == GS_OK) {
         HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
@@ -308,10 +330,15 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
         say_bad(share, token);
     if (status != GS_OK)
         return status;
-    if (!share->options.enable)
+    if (!share->options.enable) {
+        gs_say_unreachable(share, "sharing is off here (share.enable)");
         return GS_NOT_OFFERED;
-    if (memcmp(read.instance, share->instance, GS_INSTANCE_SIZE) == 0)
+    }
+    if (memcmp(read.instance, share->instance, GS_INSTANCE_SIZE) == 0) {
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "an IPC handle was opened in the process that made it");
         return GS_SAME_PROCESS;
+    }
     gs_lock_take(&share->opener_lock);
     status = open_locked(share, &read, token, context, device, ret_address);
     gs_lock_release(&share->opener_lock);

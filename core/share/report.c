@@ -1,4 +1,4 @@
-/* Who holds what: answers to QUERY, and the line of log when limbo has grown large. */
+/* Exporter: who holds what, in answer to QUERY. */
 #include "core/share/exporter.h"
 
 #include <stdio.h>
@@ -7,20 +7,27 @@
 
 #define STATS_PART 20 /* of the time, one part at most goes into looking through the offers */
 
-/* What one client holds; the offers it holds stay while the share thread is here. */
-static void count_holds(const struct gs_client *client, struct gs_wire_report *report)
+/* The offers it holds stay while the share thread is here. */
+static void count_hold(const struct gs_hold *hold, uint64_t now, struct gs_wire_report *report)
 {
-    struct gs_hold *hold, *next;
+    const struct gs_offer *offer = hold->offer;
+    uint64_t freed_ns = __atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED);
+    uint64_t freed_age = now > freed_ns ? now - freed_ns : 0;
 
-    HASH_ITER(hh, client->holds, hold, next)
-    {
-        report->holds++;
-        report->hold_bytes += hold->offer->source.size;
-        if (!__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
-            continue;
-        report->limbo_holds++;
-        report->limbo_hold_bytes += hold->offer->source.size;
-    }
+    report->holds++;
+    report->hold_bytes += offer->source.size;
+    if (now - hold->since_ns > report->hold_age_ns)
+        report->hold_age_ns = now - hold->since_ns;
+    if (!freed_ns)
+        return;
+    report->limbo_holds++;
+    report->limbo_hold_bytes += offer->source.size;
+    if (report->limbo_holds > 1 && freed_age <= report->limbo_block_freed_ns)
+        return;
+    report->limbo_block_id = offer->key.id;
+    report->limbo_block_size = offer->source.size;
+    report->limbo_block_freed_ns = freed_age;
+    report->limbo_block_held_ns = now - hold->since_ns;
 }
 
 /* Looking through thousands of offers keeps their lock from the program. So whoever asks again and
@@ -34,13 +41,17 @@ static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t no
     return &share->stats;
 }
 
-static void describe(const struct gs_client *client, uint64_t now, struct gs_wire_report *report)
+void gs_report_client(const struct gs_client *client, uint64_t now,
+                      struct gs_wire_report *report)
 {
+    const struct gs_hold *hold;
+
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
     report->left = client->left;
     memcpy(report->client_name, client->name, sizeof report->client_name);
-    count_holds(client, report);
+    for (hold = client->holds; hold; hold = hold->hh.next)
+        count_hold(hold, now, report);
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
@@ -67,42 +78,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     HASH_ITER(hh, share->clients, other, next)
     {
         if (index++ == query->index)
-            describe(other, now, &message.report);
+            gs_report_client(other, now, &message.report);
     }
     return gs_wire_send(client->fd, &message, -1) == 0;
-}
-
-void gs_limbo_check(struct gs_share *share)
-{
-    struct gs_client *client, *next;
-    struct gs_share_stats stats;
-    struct gs_wire_report most = {0};
-    uint64_t now = gs_now();
-
-    gs_share_stats(share, &stats);
-    if (stats.limbo_bytes < share->options.limbo_warning) {
-        if (stats.limbo_bytes < share->options.limbo_warning / 2)
-            share->limbo_said = false;
-        return;
-    }
-    if (share->limbo_said)
-        return;
-    share->limbo_said = true;
-    HASH_ITER(hh, share->clients, client, next)
-    {
-        struct gs_wire_report report = {0};
-
-        describe(client, now, &report);
-        if (report.limbo_hold_bytes > most.limbo_hold_bytes)
-            most = report;
-    }
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "%llu MiB are freed and still held by other processes (%llu blocks, the oldest for "
-                "%llu s); most by process %llu (%s), connected for %llu s: %llu blocks, %llu MiB",
-                (unsigned long long)stats.limbo_bytes >> 20, (unsigned long long)stats.limbo,
-                (unsigned long long)((now - stats.limbo_ns) / GS_NS_PER_S),
-                (unsigned long long)most.client_pid, most.client_name,
-                (unsigned long long)(most.client_age_ns / GS_NS_PER_S),
-                (unsigned long long)most.limbo_holds,
-                (unsigned long long)most.limbo_hold_bytes >> 20);
 }

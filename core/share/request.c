@@ -14,6 +14,8 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define SPIN_NS (200 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 150 us */
+
 #define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
 #define EARLY_STEP_US 5000        /* looking again after this */
 
@@ -83,18 +85,31 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
     return !*ret_exited;
 }
 
+static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
+{
+    return share->spins &&
+           peer->sent_ns >= __atomic_load_n(&share->sleep_until_ns, __ATOMIC_RELAXED);
+}
+
 /* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
  * connection has ended. -EMFILE comes with the message, which lacks its descriptor. */
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    bool reset = false, exited, wait = true; /* it is never there at once */
+    uint64_t spin_until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0; /* then one sleeps */
+    uint64_t now;
+    bool reset = false, exited;
 
     for (;;) {
-        int error = wait ? -EAGAIN : gs_wire_receive(peer->fd, ret_message, ret_fd);
+        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
 
-        wait = false;
-
+        if (error == -EAGAIN && spin_until) {
+            now = gs_now();
+            if (now < spin_until)
+                continue;
+            spin_until = 0;
+            __atomic_store_n(&share->sleep_until_ns, now + GS_SPIN_REST_NS, __ATOMIC_RELAXED);
+        }
         if (!error && gs_now() >= deadline && ret_message->head.request != peer->request) {
             gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
             return -ETIMEDOUT;

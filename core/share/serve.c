@@ -14,6 +14,8 @@
 #define P_PIDFD 3
 #endif
 
+#define ROW_NS GS_NS_PER_MS /* opens that follow each other within this are a row */
+
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
 {
@@ -86,6 +88,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
             return NULL;
         hold->block_id = block_id;
         hold->offer = offer;
+        hold->since_ns = gs_now();
         HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
         if (!hold->hh.tbl) {
             free(hold);
@@ -189,6 +192,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
                     (unsigned long long)(exported - begun) / 1000,
                     (unsigned long long)(gs_now() - exported) / 1000,
                     (unsigned long long)begun / 1000);
+    if (exported - share->served_ns < ROW_NS)
+        gs_thread_expect(share, exported);
     share->served_ns = exported;
     gs_offer_unpin(share, offer, hold ? 1 : 0);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)

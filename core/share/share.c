@@ -4,6 +4,7 @@
 #include "core/share/opener.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,15 @@ uint64_t gs_now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Whether whom one waits for can run meanwhile. */
+static bool has_cpus(void)
+{
+    cpu_set_t cpus;
+
+    /* It fails where there are more than the set has room for. */
+    return sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) > 1;
 }
 
 gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
@@ -46,7 +56,8 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->pid = getpid();
-    share->grace_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
+    share->spins = has_cpus();
+    share->grace_due_ns = share->limbo_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
     share->broker_fd = -1;
     share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);

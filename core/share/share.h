@@ -49,7 +49,10 @@ struct gs_share_options {
     uint32_t max_clients; /* connections an exporter serves at once */
     bool read_only;       /* openers of our blocks may read them only, and we those of others */
     bool isolate;         /* a block that shares its chunk with others is not offered */
-    uint64_t limbo_warning; /* bytes in limbo from which on a line of log tells; 0: never */
+    /* How much is freed and held by others from which on a line of log tells; 0: no such bound. */
+    uint64_t limbo_warning;        /* bytes */
+    uint64_t limbo_warning_blocks;
+    uint64_t limbo_warning_ns;     /* of one block, since its free */
     bool broker;          /* offers are left with a broker too, which outlives this process */
     bool is_broker;       /* this is one: its offers are those that others left with it */
     uint32_t left_max;    /* of a broker: offers that are left with it, by all together */
@@ -148,7 +151,7 @@ struct gs_share_stats {
     uint64_t offers, bytes;       /* tokens given out, and their blocks */
     uint64_t holds;               /* by other processes */
     uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
-    uint64_t limbo_ns;            /* since when the oldest of them, CLOCK_MONOTONIC; 0: none */
+    uint64_t limbo_ns;            /* when the first of them was freed, CLOCK_MONOTONIC; 0: none */
 };
 
 /* Looks through all offers. */

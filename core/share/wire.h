@@ -155,7 +155,10 @@ struct gs_wire_report {
     uint64_t client_pid;
     uint64_t client_age_ns;                 /* since it connected */
     uint64_t holds, hold_bytes;             /* of this client */
-    uint64_t limbo_holds, limbo_hold_bytes; /* the ones that keep a freed block */
+    uint64_t hold_age_ns;                   /* since it came to hold what it has held longest */
+    uint64_t limbo_holds, limbo_hold_bytes; /* the ones that keep a freed block; below: the one */
+    uint64_t limbo_block_id, limbo_block_size;         /* among them that was freed first, */
+    uint64_t limbo_block_freed_ns, limbo_block_held_ns; /* how long ago, and how long it is held */
     uint64_t left;                          /* offers left with this broker */
     char name[16];                          /* of who answers */
     char client_name[16];

@@ -214,12 +214,17 @@ static void print_client(const struct gs_wire_report *report)
                (unsigned long long)report->client_pid, report->client_name,
                in_seconds(report->client_age_ns), (unsigned long long)report->left);
     if (report->holds)
-        printf("  held by pid %llu (%.15s) for %llu s: %llu blocks, %llu KiB; of freed ones %llu, "
-               "%llu KiB\n",
+        printf("  held by pid %llu (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of "
+               "freed ones %llu, %llu KiB\n",
                (unsigned long long)report->client_pid, report->client_name,
-               in_seconds(report->client_age_ns), (unsigned long long)report->holds,
-               in_kib(report->hold_bytes), (unsigned long long)report->limbo_holds,
+               (unsigned long long)report->holds, in_kib(report->hold_bytes),
+               in_seconds(report->hold_age_ns), (unsigned long long)report->limbo_holds,
                in_kib(report->limbo_hold_bytes));
+    if (report->limbo_holds)
+        printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
+               (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
+               in_seconds(report->limbo_block_held_ns),
+               in_seconds(report->limbo_block_freed_ns));
 }
 
 static void list_one(int directory, const struct gs_share_options *options, const char *name)

@@ -6,13 +6,9 @@
  *   isolate off|refuse|alone      under the library, with share.isolate so; the last line is "ok"
  *   isolate thief                 the opener, without the library; told what to do line by line
  */
-#include <cuda.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,35 +18,13 @@
 
 #include "core/share/token.h"
 #include "core/share/wire.h"
+#include "program.h"
 
 #define SECRET 0x5ec2e755u
 #define STAMP  0x57a3b1e5u
 #define THEFT  0x7be47be4u
 #define SMALL  ((size_t)4096)
 #define LARGE  ((size_t)5 << 19) /* 2.5 MiB: half a megabyte of its chunk is left */
-
-static _Noreturn void fail(const char *what, int value)
-{
-    printf("isolate: %s: %d\n", what, value);
-    exit(1);
-}
-
-static void must(const char *call, CUresult result)
-{
-    if (result != CUDA_SUCCESS)
-        fail(call, (int)result);
-}
-
-static void start_driver(void)
-{
-    CUdevice device;
-    CUcontext context;
-
-    must("cuInit", cuInit(0));
-    must("cuDeviceGet", cuDeviceGet(&device, 0));
-    must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
-    must("cuCtxSetCurrent", cuCtxSetCurrent(context));
-}
 
 /* How many words there are, of `value` or (0) that are not zero. */
 static unsigned count(CUdeviceptr ptr, size_t size, uint32_t value)

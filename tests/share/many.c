@@ -12,15 +12,11 @@
  * The library is preloaded. The software driver keeps its memory's descriptors, of which the real
  * one has none, above the soft limit; so descriptors below it are the library's and the program's.
  */
-#include <cuda.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -29,34 +25,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "program.h"
+
 #define BLOCKS 4000
 #define LIMIT  256
 #define SIZE   ((size_t)2 << 20)
 #define PASSED_ON (LIMIT / 8) /* so many an opener can serve in its turn */
 #define OWN    24 /* descriptors of a process for itself: its streams, socket, directory, ... */
-
-static _Noreturn void fail(const char *what, int value)
-{
-    fprintf(stderr, "many: %s: %d\n", what, value);
-    exit(1);
-}
-
-static void must(const char *call, CUresult result)
-{
-    if (result != CUDA_SUCCESS)
-        fail(call, (int)result);
-}
-
-static void start_driver(void)
-{
-    CUdevice device;
-    CUcontext context;
-
-    must("cuInit", cuInit(0));
-    must("cuDeviceGet", cuDeviceGet(&device, 0));
-    must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
-    must("cuCtxSetCurrent", cuCtxSetCurrent(context));
-}
 
 static int descriptors(void)
 {

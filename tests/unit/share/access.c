@@ -1,5 +1,4 @@
-/* Who may do what with a shared block: reading only, blocks alone in their chunk, groups; and what
- * is said about memory that others keep. */
+/* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -149,29 +148,4 @@ Test(share_access, another_group_may_not)
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start2(&other, dir, "trustgid=0", "uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
-}
-
-Test(share_access, large_limbo_is_said_once_with_its_holder)
-{
-    struct gs_share_stats stats;
-    unsigned long address;
-    char holder[64];
-
-    options.limbo_warning = 512;
-    start();
-    other_start(&other, dir, NULL);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
-    gs_share_freed(side.share, offer, side_now());
-    snprintf(holder, sizeof holder, "most by process %d (share_other)", (int)other.pid);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), holder) != NULL, 2000), "%s", side_logged());
-    gs_share_stats(side.share, &stats);
-    cr_assert_eq(stats.limbo, 1);
-    cr_assert_eq(stats.limbo_bytes, 512);
-    cr_assert_eq(stats.holds, 1);
-    cr_assert_neq(stats.limbo_ns, 0);
-    other_ask(&other, "close %lx", address);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
-    gs_share_stats(side.share, &stats);
-    cr_assert_eq(stats.limbo, 0);
-    cr_assert_eq(side_log_lines(), 1);
 }

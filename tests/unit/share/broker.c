@@ -157,6 +157,44 @@ Test(share_broker, killed_itself_takes_nobody_down)
     side_chunk_free(&side, &chunk);
 }
 
+Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
+{
+    unsigned char token[4][GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    for (unsigned i = 0; i < 3; i++)
+        offer_and_leave(i, token[i]);
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok"); /* the last one */
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 5000));
+    kill(side_broker_pid(dir), SIGKILL);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 20000), "it has %llu", side_broker_left(dir));
+    other_offer(&other, 8192, 512, 73, token[3]);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3, 5000));
+    other_kill(&other);
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(open_it(token[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
+        if (i != 2)
+            cr_assert_eq(*(char *)address, 70 + i);
+    }
+}
+
+/* What is freed before the next one is there must not be left with it. */
+Test(share_broker, the_next_one_is_not_left_what_was_freed)
+{
+    unsigned char kept[GS_TOKEN_SIZE], freed[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    offer_and_leave(0, kept);
+    offer_and_leave(1, freed);
+    kill(side_broker_pid(dir), SIGKILL);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok"), 5000));
+    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "it has %llu", side_broker_left(dir));
+    other_kill(&other);
+    cr_assert_eq(open_it(freed, &address), GS_STALE);
+    cr_assert_eq(open_it(kept, &address), GS_OK);
+}
+
 static volatile sig_atomic_t children_ended;
 
 static void on_child(int number)
@@ -252,6 +290,7 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &there), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 2000));
+    cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
     cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
     side_chunk_free(&side, &chunk);
@@ -509,6 +548,63 @@ static pid_t broker_by_hand(const char *name, const char *value)
     return child;
 }
 
+Test(share_broker, one_that_is_started_later_is_found)
+{
+    struct gs_share_options brokered = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    CUdeviceptr address;
+    pid_t broker;
+    struct side sharer;
+
+    brokered.broker = true;
+    side_start(&sharer, &brokered);
+    chunk = side_chunk_new(&sharer, 2 * MIB);
+    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "nothing was left with it");
+    cr_assert_geq(side_withdraw_ms(&sharer, offer, 5000), 0);
+    cr_assert_eq(open_it(token, &address), GS_STALE);
+    cr_assert_eq(side_log_lines(), 1);
+    side_stop(&sharer);
+    side_chunk_free(&sharer, &chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* Nothing is on offer when it comes: the next offer looks for it, and is left there once. */
+Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
+{
+    struct gs_share_options brokered = options;
+    struct gs_offer *offer[2];
+    struct side_chunk chunk;
+    pid_t broker;
+    struct side sharer;
+
+    brokered.broker = true;
+    side_start(&sharer, &brokered);
+    chunk = side_chunk_new(&sharer, 2 * MIB);
+    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer[0]), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
+    cr_assert_geq(side_withdraw_ms(&sharer, offer[0], 5000), 0);
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    usleep(2500000); /* it could have been looked for */
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(side_offer(&sharer, &chunk, 4096 * i, 512, &offer[i]), GS_OK);
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1, 5000));
+    }
+    usleep(200000);
+    cr_assert_eq(side_broker_left(dir), 2);
+    cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
+    side_stop(&sharer);
+    side_chunk_free(&sharer, &chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
 Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 {
     int fds[3], memory = open("/dev/null", O_RDONLY);
@@ -644,18 +740,25 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     unsigned char token[2][GS_TOKEN_SIZE];
     CUdeviceptr address;
     char said[2048], expected[128];
+    long first, second;
 
     offer_and_leave(0, token[0]);
     cr_assert_eq(open_it(token[0], &address), GS_OK);
+    usleep(2100000);
     other_offer(&other, 4096, 2048, 7, token[1]);
     cr_assert_eq(open_it(token[1], &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     usleep(1100000);
+    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
-    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 1 s"), "%s", said);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 0 s"), "%s", said);
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
-    cr_assert_not_null(strstr(said, ": 2 blocks, 3 KiB; of freed ones 1, 2 KiB"), "%s", said);
+    cr_assert_not_null(strstr(said, "): 2 blocks, 3 KiB, the longest for "), "%s", said);
+    first = atol(strstr(said, ", the longest for ") + strlen(", the longest for "));
+    cr_assert_not_null(strstr(said, " s; of freed ones 1, 2 KiB\n"), "%s", said);
+    cr_assert_not_null(strstr(said, "block 2 of 2 KiB: held for "), "%s", said);
+    second = atol(strstr(said, " KiB: held for ") + strlen(" KiB: held for "));
+    cr_assert(second >= 1 && first >= second + 2, "%s", said);
 }
 
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
@@ -729,22 +832,21 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
     char path[128];
 
     activator_start(&activator);
-    for (unsigned round = 1; round <= 3; round++) {
+    for (unsigned round = 1, starts = 0; round <= 3; round++) {
         if (!other.pid)
             other_start(&other, dir, "keep=400");
         usleep(50000);
-        cr_assert_eq(STARTS(activator), round - 1, "nobody needs it yet");
+        cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
         offer_and_leave(0, token);
-        cr_assert_eq(STARTS(activator), round);
-        if (round == 2) { /* under those who use it; the next one gets a new one */
+        cr_assert_eq(STARTS(activator), ++starts);
+        if (round == 2) { /* under those who use it: they get a new one */
             kill(BROKER(activator), SIGKILL);
-            cr_assert(SIDE_WAIT(BROKER(activator) == 0, 5000));
-            cr_assert_eq(open_it(token, &address), GS_OK, "it is served by its process");
-            other_kill(&other);
-        } else {
-            other_kill(&other);
-            cr_assert_eq(open_it(token, &address), GS_OK);
+            cr_assert(SIDE_WAIT(STARTS(activator) == starts + 1, 20000));
+            starts++;
+            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
         }
+        other_kill(&other);
+        cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(*(char *)address, 70);
         side_stop(&side);
         cr_assert(SIDE_WAIT(BROKER(activator) == 0, 8000), "it does not end");

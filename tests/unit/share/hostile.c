@@ -427,6 +427,9 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     chmod(at.sun_path, 0666);
     run_as_nobody_by_hand(&reason);
     cr_assert_eq(reason, GS_REFUSED_USER);
+    cr_assert_not_null(strstr(side_logged(), "of user 65534 was refused: another user"), "%s",
+                       side_logged());
+    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
     cr_assert_eq(memdriver_exports(), 0);
     assert_serves();
 }
@@ -703,6 +706,7 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
         struct sockaddr_un address;
         CUdeviceptr opened = 7;
         struct side victim;
+        size_t said;
         gs_status status;
         pid_t child;
 
@@ -710,7 +714,9 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
         make_token(asked, (unsigned char)(0x80 + lie));
         child = liar(lie, asked);
         side_start(&victim, &quick);
+        said = strlen(side_logged());
         status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
+        cr_assert_gt(strlen(side_logged()), said, "nothing is said of lie %d", lie);
         if (lie == HONEST)
             cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
         else

@@ -1,9 +1,15 @@
 /* Blocks that were closed and stay held for the next open, until the exporter calls them back. */
 #include <criterion/criterion.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -70,6 +76,53 @@ Test(share_idle, reopening_asks_nobody)
     cr_assert(SIDE_WAIT(other_withdraws(), 2000), "it was not called back");
     other_ask(&other, "gone");
     cr_assert_eq(gs_map_find(&side.map, address), NULL);
+}
+
+struct reopening {
+    unsigned char token[GS_TOKEN_SIZE];
+    bool done; /* atomic */
+};
+
+/* Any system call but these two ends the thread. */
+static void *reopen_without_calls(void *arg)
+{
+    struct sock_filter allow[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 1, 0), /* mostly the vDSO's */
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {.len = sizeof allow / sizeof *allow, .filter = allow};
+    struct reopening *reopening = arg;
+    CUdeviceptr address;
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0)
+        for (int i = 0; i < 1000; i++)
+            if (gs_share_open(side.share, reopening->token, SIDE_CONTEXT, 0, &address) != GS_OK ||
+                gs_share_close(side.share, address) != GS_OK)
+                syscall(SYS_getppid);
+    __atomic_store_n(&reopening->done, true, __ATOMIC_SEQ_CST);
+    syscall(SYS_exit, 0);
+    return NULL;
+}
+
+Test(share_idle, reopening_makes_no_system_call)
+{
+    static struct reopening reopening;
+    CUdeviceptr address;
+    pthread_t thread;
+
+    other_offer(&other, 0, 512, 7, reopening.token);
+    address = open_it(reopening.token);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    usleep(50000); /* the thread is told once that something is idle */
+    kill(other.pid, SIGSTOP);
+    cr_assert_eq(pthread_create(&thread, NULL, reopen_without_calls, &reopening), 0);
+    pthread_join(thread, NULL);
+    kill(other.pid, SIGCONT);
+    cr_assert(__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST), "there was one");
 }
 
 Test(share_idle, a_closed_block_is_closed_for_the_program)

@@ -552,6 +552,32 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     waitpid(child, NULL, 0);
 }
 
+/* Its time, 100 s, is longer than this test's. */
+Test(share_life, an_exporter_killed_while_a_block_is_opened_is_not_waited_for)
+{
+    struct gs_share_options patient = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    pid_t killer;
+
+    side_stop(&side);
+    patient.timeout_ns = 100000000000;
+    side_start(&side, &patient);
+    cr_assert_str_eq(other_ask(&other, "delay 30000000"), "ok"); /* it never answers */
+    other_offer(&other, 0, 512, 5, token);
+    killer = fork();
+    if (killer == 0) {
+        usleep(300000);
+        kill(other.pid, SIGKILL);
+        _exit(0);
+    }
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(side_logged(), "the process that shared it has ended"), "%s",
+                       side_logged());
+    waitpid(killer, NULL, 0);
+    other_kill(&other);
+}
+
 Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
 {
     struct gs_share_options off = options;
@@ -564,7 +590,9 @@ Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
     off.enable = false;
     side_start(&side, &off);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "shared: share.enable is off"), "%s", side_logged());
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "off here (share.enable)"), "%s", side_logged());
 }
 
 Test(share_life, descriptors_before_and_after_are_the_same)

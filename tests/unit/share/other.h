@@ -14,6 +14,7 @@
  *   nofile N                 its limit of descriptors
  *   exec                     becomes a program that sleeps, after "ok"
  *   hold 0|1                 whether its fences pass
+ *   delay MICROSECONDS       that each export takes
  *   quit                     ends in order       exit      exit() with everything open
  */
 #ifndef GS_TESTS_OTHER_H

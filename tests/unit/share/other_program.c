@@ -153,6 +153,9 @@ static void serve(const char *line)
         do_nofile(strtoul(argument, NULL, 10));
     } else if (!strcmp(word, "exec")) {
         do_exec();
+    } else if (!strcmp(word, "delay")) {
+        memdriver_delay_export((unsigned)strtoul(argument, NULL, 10));
+        printf("ok\n");
     } else if (!strcmp(word, "hold")) {
         memdriver_hold(argument[0] == '1');
         printf("ok\n");

@@ -1,0 +1,140 @@
+/*
+ * Exporter: blocks that the program has freed and other processes still hold. They are memory that
+ * no allocation gets, so a line of log tells of them when they have become too many, too large or
+ * too old for the options' bounds, and again only after they were half that.
+ */
+#include "core/share/exporter.h"
+
+/* What was only kept for the next open is given back within milliseconds of its free: that is
+ * nothing to speak of, so one looks this long after. */
+#define LOOK_NS (100 * GS_NS_PER_MS)
+
+static bool has_bound(const struct gs_share_options *options)
+{
+    return options->limbo_warning || options->limbo_warning_blocks || options->limbo_warning_ns;
+}
+
+/* Called with the lock held. Whether a bound, divided by `part`, is met. */
+static bool is_much_locked(const struct gs_share *share, uint64_t now, uint64_t part)
+{
+    const struct gs_share_options *options = &share->options;
+    const struct gs_offer *oldest = share->limbo_oldest;
+
+    if (!oldest)
+        return false;
+    return (options->limbo_warning && share->limbo_bytes >= options->limbo_warning / part) ||
+           (options->limbo_warning_blocks &&
+            share->limbo_count >= (options->limbo_warning_blocks + part - 1) / part) ||
+           (options->limbo_warning_ns && now > oldest->freed_ns &&
+            now - oldest->freed_ns >= options->limbo_warning_ns / part);
+}
+
+/* Called with the lock held: look at `due` at the latest. Others than the share thread wake it. */
+static void look_by_locked(struct gs_share *share, uint64_t due)
+{
+    if (due >= share->limbo_due_ns)
+        return;
+    share->limbo_due_ns = due;
+    gs_thread_wake(share);
+}
+
+/* At the end of the list: in the order in which they came, which is that of their frees but for
+ * those that were opened in their grace. */
+static void enter_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    offer->limbo_newer = NULL;
+    offer->limbo_older = share->limbo_newest;
+    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo_oldest) = offer;
+    share->limbo_newest = offer;
+    share->limbo_count++;
+    share->limbo_bytes += offer->source.size;
+    if (has_bound(&share->options) && !share->limbo_said)
+        look_by_locked(share, gs_now() + LOOK_NS);
+}
+
+static void leave_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo_oldest) =
+        offer->limbo_newer;
+    *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo_newest) =
+        offer->limbo_older;
+    share->limbo_count--;
+    share->limbo_bytes -= offer->source.size;
+    if (!share->limbo_said || is_much_locked(share, gs_now(), 2))
+        return;
+    share->limbo_said = false;
+    look_by_locked(share, gs_now() + LOOK_NS);
+}
+
+void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    bool limbo = offer->freed_ns && offer->holds > 0;
+
+    if (limbo == offer->limbo)
+        return;
+    offer->limbo = limbo;
+    if (limbo)
+        enter_locked(share, offer);
+    else
+        leave_locked(share, offer);
+}
+
+/* Who holds most of it, and who has held what was freed first. */
+static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_report *ret_most,
+                         struct gs_wire_report *ret_first)
+{
+    const struct gs_client *client;
+
+    *ret_most = *ret_first = (struct gs_wire_report){0};
+    for (client = share->clients; client; client = client->hh.next) {
+        struct gs_wire_report report = {0};
+
+        gs_report_client(client, now, &report);
+        if (report.limbo_hold_bytes > ret_most->limbo_hold_bytes)
+            *ret_most = report;
+        if (report.limbo_holds && (!ret_first->limbo_holds ||
+                                   report.limbo_block_freed_ns > ret_first->limbo_block_freed_ns))
+            *ret_first = report;
+    }
+}
+
+static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t bytes)
+{
+    struct gs_wire_report most, first;
+
+    find_holders(share, now, &most, &first);
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "%llu blocks, %llu KiB, are freed and still held by other processes; most by process "
+                "%llu (%s): %llu blocks, %llu KiB; the oldest, block %llu of %llu KiB, was freed "
+                "%llu s ago, process %llu (%s) has held it for %llu s",
+                (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10,
+                (unsigned long long)most.client_pid, most.client_name,
+                (unsigned long long)most.limbo_holds,
+                (unsigned long long)(most.limbo_hold_bytes + 1023) >> 10,
+                (unsigned long long)first.limbo_block_id,
+                (unsigned long long)(first.limbo_block_size + 1023) >> 10,
+                (unsigned long long)(first.limbo_block_freed_ns / GS_NS_PER_S),
+                (unsigned long long)first.client_pid, first.client_name,
+                (unsigned long long)(first.limbo_block_held_ns / GS_NS_PER_S));
+}
+
+uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due, age = share->options.limbo_warning_ns, count, bytes;
+    bool much = false;
+
+    gs_lock_take(&share->lock);
+    if (share->limbo_due_ns <= now) {
+        much = is_much_locked(share, now, 1);
+        share->limbo_said |= much;
+        share->limbo_due_ns =
+            much || !age || !share->limbo_oldest ? GS_NEVER : share->limbo_oldest->freed_ns + age;
+    }
+    due = share->limbo_due_ns;
+    count = share->limbo_count;
+    bytes = share->limbo_bytes;
+    gs_lock_release(&share->lock);
+    if (much)
+        say(share, now, count, bytes);
+    return due;
+}

@@ -1,0 +1,189 @@
+/* What is said about memory that is freed and that others keep, and when. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+#define MS UINT64_C(1000000)
+#define BLOCKS 4
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer[BLOCKS];
+static unsigned char token[BLOCKS][GS_TOKEN_SIZE];
+static unsigned long address[BLOCKS];
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+}
+
+/* Another process has the blocks open, of 1, 2, 3 and 4 KiB. */
+static void start(void)
+{
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    other_start(&other, dir, NULL);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, i * 65536, (i + 1) * 1024, &offer[i]), GS_OK);
+        gs_offer_token(offer[i], token[i]);
+        cr_assert_eq(other_open(&other, token[i], &address[i]), GS_OK);
+    }
+}
+
+static void teardown(void)
+{
+    other_stop(&other);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    side_broker_end(dir);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_limbo, .init = setup, .fini = teardown, .timeout = 60);
+
+static void free_block(int i)
+{
+    gs_share_freed(side.share, offer[i], side_now());
+}
+
+static void close_block(int i)
+{
+    other_ask(&other, "close %lx", address[i]);
+    cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
+}
+
+/* The n-th time that it was said, or NULL. */
+static const char *said(int n)
+{
+    const char *at = side_logged();
+
+    while ((at = strstr(at, " still held by other processes")) && --n > 0)
+        at++;
+    return at;
+}
+
+Test(share_limbo, so_many_bytes_are_said_once_with_who_holds_them)
+{
+    struct gs_share_stats stats;
+    char holder[96];
+
+    options.limbo_warning = 5 * 1024;
+    start();
+    free_block(1);
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
+    free_block(2);
+    cr_assert(SIDE_WAIT(said(1), 5000));
+    snprintf(holder, sizeof holder, "most by process %d (share_other): 2 blocks, 5 KiB",
+             (int)other.pid);
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 5 KiB, are freed"), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.limbo, 2);
+    cr_assert_eq(stats.limbo_bytes, 5 * 1024);
+    cr_assert_eq(stats.holds, BLOCKS);
+    cr_assert_neq(stats.limbo_ns, 0);
+    free_block(3);
+    close_block(3); /* above half of the bound all the time */
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+    close_block(1);
+    close_block(2);
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.limbo, 0);
+}
+
+Test(share_limbo, so_many_blocks_are_said_and_again_after_they_were_half_as_many)
+{
+    options.limbo_warning_blocks = 2;
+    start();
+    free_block(0);
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
+    free_block(1);
+    cr_assert(SIDE_WAIT(said(1), 5000));
+    close_block(0);
+    free_block(2); /* it was one, and half of two is */
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+    close_block(1);
+    close_block(2);
+    free_block(3);
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+}
+
+Test(share_limbo, below_the_bound_it_is_armed_anew)
+{
+    options.limbo_warning_blocks = 2;
+    start();
+    free_block(0);
+    free_block(1);
+    cr_assert(SIDE_WAIT(said(1), 5000));
+    close_block(0);
+    close_block(1);
+    free_block(2);
+    free_block(3);
+    cr_assert(SIDE_WAIT(said(2), 5000), "%s", side_logged());
+}
+
+Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
+{
+    char holder[96];
+
+    options.limbo_warning_ns = 1200 * MS;
+    start();
+    usleep(1100000);
+    free_block(2);
+    usleep(300000);
+    free_block(0);
+    cr_assert_null(said(1), "%s", side_logged());
+    cr_assert(SIDE_WAIT(said(1), 5000));
+    snprintf(holder, sizeof holder, "block 3 of 3 KiB, was freed 1 s ago, process %d (share_other) "
+                                    "has held it for ", (int)other.pid);
+    cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
+    cr_assert_geq(atoi(strstr(side_logged(), "has held it for ") + strlen("has held it for ")), 2);
+    close_block(0); /* the old one stays */
+    usleep(300000);
+    cr_assert_null(said(2), "%s", side_logged());
+    close_block(2);
+    free_block(1);
+    cr_assert(SIDE_WAIT(said(2), 5000), "%s", side_logged());
+}
+
+/* It is called back at the free and given back at once. */
+Test(share_limbo, what_is_only_kept_for_the_next_open_is_not_said)
+{
+    options.limbo_warning_blocks = 1;
+    start();
+    for (int i = 0; i < BLOCKS; i++) {
+        other_ask(&other, "close %lx", address[i]);
+        free_block(i);
+        cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
+    }
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
+}
+
+/* What is freed, not held and not in its grace either waits for the GPU or for an allocation. */
+Test(share_limbo, what_nobody_holds_does_not_count)
+{
+    struct gs_share_stats stats;
+
+    options.grace_ns = 200 * MS;
+    start();
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB, 512, &offer[0]), GS_OK);
+    free_block(0);
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.limbo, 1, "it is in its grace");
+    cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.limbo == 0), 5000));
+    cr_assert_geq(side_withdraw_ms(&side, offer[0], 5000), 0);
+}

@@ -1,0 +1,197 @@
+/* Looking for the next message without sleeping: when the share thread does it, and for how long
+ * at most. It is linked so that its epoll_wait is the one below. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "core/share/wire.h"
+#include "side.h"
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer;
+static unsigned char token[GS_TOKEN_SIZE];
+static bool looks_at_all;
+
+/* Of the share thread; atomic. */
+static uint64_t calls, looks, looked_ns;
+
+int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
+
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
+{
+    static uint64_t last; /* when the look before this one found nothing; 0: there was none */
+    int count = __real_epoll_wait(fd, events, most, limit);
+    uint64_t now = side_now();
+
+    __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+    if (limit == 0) {
+        __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&looked_ns, last ? now - last : 0, __ATOMIC_SEQ_CST);
+    }
+    last = limit == 0 && count == 0 ? now : 0;
+    return count;
+}
+
+#define READ(counter) __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
+
+static bool has_cpus(void)
+{
+    cpu_set_t cpus;
+
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) > 1;
+}
+
+/* From now on only on the n-th of the test's CPUs, if it has two. */
+static void run_on(int n)
+{
+    static cpu_set_t all;
+    cpu_set_t one;
+
+    if (CPU_COUNT(&all) == 0 && !has_cpus())
+        return;
+    if (CPU_COUNT(&all) == 0)
+        sched_getaffinity(0, sizeof all, &all);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && n-- == 0)
+            CPU_SET(cpu, &one);
+    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    options.timeout_ns = 1000000000;
+    looks_at_all = has_cpus();
+    side_start(&side, &options);
+    run_on(0); /* and the share thread, which that one starts */
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    usleep(100000); /* it has looked who else is there */
+}
+
+static void teardown(void)
+{
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_spin, .init = setup, .fini = teardown, .timeout = 60);
+
+static void path_of(const unsigned char *of, struct sockaddr_un *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    ret->sun_family = AF_UNIX;
+    snprintf(ret->sun_path, sizeof ret->sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(ret->sun_path + strlen(ret->sun_path), "%02x", of[8 + i]);
+}
+
+/* Another process that opens and closes the block until the time is over, and works in between. */
+static void open_again_and_again(uint64_t ns, uint64_t work_ns)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        struct sockaddr_un to;
+        union gs_wire_message message;
+        uint64_t end = side_now() + ns;
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run_on(1);
+        path_of(token, &to);
+        if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+            _exit(1);
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        gs_wire_send(fd, &message, -1);
+        while (side_now() < end) {
+            gs_wire_start(&message, GS_WIRE_OPEN, 1);
+            memcpy(message.open.token, token, GS_TOKEN_SIZE);
+            gs_wire_send(fd, &message, -1);
+            while (recv(fd, &message, sizeof message, MSG_DONTWAIT) < 0 && errno == EAGAIN)
+                continue;
+            if (message.head.type != GS_WIRE_GRANT)
+                _exit(2);
+            gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+            message.close.block_id = 1;
+            gs_wire_send(fd, &message, -1);
+            for (uint64_t begun = side_now(); side_now() < begun + work_ns;)
+                continue;
+        }
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+}
+
+Test(share_spin, in_a_row_the_next_open_is_looked_for_and_afterwards_one_sleeps)
+{
+    uint64_t before;
+
+    open_again_and_again(20000000, 40000);
+    if (looks_at_all)
+        cr_assert_gt(READ(looks), 0);
+    usleep(400000); /* the lease has ended, and its settling time is over */
+    before = READ(calls);
+    usleep(300000);
+    cr_assert_eq(READ(calls), before, "it does not sleep");
+}
+
+/* 64 ms at once and a sixteenth of the time; the rest is for a last look that other programs delay. */
+Test(share_spin, whoever_comes_again_and_again_gets_a_part_of_the_time)
+{
+    uint64_t begun = side_now(), most;
+
+    open_again_and_again(2000000000, 60000);
+    most = (side_now() - begun) / 16 + 264000000;
+    cr_assert_lt(READ(looked_ns), most, "%llu ms in looking",
+                 (unsigned long long)READ(looked_ns) / 1000000);
+}
+
+/* One that never answers costs its opener the time and not a CPU. */
+Test(share_spin, an_opener_that_waits_for_long_sleeps)
+{
+    struct gs_token silent = {.instance = "nobody", .block_id = 1, .chunk_id = 1, .size = 512};
+    struct rusage before, after;
+    struct sockaddr_un to;
+    CUdeviceptr opened;
+    uint64_t used;
+    int fd;
+
+    gs_token_write(&silent, token);
+    path_of(token, &to);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    getrusage(RUSAGE_THREAD, &before);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
+    getrusage(RUSAGE_THREAD, &after);
+    used = (uint64_t)(after.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_utime.tv_sec -
+                      before.ru_stime.tv_sec) * 1000000 +
+           (uint64_t)(after.ru_utime.tv_usec + after.ru_stime.tv_usec) -
+           (uint64_t)(before.ru_utime.tv_usec + before.ru_stime.tv_usec);
+    cr_assert_lt(used, 300000, "%llu us of CPU in a second", (unsigned long long)used);
+    close(fd);
+}
