@@ -8,7 +8,9 @@
 #include "core/reclaim.h"
 #include "core/stats.h"
 
-#define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
+/* What an allocation waits at most for a GPU that is behind; twice as long each time in vain. */
+#define BEHIND_WAIT_NS UINT64_C(50000000)
+#define BEHIND_DOUBLED 3 /* times at most */
 
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
  * share thread, or on the one that ended the use. No lock is held. */
@@ -182,13 +184,15 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
 }
 
 /* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not
- * move (its work may wait for this very thread) is not waited for twice. */
+ * move (its work may wait for this very thread) is waited for again when the pool has grown a good
+ * deal meanwhile. */
 static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
-    uint64_t deadline = gs_now_ns() + BEHIND_WAIT_NS;
+    unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
+    uint64_t deadline = gs_now_ns() + (BEHIND_WAIT_NS << doubled);
     struct gs_block *block = NULL;
 
-    while (!block && gs_pool_behind(pool) && gs_pool_wait_oldest(pool, deadline)) {
+    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
         gs_pool_collect(pool);
         gs_pool_settle(pool);
         block = gs_pool_take(pool, size);
@@ -207,7 +211,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
-    if (!block && gs_pool_behind(pool))
+    if (!block && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);
     if (block) {
         *ret_address = block->base;

@@ -12,7 +12,9 @@
 
 #include "core/context.h"
 
-#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
+#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
+#define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
+#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live */
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
@@ -282,6 +284,57 @@ static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_
     core->driver.ctx_pop_current(&popped);
 }
 
+/* Whether a chunk was made for a block of that size lately; from now on there was. */
+static bool grows_again(struct gs_pool *pool, size_t need)
+{
+    bool again = false;
+
+    for (unsigned i = 0; i < GS_GROWN_FOR; i++)
+        again |= pool->grown_for[i] == need;
+    pool->grown_for[pool->grown_at++ % GS_GROWN_FOR] = need;
+    return again;
+}
+
+static size_t wasted(size_t need)
+{
+    return page_round(need) - need;
+}
+
+/*
+ * A program that holds more than it did lately, and for which a chunk of that size was made before,
+ * goes on: layers of a network, say. So the chunk is made for as many such blocks as waste the
+ * least of its pages. Only the first may ever come, which must be within bounds.
+ */
+static size_t size_for_several(struct gs_pool *pool, size_t need)
+{
+    bool again = grows_again(pool, need);
+    size_t best = need;
+
+    if (!again || pool->live + need <= pool->live_peak || pool->shared->whole_chunks)
+        return page_round(need);
+    for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
+                                page_round(all) - need <= pool->live / SEVERAL_PART;
+         all += need)
+        if (wasted(all) * best < wasted(best) * all)
+            best = all;
+    if (!gs_pool_may_owe(pool, page_round(best) - page_round(need)))
+        best = need;
+    return page_round(best);
+}
+
+static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
+{
+    size_t size;
+
+    if (small)
+        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST
+                                                                       : page_round(need);
+    gs_latch_take(&pool->lock);
+    size = size_for_several(pool, need);
+    gs_latch_release(&pool->lock);
+    return size;
+}
+
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        CUdeviceptr *ret_address)
 {
@@ -290,12 +343,10 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUdeviceptr address;
     bool small;
     size_t need = gs_pool_round(pool, size, &small), reserved;
-    size_t chunk_size = page_round(need);
+    size_t chunk_size = choose_chunk_size(pool, need, small);
     uint64_t began = gs_now_ns();
     gs_status status;
 
-    if (small && pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST))
-        chunk_size = GROWN_FIRST;
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (is_out(status) && chunk_size > page_round(need)) {
         chunk_size = page_round(need);
