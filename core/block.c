@@ -15,12 +15,12 @@
 /* What may lie stranded: the larger of the first and a part of what was live lately. */
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
-#define STRANDED_EACH ((size_t)64 << 20) /* by one block: it may stay when the program is idle */
+#define STRANDED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
 #define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
 #define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
 #define DEBT_MIN ((size_t)16 << 20)
-#define MIXED_PART 3 /* of what was live lately, what chunks may be mixed */
+#define MIXED_PART 3 /* of what was live lately, what chunks may be mixed; with spare_percent more */
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -226,9 +226,9 @@ static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
 static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
 {
     size_t mixed = mixed_by(chunk, need);
+    size_t most = pool->live_peak / (4 * MIXED_PART) * (4 + pool->spare_percent - GS_SPARE_PERCENT_MIN);
 
-    return mixed <= chunk->mixed ||
-           pool->mixed + mixed - chunk->mixed <= pool->live_peak / MIXED_PART + STRANDED_MIN;
+    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + STRANDED_MIN;
 }
 
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
@@ -377,7 +377,7 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     if (part && part->size - need <= PART_SLACK)
         return part;
     slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
-    if (slack > STRANDED_EACH)
+    if (slack > STRANDED_EACH && pool->spare_percent == GS_SPARE_PERCENT_MIN)
         slack = STRANDED_EACH;
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;

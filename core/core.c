@@ -75,6 +75,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
     gs_reach_init(core);
+    gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
@@ -142,6 +143,8 @@ void gs_core_destroy(struct gs_core *core)
         gs_core_context_gone(core, context->handle,
                              gs_core_context_detach(core, context->handle));
     }
+    gs_releases_finish(core);
+    gs_releases_destroy(core);
     gs_share_destroy(core->share);
     gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
@@ -223,7 +226,8 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     if (block)
         return GS_OK;
     if (excess)
-        gs_pool_release(core, pool, excess);
+        gs_pool_release(core, pool, excess, size);
+    gs_releases_make_room(core, pool, size);
     gs_context_bury_dead(core);
     if (core->shared.wipe)
         gs_pool_wipe(pool);
@@ -399,7 +403,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (surplus) {
         uint64_t began = gs_now_ns();
 
-        gs_chunks_release(&core->shared, surplus);
+        gs_pool_release(core, pool, surplus, 0);
         gs_stats_took(pool, began);
     }
     return status;
@@ -452,6 +456,11 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (!owned)
         status = wait_for_context(core, context);
     return status == GS_OK ? gs_core_free(core, address) : status;
+}
+
+void gs_core_finish_releases(struct gs_core *core)
+{
+    gs_releases_finish(core);
 }
 
 /* ---- Ask -------------------------------------------------------------------------------- */

@@ -114,12 +114,13 @@ struct gs_pool_counts {
     uint64_t hits;   /* allocations served by memory that was there */
     uint64_t misses; /* those that had to look for what has come back, or grow */
     uint64_t grown;  /* chunks made */
-    uint64_t trims;  /* chunks given back to the driver */
+    uint64_t trims;  /* chunks given back to the driver, */
+    uint64_t later;  /* and those of them that an allocation left to the background */
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
     uint64_t wait_ns; /* in those */
-    uint64_t map_ns;  /* in making chunks and giving them back */
+    uint64_t map_ns;  /* in making chunks and giving them back, of the program's threads */
     size_t reserved_peak, live_peak; /* bytes */
     uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
                                below 1 us, 2, 4, ... Written by anyone */
@@ -187,7 +188,8 @@ struct gs_pool {
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
     uint64_t made_ns;             /* when the pool began */
-    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    uint64_t felt_ns;             /* of counts.map_ns, what keeping more would have saved; */
+    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
     unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
     unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
                                      when the pool grows */

@@ -195,6 +195,90 @@ Test(memory, what_another_thread_gives_back_is_waited_for)
     fixture_end(&f);
 }
 
+/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one back
+ * takes a while. */
+static struct gs_pool *make_spare(struct fixture *f, size_t peak)
+{
+    struct gs_context *context;
+    CUdeviceptr block[2];
+
+    fixture_options(f);
+    f->options.decay_ns = 3600 * 1000 * MS;
+    fixture_start(f);
+    MUST(gs_context_current(f->core, &context));
+    must_alloc(f, 400 * MIB);
+    for (int i = 0; i < 2; i++)
+        block[i] = must_alloc(f, 100 * MIB);
+    for (int i = 0; i < 2; i++)
+        MUST(gs_core_free(f->core, block[i]));
+    drain(f);
+    gs_latch_take(&context->pools[0]->lock);
+    context->pools[0]->counts.reserved_peak = peak;
+    gs_latch_release(&context->pools[0]->lock);
+    MUST(softcuda_delay("cuMemUnmap", 50000));
+    return context->pools[0];
+}
+
+/* What is too much where a pool grows is given back by another thread, and whoever needs it or asks
+ * for what is free has it. */
+Test(memory, what_makes_room_goes_back_in_the_background)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+    size_t free_bytes, total, before;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    pool = make_spare(&f, 800 * MIB);
+    MUST(cuMemGetInfo(&before, &total));
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    cr_assert_eq(pool->reserved, 550 * MIB);
+    gs_core_finish_releases(f.core);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    make_spare(&f, 1200 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
+    fixture_end(&f);
+}
+
+/* A pool does not hold more than ever because of it. */
+Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    pool = make_spare(&f, 800 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    must_alloc(&f, 80 * MIB); /* and 750 */
+    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    cr_assert_eq(pool->reserved, 630 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_makes_room_goes_back_at_once_where_the_pool_never_held_as_much)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    make_spare(&f, 600 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 0);
+    cr_assert_eq(counts(&f).trims, 2);
+    fixture_end(&f);
+}
+
 /* Whatever sizes a device is filled with in turn, natively it is enough. */
 Test(memory, a_device_is_filled_with_blocks_of_any_size_in_turn)
 {
