@@ -61,13 +61,14 @@ void gs_bins_remove(struct gs_bins *bins, struct gs_bin_entry *entry)
         bins->levels &= ~(UINT64_C(1) << at.level);
 }
 
-static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, size_t size, size_t limit,
+static struct gs_bin_entry *tightest(struct gs_bin_entry *entry, const struct gs_bin_wish *wish,
                                      unsigned compared)
 {
     struct gs_bin_entry *best = NULL;
 
     for (unsigned i = 0; entry && i < compared; i++, entry = entry->next)
-        if (entry->size >= size && entry->size <= limit && (!best || entry->size < best->size))
+        if (entry->size >= wish->size && entry->size <= wish->limit &&
+            (!best || entry->size < best->size) && (!wish->suits || wish->suits(entry, wish)))
             best = entry;
     return best;
 }
@@ -91,22 +92,26 @@ static int next_bin(const struct gs_bins *bins, struct position *at)
     return 1;
 }
 
-struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
+struct gs_bin_entry *gs_bins_find_wish(const struct gs_bins *bins, const struct gs_bin_wish *wish)
 {
     struct position at;
     struct gs_bin_entry *first, *best;
 
     if (!bins->levels)
         return NULL;
-    at = position_of(bins, size);
+    at = position_of(bins, wish->size);
     first = bins->head[at.level][at.slot];
-    best = tightest(first, size, limit, COMPARED_MAX);
-    while (!best && next_bin(bins, &at)) {
-        best = tightest(bins->head[at.level][at.slot], size, limit, COMPARED_MAX);
-        if (!best && bins->head[at.level][at.slot]->size > limit)
-            break;
-    }
-    return best ? best : tightest(first, size, limit, DESPERATE_MAX);
+    best = tightest(first, wish, COMPARED_MAX);
+    if (!best && next_bin(bins, &at)) /* there all are large enough */
+        best = tightest(bins->head[at.level][at.slot], wish, COMPARED_MAX);
+    return best ? best : tightest(first, wish, DESPERATE_MAX);
+}
+
+struct gs_bin_entry *gs_bins_find(const struct gs_bins *bins, size_t size, size_t limit)
+{
+    const struct gs_bin_wish wish = {.size = size, .limit = limit};
+
+    return gs_bins_find_wish(bins, &wish);
 }
 
 struct gs_bin_entry *gs_bins_largest(const struct gs_bins *bins)

@@ -15,10 +15,12 @@
 /* What may lie stranded: the larger of the first and a part of what was live lately. */
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
+#define STRANDED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
 #define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
 #define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
 #define DEBT_MIN ((size_t)16 << 20)
+#define MIXED_PART 3 /* of what was live lately, what chunks may be mixed; with spare_percent more */
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -214,17 +216,38 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes)
     return owed + bytes <= most;
 }
 
+static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
+{
+    size_t size = chunk->span.size;
+
+    return is_large(chunk) && size / GS_MIXED_TIMES > need ? size - GS_MIXED_TIMES * need : 0;
+}
+
+static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
+{
+    size_t mixed = mixed_by(chunk, need);
+    size_t most = pool->live_peak / (4 * MIXED_PART) * (4 + pool->spare_percent - GS_SPARE_PERCENT_MIN);
+
+    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + STRANDED_MIN;
+}
+
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
 {
     size_t debt = debt_of(block->chunk, need);
 
+    if (!may_mix(pool, block->chunk, need))
+        return false;
     return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt);
 }
 
 void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
 {
-    size_t debt = debt_of(chunk, need);
+    size_t debt = debt_of(chunk, need), mixed = mixed_by(chunk, need);
 
+    if (mixed > chunk->mixed) {
+        pool->mixed += mixed - chunk->mixed;
+        chunk->mixed = mixed;
+    }
     if (debt <= chunk->debt)
         return;
     __atomic_add_fetch(&pool->shared->debt[pool->device->ordinal], debt - chunk->debt,
@@ -238,6 +261,8 @@ void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
         __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
                            __ATOMIC_RELAXED);
     chunk->debt = 0;
+    pool->mixed -= chunk->mixed;
+    chunk->mixed = 0;
 }
 
 /* ---- Cutting and merging ---------------------------------------------------------------- */
@@ -329,23 +354,34 @@ size_t gs_pool_strandable(const struct gs_pool *pool)
     return most > pool->stranded ? most - pool->stranded : 0;
 }
 
+static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
+{
+    return gs_block_may_lie(wish->arg, (const struct gs_block *)entry, wish->size);
+}
+
+static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, enum gs_bin_kind kind,
+                                                  size_t need, size_t limit)
+{
+    const struct gs_bin_wish wish = {need, limit, may_lie, pool};
+
+    return gs_bins_find_wish(&pool->bins[kind], &wish);
+}
+
 /* What is left of a used chunk first; a whole one only if it would strand little. */
 static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
 {
-    struct gs_bin_entry *part = gs_bins_find(&pool->bins[GS_BIN_LARGE_PART], need, SIZE_MAX);
+    struct gs_bin_entry *part = find_where_it_may_lie(pool, GS_BIN_LARGE_PART, need, SIZE_MAX);
     struct gs_bin_entry *whole;
     size_t slack;
 
-    if (part && !gs_block_may_lie(pool, (struct gs_block *)part, need))
-        part = NULL;
     if (part && part->size - need <= PART_SLACK)
         return part;
     slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
+    if (slack > STRANDED_EACH && pool->spare_percent == GS_SPARE_PERCENT_MIN)
+        slack = STRANDED_EACH;
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
-    whole = gs_bins_find(&pool->bins[GS_BIN_LARGE_WHOLE], need, need + slack);
-    if (whole && !gs_block_may_lie(pool, (struct gs_block *)whole, need))
-        whole = NULL;
+    whole = find_where_it_may_lie(pool, GS_BIN_LARGE_WHOLE, need, need + slack);
     return whole ? whole : part;
 }
 
@@ -573,7 +609,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
     chunk->handle = handle;
     chunk->reach = 0;
-    chunk->debt = 0;
+    chunk->debt = chunk->mixed = 0;
     chunk->id = next_id(pool);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;

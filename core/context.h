@@ -16,6 +16,7 @@
 #include "core/decay.h"
 #include "core/neighbour.h"
 #include "core/pool.h"
+#include "core/release.h"
 
 #define GS_DEVICES_MAX 64
 
@@ -58,6 +59,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
+    struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];

@@ -8,7 +8,9 @@
 #include "core/reclaim.h"
 #include "core/stats.h"
 
-#define BEHIND_WAIT_NS 50000000 /* what an allocation waits at most for a GPU that is behind */
+/* What an allocation waits at most for a GPU that is behind; twice as long each time in vain. */
+#define BEHIND_WAIT_NS UINT64_C(50000000)
+#define BEHIND_DOUBLED 3 /* times at most */
 
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
  * share thread, or on the one that ended the use. No lock is held. */
@@ -73,6 +75,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
     gs_reach_init(core);
+    gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
@@ -140,6 +143,8 @@ void gs_core_destroy(struct gs_core *core)
         gs_core_context_gone(core, context->handle,
                              gs_core_context_detach(core, context->handle));
     }
+    gs_releases_finish(core);
+    gs_releases_destroy(core);
     gs_share_destroy(core->share);
     gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
@@ -182,13 +187,15 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
 }
 
 /* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not
- * move (its work may wait for this very thread) is not waited for twice. */
+ * move (its work may wait for this very thread) is waited for again when the pool has grown a good
+ * deal meanwhile. */
 static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
-    uint64_t deadline = gs_now_ns() + BEHIND_WAIT_NS;
+    unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
+    uint64_t deadline = gs_now_ns() + (BEHIND_WAIT_NS << doubled);
     struct gs_block *block = NULL;
 
-    while (!block && gs_pool_behind(pool) && gs_pool_wait_oldest(pool, deadline)) {
+    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
         gs_pool_collect(pool);
         gs_pool_settle(pool);
         block = gs_pool_take(pool, size);
@@ -207,7 +214,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
-    if (!block && gs_pool_behind(pool))
+    if (!block && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);
     if (block) {
         *ret_address = block->base;
@@ -219,7 +226,8 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     if (block)
         return GS_OK;
     if (excess)
-        gs_pool_release(core, pool, excess);
+        gs_pool_release(core, pool, excess, size);
+    gs_releases_make_room(core, pool, size);
     gs_context_bury_dead(core);
     if (core->shared.wipe)
         gs_pool_wipe(pool);
@@ -395,7 +403,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (surplus) {
         uint64_t began = gs_now_ns();
 
-        gs_chunks_release(&core->shared, surplus);
+        gs_pool_release(core, pool, surplus, 0);
         gs_stats_took(pool, began);
     }
     return status;
@@ -448,6 +456,11 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (!owned)
         status = wait_for_context(core, context);
     return status == GS_OK ? gs_core_free(core, address) : status;
+}
+
+void gs_core_finish_releases(struct gs_core *core)
+{
+    gs_releases_finish(core);
 }
 
 /* ---- Ask -------------------------------------------------------------------------------- */

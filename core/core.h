@@ -96,6 +96,8 @@ const struct gs_map *gs_core_map(const struct gs_core *core);
 
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);
+/* What is on its way to the driver gets there: its own count of free memory is right then. */
+void gs_core_finish_releases(struct gs_core *core);
 
 /* A call by which the driver takes memory for something of its own, or of the program's, found the
  * device full (below 0: the current one). Step by step from 0 to GS_ROOM_STEPS - 1 the driver gets

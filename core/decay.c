@@ -25,6 +25,7 @@ enum gs_decay_state {
     DECAY_STARTING,
     DECAY_AWAKE,
     DECAY_ASLEEP,
+    DECAY_RELEASE, /* awake, and there is something for core/release.h */
     DECAY_STOP,
 };
 
@@ -45,25 +46,43 @@ static void end(struct gs_decay *decay)
     __atomic_store_n(&decay->busy, false, __ATOMIC_SEQ_CST);
 }
 
+/* The state is set back first: what is left to the thread from then on sets it again. */
+static void release(struct gs_core *core)
+{
+    struct gs_decay *decay = &core->decay;
+    int expected = DECAY_RELEASE;
+
+    __atomic_compare_exchange_n(&decay->state, &expected, DECAY_AWAKE, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    if (begin(decay))
+        gs_releases_run(core, &decay->ending);
+    end(decay);
+}
+
 /* Until the state is another one or `ns` are over (0: without end). Other processes that ask for
- * memory are answered meanwhile. */
+ * memory are answered meanwhile, and chunks are given back. */
 static int sleep_in(struct gs_core *core, int state, uint64_t ns)
 {
     struct gs_decay *decay = &core->decay;
     uint64_t until = gs_now_ns() + ns, now = until - ns;
     int seen;
 
-    while ((seen = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST)) == state &&
-           (!ns || now < until)) {
-        gs_neighbour_sleep(core, &decay->state, state, ns ? until - now : 0);
-        if (gs_neighbour_wanted(core)) {
-            if (begin(decay))
-                gs_neighbour_answer(core);
-            end(decay);
+    for (;;) {
+        seen = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
+        if (seen == DECAY_RELEASE && state == DECAY_AWAKE) {
+            release(core);
+        } else if (seen != state || (ns && now >= until)) {
+            return seen;
+        } else {
+            gs_neighbour_sleep(core, &decay->state, state, ns ? until - now : 0);
+            if (gs_neighbour_wanted(core)) {
+                if (begin(decay))
+                    gs_neighbour_answer(core);
+                end(decay);
+            }
         }
         now = gs_now_ns();
     }
-    return seen;
 }
 
 /* The pool's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
@@ -211,6 +230,28 @@ void gs_decay_activity(void *arg)
         __atomic_compare_exchange_n(&decay->state, &expected, DECAY_AWAKE, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST))
         futex_wake(&decay->state);
+}
+
+bool gs_decay_is_there(struct gs_core *core)
+{
+    int state = __atomic_load_n(&core->decay.state, __ATOMIC_RELAXED);
+
+    return state > DECAY_STARTING && state < DECAY_STOP &&
+           !__atomic_load_n(&core->decay.ending, __ATOMIC_RELAXED);
+}
+
+bool gs_decay_release(struct gs_core *core)
+{
+    struct gs_decay *decay = &core->decay;
+    int state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
+
+    while (state == DECAY_AWAKE || state == DECAY_ASLEEP)
+        if (__atomic_compare_exchange_n(&decay->state, &state, DECAY_RELEASE, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            futex_wake(&decay->state);
+            return true;
+        }
+    return state == DECAY_RELEASE;
 }
 
 void gs_decay_stop(struct gs_core *core)

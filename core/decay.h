@@ -2,7 +2,8 @@
  * Giving idle memory back in the background. A thread, started when a process first holds a good
  * deal, looks twice in each decay time: what was ready all the time since the last look goes back
  * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
- * answers other processes that find the GPU full (core/neighbour.h).
+ * answers other processes that find the GPU full (core/neighbour.h), and gives back what is too
+ * much where a pool grows (core/release.h).
  */
 #ifndef GS_CORE_DECAY_H
 #define GS_CORE_DECAY_H
@@ -24,6 +25,9 @@ struct gs_decay {
 void gs_decay_grown(struct gs_core *core, size_t reserved);
 /* Memory was freed (struct gs_pool_shared's activity). Any lock may be held. */
 void gs_decay_activity(void *core);
+/* Whether the thread is there; and wakes it for core/release.h, false: it is not there any more. */
+bool gs_decay_is_there(struct gs_core *core);
+bool gs_decay_release(struct gs_core *core);
 /* Ends the thread and waits for it. */
 void gs_decay_stop(struct gs_core *core);
 /* The process exits: waits a moment for a driver call under way, and lets none follow. */

@@ -16,6 +16,7 @@ enum gs_rank {
     GS_RANK_CAPTURE = 50,  /* core/fence.c: captures open, against events being recorded */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
+    GS_RANK_RELEASES = 65, /* core/release.c: chunks on their way to the driver */
     GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
 };
 

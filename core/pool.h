@@ -39,6 +39,8 @@
 #define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
 #define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
+#define GS_GROWN_FOR 16
+#define GS_MIXED_TIMES 8
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */
@@ -83,7 +85,7 @@ struct gs_chunk {
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
     uint64_t reach;               /* devices besides its own that have access, one bit each */
-    size_t debt;                  /* gs_block_may_lie */
+    size_t debt, mixed;           /* gs_block_may_lie */
     bool releasing;               /* counted in struct gs_pool_shared */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
@@ -112,12 +114,13 @@ struct gs_pool_counts {
     uint64_t hits;   /* allocations served by memory that was there */
     uint64_t misses; /* those that had to look for what has come back, or grow */
     uint64_t grown;  /* chunks made */
-    uint64_t trims;  /* chunks given back to the driver */
+    uint64_t trims;  /* chunks given back to the driver, */
+    uint64_t later;  /* and those of them that an allocation left to the background */
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
     uint64_t wait_ns; /* in those */
-    uint64_t map_ns;  /* in making chunks and giving them back */
+    uint64_t map_ns;  /* in making chunks and giving them back, of the program's threads */
     size_t reserved_peak, live_peak; /* bytes */
     uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
                                below 1 us, 2, 4, ... Written by anyone */
@@ -179,12 +182,14 @@ struct gs_pool {
     size_t ordered;               /* bytes ready for one stream each */
     size_t cache_limit;           /* ready bytes beyond which a free gives some back */
     size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
+    size_t mixed;                 /* of its chunks: gs_block_may_lie */
     size_t live_high, live_peak;  /* most that was live since the last look, and lately */
     size_t behind_high;           /* most that retired lately when an allocation missed */
     size_t ready_low;             /* fewest ready bytes since the last look (core/decay.c) */
     uint64_t seen_hits;           /* allocations up to the last look */
     uint64_t made_ns;             /* when the pool began */
-    uint64_t seen_map_ns, seen_ns; /* counts.map_ns at some time, and that time */
+    uint64_t felt_ns;             /* of counts.map_ns, what keeping more would have saved; */
+    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
     unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
     unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
                                      when the pool grows */
@@ -194,9 +199,13 @@ struct gs_pool {
     size_t epoch_min;                      /* never fewer than these unless the option says so, */
     unsigned epoch_blocks;                 /* and blocks */
     size_t grown_first;                    /* bytes it has before it looks for what came back */
+    size_t grown_for[GS_GROWN_FOR];        /* large blocks that chunks were made for lately */
+    unsigned grown_at;                     /* the next of these */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
+    size_t stalled_most;                   /* reserved bytes from which on it is once more, */
+    unsigned stalls;                       /* and how often it was */
     struct gs_block_list limbo;
     struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
     struct gs_chunk *spent;                /* wiped and detached, for the driver */
@@ -262,12 +271,16 @@ size_t gs_pool_strandable(const struct gs_pool *pool);
  * has left (what others use is not ours to share), so that no
  * more than that share is ever missing where the driver alone would still have had memory.
  *
- * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding it;
- * that it does, or that so much of a small chunk may be all that is used.
+ * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
+ * since it was ready as a whole. Such a block, where it stays, keeps a chunk from going back and
+ * from serving its own size. What a pool's chunks are mixed stays a part of what was live lately.
+ *
+ * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding
+ * either; that it does, or that so much of a small chunk may be all that is used.
  */
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need);
 void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
-/* The chunk owes nothing any more: nothing lies in it. */
+/* The chunk owes nothing any more, and is not mixed: nothing lies in it. */
 void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
 /* Whether so much more debt is within the bounds. */
 bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
@@ -315,8 +328,8 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
  * until `deadline_ns` at the latest. False: there is none, it did not pass in time, or it cannot
  * be waited for now (a capture is open). */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
-/* Whether so much retires that an allocation should wait rather than grow the pool. */
-bool gs_pool_behind(const struct gs_pool *pool);
+/* Whether so much retires that an allocation should wait rather than grow the pool by `size`. */
+bool gs_pool_behind(const struct gs_pool *pool, size_t size);
 /* A live block that the program does not know yet is its device's stream-ordered memory. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such

@@ -13,14 +13,18 @@
 
 #include "core/context.h"
 
-#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads */
+#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
+#define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
+#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live */
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define START_NS UINT64_C(1000000000)
+#define START_NS UINT64_C(250000000)
 #define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
-#define FELT_PART 100                 /* of the time */
+#define FELT_PART 100                 /* of the time, */
+#define FELT_MUCH_PART 25             /* or that much */
+#define SPARE_STEP 4
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
@@ -122,23 +126,34 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
     return detach_bytes(pool, pool->ready - keep);
 }
 
-/* At a program's start chunks are made whatever is kept, so the first second counts for nothing. */
+void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
+{
+    GS_ADD(pool->counts.map_ns, ns);
+    if (again)
+        pool->felt_ns += ns;
+}
+
+/* At a program's very start sizes have not settled, whatever is kept. */
 void gs_pool_weigh(struct gs_pool *pool)
 {
     uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
-    uint64_t mapping = pool->counts.map_ns - pool->seen_map_ns;
+    uint64_t felt = pool->felt_ns - pool->seen_felt_ns;
 
     if (passed < WEIGHED_NS)
         return;
-    if (now - pool->made_ns > START_NS && mapping > passed / FELT_PART) {
-        if (pool->spare_percent < GS_SPARE_PERCENT_MAX)
-            pool->spare_percent += 4;
-    } else if (mapping < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
+    if (now - pool->made_ns > START_NS && felt > passed / FELT_PART) {
+        unsigned steps = felt > passed / FELT_MUCH_PART ? 2 : 1;
+        unsigned percent = pool->spare_percent + steps * SPARE_STEP;
+
+        if (percent > GS_SPARE_PERCENT_MAX)
+            percent = GS_SPARE_PERCENT_MAX;
+        __atomic_store_n(&pool->spare_percent, percent, __ATOMIC_RELAXED);
+    } else if (felt < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
                passed > UNFELT_NS) {
-        pool->spare_percent--;
+        GS_SUB(pool->spare_percent, 1);
     }
     pool->seen_ns = now;
-    pool->seen_map_ns = pool->counts.map_ns;
+    pool->seen_felt_ns = pool->felt_ns;
 }
 
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
@@ -233,7 +248,7 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
-    size_t released = 0;
+    size_t released = gs_releases_finish(core);
 
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], wait, bytes - released);
@@ -249,16 +264,6 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
     return release_pools(core, device, false, bytes);
-}
-
-void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks)
-{
-    uint64_t began = gs_now_ns();
-
-    gs_chunks_release(&core->shared, chunks);
-    gs_latch_take(&pool->lock);
-    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
-    gs_latch_release(&pool->lock);
 }
 
 /* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
@@ -283,6 +288,57 @@ static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_
     core->driver.ctx_pop_current(&popped);
 }
 
+/* Whether a chunk was made for a block of that size lately; from now on there was. */
+static bool grows_again(struct gs_pool *pool, size_t need)
+{
+    bool again = false;
+
+    for (unsigned i = 0; i < GS_GROWN_FOR; i++)
+        again |= pool->grown_for[i] == need;
+    pool->grown_for[pool->grown_at++ % GS_GROWN_FOR] = need;
+    return again;
+}
+
+static size_t wasted(size_t need)
+{
+    return page_round(need) - need;
+}
+
+/*
+ * A program that holds more than it did lately, and for which a chunk of that size was made before,
+ * goes on: layers of a network, say. So the chunk is made for as many such blocks as waste the
+ * least of its pages. Only the first may ever come, which must be within bounds.
+ */
+static size_t size_for_several(struct gs_pool *pool, size_t need)
+{
+    bool again = grows_again(pool, need);
+    size_t best = need;
+
+    if (!again || pool->live + need <= pool->live_peak || pool->shared->whole_chunks)
+        return page_round(need);
+    for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
+                                page_round(all) - need <= pool->live / SEVERAL_PART;
+         all += need)
+        if (wasted(all) * best < wasted(best) * all)
+            best = all;
+    if (!gs_pool_may_owe(pool, page_round(best) - page_round(need)))
+        best = need;
+    return page_round(best);
+}
+
+static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
+{
+    size_t size;
+
+    if (small)
+        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST
+                                                                       : page_round(need);
+    gs_latch_take(&pool->lock);
+    size = size_for_several(pool, need);
+    gs_latch_release(&pool->lock);
+    return size;
+}
+
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
                        CUdeviceptr *ret_address)
 {
@@ -291,12 +347,11 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUdeviceptr address;
     bool small;
     size_t need = gs_pool_round(pool, size, &small), reserved;
-    size_t chunk_size = page_round(need);
+    size_t chunk_size = choose_chunk_size(pool, need, small);
     uint64_t began = gs_now_ns();
     gs_status status;
+    bool again;
 
-    if (small && pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST))
-        chunk_size = GROWN_FIRST;
     status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
     if (is_out(status) && chunk_size > page_round(need)) {
         chunk_size = page_round(need);
@@ -305,11 +360,13 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     if (status != GS_OK)
         return status;
     gs_latch_take(&pool->lock);
+    /* With what it held once it would not have had to. */
+    again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
     status = gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
         *ret_address = gs_pool_take_from(pool, block, size)->base;
     reserved = pool->reserved;
-    GS_ADD(pool->counts.map_ns, gs_now_ns() - began);
+    gs_pool_felt(pool, gs_now_ns() - began, again);
     gs_latch_release(&pool->lock);
     if (status == GS_OK) {
         gs_reach_admit(core, address);
@@ -334,7 +391,7 @@ static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t siz
     gs_latch_release(&pool->lock);
     if (!chunks)
         return GS_NO_MEMORY;
-    gs_pool_release(core, pool, chunks);
+    gs_chunks_release(&core->shared, chunks);
     return gs_pool_grow(core, pool, size, ret_address);
 }
 
@@ -414,8 +471,12 @@ static bool await_released(const struct gs_core *core)
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
                           CUdeviceptr *ret_address)
 {
-    gs_status status = exchange(core, pool, size, false, ret_address);
+    gs_status status = GS_NO_MEMORY;
 
+    if (gs_releases_finish(core) > 0)
+        status = gs_pool_grow(core, pool, size, ret_address);
+    if (is_out(status))
+        status = exchange(core, pool, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, pool->device, false) > 0) {
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_address);

@@ -5,8 +5,11 @@
 #include "core/core.h"
 #include "core/pool.h"
 
-/* Weighs the time that making chunks took lately against the memory that would save it, now and
- * then. The pool's lock is held. */
+/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
+ * the pool kept what it had at some time. The pool's lock is held. */
+void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
+/* Weighs the time that this took lately against the memory that would save it, now and then. The
+ * pool's lock is held. */
 void gs_pool_weigh(struct gs_pool *pool);
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
@@ -16,9 +19,6 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
 
 /* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
 void gs_core_wipe(struct gs_core *core);
-
-/* Gives detached chunks to the driver, and counts what that takes as the pool's. */
-void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. */

@@ -13,6 +13,8 @@
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 #define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
+#define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
+#define BEHIND_PEAK 3 /* so much less may retire where the pool would hold more than ever */
 
 uint64_t gs_now_ns(void)
 {
@@ -179,6 +181,7 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 {
     if (pool->stalled == epoch)
         pool->stalled = NULL;
+    pool->stalls = 0;
     all_passed(pool, &epoch->blocks);
     epoch->next = pool->spare_epochs;
     pool->spare_epochs = epoch;
@@ -366,6 +369,8 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     }
     push_oldest(pool, epoch);
     pool->stalled = epoch;
+    pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
+    pool->stalls++;
     GS_COUNT(pool->counts.late);
     return false;
 }
@@ -375,13 +380,16 @@ size_t gs_pool_behind_bytes(const struct gs_pool *pool)
     return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
 }
 
-bool gs_pool_behind(const struct gs_pool *pool)
+bool gs_pool_behind(const struct gs_pool *pool, size_t size)
 {
     size_t behind = gs_pool_behind_bytes(pool);
     size_t most = pool->live / 100 * pool->shared->retiring_percent;
 
+    if (pool->reserved + size > pool->counts.reserved_peak)
+        most /= BEHIND_PEAK;
     return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
-           (!pool->stalled || pool->oldest != pool->stalled);
+           (!pool->stalled || pool->oldest != pool->stalled ||
+            pool->reserved + size > pool->stalled_most);
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)

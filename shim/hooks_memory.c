@@ -81,6 +81,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     if (!gs_state_enter())
         return gs_real.cuMemGetInfo_v2(free, total);
     GS_KEEP_ERRNO;
+    gs_core_finish_releases(gs_core);
     result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
     if (result != CUDA_SUCCESS)
         return result;

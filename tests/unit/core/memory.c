@@ -76,12 +76,13 @@ Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
     setenv("SOFTCUDA_MEMORY", "64G", 1); /* a small device has no large chunk with a small block */
     fixture_options(&f);
     fixture_start(&f);
+    must_alloc(&f, 2000 * MIB); /* nor has a program of little memory */
     MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
     drain(&f);
     first = must_alloc(&f, 590 * MIB);
     near = must_alloc(&f, MIB);
     far = must_alloc(&f, 6 * MIB);
-    cr_assert_eq(fixture_pool(&f).reserved, 600 * MIB);
+    cr_assert_eq(fixture_pool(&f).reserved, 2600 * MIB);
     MUST(gs_core_find(f.core, first + 589 * MIB, &info));
     cr_assert_eq(info.base, first);
     MUST(gs_core_find(f.core, near + MIB - 1, &info));
@@ -191,6 +192,90 @@ Test(memory, what_another_thread_gives_back_is_waited_for)
     usleep(50000);
     MUST(gs_core_alloc(f.core, 220 * MIB, &block));
     MUST(pthread_join(thread, NULL));
+    fixture_end(&f);
+}
+
+/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one back
+ * takes a while. */
+static struct gs_pool *make_spare(struct fixture *f, size_t peak)
+{
+    struct gs_context *context;
+    CUdeviceptr block[2];
+
+    fixture_options(f);
+    f->options.decay_ns = 3600 * 1000 * MS;
+    fixture_start(f);
+    MUST(gs_context_current(f->core, &context));
+    must_alloc(f, 400 * MIB);
+    for (int i = 0; i < 2; i++)
+        block[i] = must_alloc(f, 100 * MIB);
+    for (int i = 0; i < 2; i++)
+        MUST(gs_core_free(f->core, block[i]));
+    drain(f);
+    gs_latch_take(&context->pools[0]->lock);
+    context->pools[0]->counts.reserved_peak = peak;
+    gs_latch_release(&context->pools[0]->lock);
+    MUST(softcuda_delay("cuMemUnmap", 50000));
+    return context->pools[0];
+}
+
+/* What is too much where a pool grows is given back by another thread, and whoever needs it or asks
+ * for what is free has it. */
+Test(memory, what_makes_room_goes_back_in_the_background)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+    size_t free_bytes, total, before;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    pool = make_spare(&f, 800 * MIB);
+    MUST(cuMemGetInfo(&before, &total));
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    cr_assert_eq(pool->reserved, 550 * MIB);
+    gs_core_finish_releases(f.core);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    make_spare(&f, 1200 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
+    fixture_end(&f);
+}
+
+/* A pool does not hold more than ever because of it. */
+Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    pool = make_spare(&f, 800 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 2);
+    must_alloc(&f, 80 * MIB); /* and 750 */
+    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    cr_assert_eq(pool->reserved, 630 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_makes_room_goes_back_at_once_where_the_pool_never_held_as_much)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    make_spare(&f, 600 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(counts(&f).later, 0);
+    cr_assert_eq(counts(&f).trims, 2);
     fixture_end(&f);
 }
 
@@ -312,6 +397,67 @@ Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
     fixture_end(&f);
 }
 
+/* What is left of a large chunk does not serve what is much smaller, but for a share of what is
+ * live: where one such block stays, the chunk cannot serve its own size any more. */
+Test(memory, small_blocks_keep_away_from_large_chunks)
+{
+    enum { CHUNKS = 10 };
+    CUdeviceptr large[CHUNKS];
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "128G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 100 * MIB);
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    for (int i = 0; i < CHUNKS; i++) {
+        large[i] = must_alloc(&f, 98 * MIB);
+        must_alloc(&f, 3 * MIB / 2);
+    }
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    /* A third and 16 MiB of 1,000 are mixed by four of them: 100 - 8 * 1.5 each. */
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 100 * MIB);
+    cr_assert_leq(fixture_pool(&f).reserved, 1000 * MIB + 6 * 2 * MIB + 4 * 100 * MIB);
+    fixture_end(&f);
+}
+
+/* A program that grows by blocks of one size has chunks made for several of them. */
+Test(memory, blocks_that_come_again_share_pages)
+{
+    enum { BLOCKS = 40 };
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 * MIB);
+    for (int i = 0; i < BLOCKS; i++)
+        must_alloc(&f, 11 * MIB / 2);
+    /* 5.5 MiB in 6 each would be 240; four are 22. */
+    cr_assert_leq(fixture_pool(&f).reserved, (64 + 6 + 6 + 220) * MIB);
+    cr_assert_leq(counts(&f).grown, 2 + (BLOCKS + 3) / 4);
+    fixture_end(&f);
+}
+
+/* ... but what it would have to fill for that is little against what it holds. */
+Test(memory, few_blocks_have_no_chunks_for_several)
+{
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        must_alloc(&f, 11 * MIB / 2);
+    cr_assert_leq(fixture_pool(&f).reserved, 3 * 6 * MIB);
+    fixture_end(&f);
+}
+
 Test(memory, sizes_that_change_do_not_pile_up)
 {
     struct fixture f;
@@ -360,32 +506,36 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
     fixture_end(&f);
 }
 
-/* A GPU that is behind is waited for, one that does not move only once. */
+/* A GPU that is behind is waited for, one that does not move each time that the pool has grown a
+ * good deal. */
 Test(memory, an_allocation_waits_for_a_gpu_that_is_behind_but_not_for_ever)
 {
     struct fixture f;
-    CUdeviceptr block[3];
+    CUdeviceptr block;
     CUstream stream;
 
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    block[0] = must_alloc(&f, 128 * MIB);
-    fixture_spin_fill(&f, stream, block[0], 1, 1, 10 * MS);
-    MUST(gs_core_free(f.core, block[0]));
-    cr_assert_eq(must_alloc(&f, 128 * MIB), block[0], "it waited rather than grow");
+    block = must_alloc(&f, 128 * MIB);
+    fixture_spin_fill(&f, stream, block, 1, 1, 10 * MS);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block, "it waited rather than grow");
     cr_assert_eq(counts(&f).waits, 1);
     cr_assert_eq(counts(&f).late, 0);
 
     softcuda_hold(1);
-    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
-    MUST(gs_core_free(f.core, block[0]));
-    for (int i = 1; i < 3; i++)
-        cr_assert_neq(block[i] = must_alloc(&f, 128 * MIB), block[0]);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_neq(must_alloc(&f, 128 * MIB), block);
     cr_assert_eq(counts(&f).late, 1);
+    must_alloc(&f, 64 * MIB);
+    cr_assert_eq(counts(&f).late, 2, "it has doubled since");
+    must_alloc(&f, 64 * MIB);
+    cr_assert_eq(counts(&f).late, 2);
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
-    cr_assert_eq(must_alloc(&f, 128 * MIB), block[0]);
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block);
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
 }
