@@ -76,7 +76,7 @@
            "the memory when that work is done, native waits for the work as the driver does.")     \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
            "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")       \
-    OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
+    OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "128 MiB",                                       \
            "How much memory is freed before one GPU event is recorded to learn when all of it "    \
            "may be reused; 0 records one for every free.")                                         \
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                         \

@@ -485,7 +485,7 @@ static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t siz
 
     if (block || (!pool->oldest && !pool->retiring.first))
         return block;
-    gs_pool_collect(pool);
+    gs_pool_look(pool);
     return take_large_ready(pool, need, size);
 }
 

@@ -179,7 +179,7 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
     if (gs_pool_settle(pool) && (block = gs_pool_take(pool, size)))
         return block;
     gs_pool_flush_streams(pool, stream_key);
-    gs_pool_collect(pool);
+    gs_pool_look(pool);
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     block = gs_pool_take(pool, size);
@@ -196,7 +196,7 @@ static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
     struct gs_block *block = NULL;
 
     while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
-        gs_pool_collect(pool);
+        gs_pool_look(pool);
         gs_pool_settle(pool);
         block = gs_pool_take(pool, size);
     }

@@ -158,9 +158,11 @@ struct gs_pool_shared { /* what all pools of a process use */
 };
 
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
- * while making chunks takes a share of the time that would be felt. */
+ * while making chunks takes a share of the time that would be felt, and up to the third where that
+ * is much. */
 #define GS_SPARE_PERCENT_MIN 4
-#define GS_SPARE_PERCENT_MAX 12
+#define GS_SPARE_PERCENT_MORE 12
+#define GS_SPARE_PERCENT_MOST 24
 
 /* Where a ready block is indexed. */
 enum gs_bin_kind {
@@ -318,6 +320,9 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_pool_collect(struct gs_pool *pool);
+/* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
+ * passed this either, and each event is a stop for the GPU. */
+void gs_pool_look(struct gs_pool *pool);
 /* Takes back what passed; returns whether anything did. */
 bool gs_pool_poll(struct gs_pool *pool);
 /* Bytes that retire. */

@@ -23,7 +23,7 @@
 #define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time, */
-#define FELT_MUCH_PART 25             /* or that much */
+#define FELT_MUCH_PART 12             /* or that much */
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
@@ -142,12 +142,13 @@ void gs_pool_weigh(struct gs_pool *pool)
     if (passed < WEIGHED_NS)
         return;
     if (now - pool->made_ns > START_NS && felt > passed / FELT_PART) {
-        unsigned steps = felt > passed / FELT_MUCH_PART ? 2 : 1;
-        unsigned percent = pool->spare_percent + steps * SPARE_STEP;
+        bool much = felt > passed / FELT_MUCH_PART;
+        unsigned most = much ? GS_SPARE_PERCENT_MOST : GS_SPARE_PERCENT_MORE;
+        unsigned percent = pool->spare_percent + (much ? 2 : 1) * SPARE_STEP;
 
-        if (percent > GS_SPARE_PERCENT_MAX)
-            percent = GS_SPARE_PERCENT_MAX;
-        __atomic_store_n(&pool->spare_percent, percent, __ATOMIC_RELAXED);
+        if (pool->spare_percent < most)
+            __atomic_store_n(&pool->spare_percent, percent < most ? percent : most,
+                             __ATOMIC_RELAXED);
     } else if (felt < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
                passed > UNFELT_NS) {
         GS_SUB(pool->spare_percent, 1);

@@ -271,6 +271,13 @@ void gs_pool_collect(struct gs_pool *pool)
     gs_pool_poll(pool);
 }
 
+void gs_pool_look(struct gs_pool *pool)
+{
+    gs_pool_poll(pool);
+    if (!pool->oldest)
+        gs_pool_collect(pool);
+}
+
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 {
     struct gs_block *block = pool->limbo.first, *next;
@@ -347,7 +354,8 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
     struct gs_epoch *epoch;
     uint64_t began;
 
-    close_epoch(pool);
+    if (!pool->oldest)
+        close_epoch(pool);
     if (!pool->oldest || pool->leaving)
         return false;
     epoch = pop_oldest(pool); /* ours alone while the lock is let go */

@@ -540,6 +540,34 @@ Test(memory, an_allocation_waits_for_a_gpu_that_is_behind_but_not_for_ever)
     fixture_end(&f);
 }
 
+/* Each event is a stop for the GPU: none is recorded behind one that it has not passed, however
+ * often memory is looked for. */
+Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    CUstream stream;
+    uint64_t before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 3 * MIB / 2);
+    before = counts(&f).events;
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    /* Less than what closes an epoch by itself. */
+    for (int i = 0; i < 3; i++) {
+        MUST(gs_core_free(f.core, block));
+        block = must_alloc(&f, 3 * MIB / 2);
+    }
+    cr_assert_eq(counts(&f).events, before + 1);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
 static size_t wait_until_reserved(struct fixture *f, size_t most)
 {
     const struct timespec pause = {.tv_nsec = 5000000};
