@@ -364,7 +364,7 @@ static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, en
 {
     const struct gs_bin_wish wish = {need, limit, may_lie, pool};
 
-    return gs_bins_find_wish(&pool->bins[kind], &wish);
+    return pool->bins[kind].levels ? gs_bins_find_wish(&pool->bins[kind], &wish) : NULL;
 }
 
 /* What is left of a used chunk first; a whole one only if it would strand little. */
@@ -374,7 +374,7 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     struct gs_bin_entry *whole;
     size_t slack;
 
-    if (part && part->size - need <= PART_SLACK)
+    if ((part && part->size - need <= PART_SLACK) || !pool->bins[GS_BIN_LARGE_WHOLE].levels)
         return part;
     slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
     if (slack > STRANDED_EACH && pool->spare_percent == GS_SPARE_PERCENT_MIN)

@@ -274,7 +274,7 @@ void gs_pool_collect(struct gs_pool *pool)
 void gs_pool_look(struct gs_pool *pool)
 {
     gs_pool_poll(pool);
-    if (!pool->oldest)
+    if (!pool->oldest && pool->retiring.first)
         gs_pool_collect(pool);
 }
 
