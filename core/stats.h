@@ -37,7 +37,7 @@ void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_li
 /* A pool is about to go; its most is not forgotten. The contexts' lock is held. */
 void gs_async_keep_peak(struct gs_core *core, CUdevice device);
 
-/* Of one device. Takes the contexts' lock. */
+/* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
 
 /* A line of log or two for each device that was used. Waits for nobody: says nothing where a thread

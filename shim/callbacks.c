@@ -1,10 +1,12 @@
-/* Pinners and listeners of communication libraries (gpushim.h). */
+/* Pinners and listeners of communication libraries, and what can be asked (gpushim.h). */
 #include "callbacks.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/stats.h"
 #include "gpushim.h"
 #include "hook.h"
 #include "pinning.h"
@@ -228,5 +230,41 @@ GS_HOOK int gpushim_registration_counts(struct gpushim_registration_counts *coun
         .in_use = stats.in_use,
         .bytes = stats.bytes,
     };
+    return 0;
+}
+
+_Static_assert(GPUSHIM_TOOK == GS_TOOK, "the histograms are the same");
+
+GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
+{
+    struct gs_stats stats;
+
+    if (!memory || memory->size < sizeof *memory || device < 0)
+        return EINVAL;
+    if (atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY)
+        return ENODEV;
+    gs_stats_read(gs_core, device, &stats);
+    *memory = (struct gpushim_memory){
+        .size = memory->size,
+        .reserved = stats.reserved,
+        .live = stats.live,
+        .cached = stats.cached,
+        .retiring = stats.retiring,
+        .ordered = stats.ordered,
+        .limbo = stats.limbo,
+        .reserved_peak = stats.counts.reserved_peak,
+        .live_peak = stats.counts.live_peak,
+        .hits = stats.counts.hits,
+        .misses = stats.counts.misses,
+        .chunks_made = stats.counts.grown,
+        .chunks_given_back = stats.counts.trims,
+        .in_background = stats.counts.later,
+        .events = stats.counts.events,
+        .waits = stats.counts.waits,
+        .waits_given_up = stats.counts.late,
+        .wait_ns = stats.counts.wait_ns,
+        .map_ns = stats.counts.map_ns,
+    };
+    memcpy(memory->took, stats.counts.took, sizeof memory->took);
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * For communication libraries that know of libgpushim and want its cache of registrations, or to
- * hear what becomes of GPU memory. No program needs this: caches of their own (UCX, libfabric, Open
- * MPI) stay right as they are.
+ * hear what becomes of GPU memory, and for whoever wants to see what the library holds. No program
+ * needs this: caches of their own (UCX, libfabric, Open MPI) stay right as they are.
  *
  * Nothing links with the library. It is in the process where somebody preloaded it:
  *
@@ -118,6 +118,33 @@ struct gpushim_registration_counts {
 
 /* Since the start of the process. EINVAL; ENODEV: libgpushim does nothing in this process. */
 int gpushim_registration_counts(struct gpushim_registration_counts *counts);
+
+/* ---- Asking: what a GPU's memory is used for ----------------------------------------------------- */
+
+#define GPUSHIM_TOOK 24
+
+struct gpushim_memory {
+    size_t size; /* of this struct, set by the caller */
+    /* Bytes now: had from the driver, of which are the program's, ready for it, freed and waiting
+     * for the GPU, ready for one stream each, and freed but in use by other processes or devices. */
+    uint64_t reserved, live, cached, retiring, ordered, limbo;
+    uint64_t reserved_peak, live_peak;
+    /* Since the start of the process. */
+    uint64_t hits, misses; /* allocations from memory that was there, and that had to look further */
+    uint64_t chunks_made, chunks_given_back; /* pieces of memory had from the driver */
+    uint64_t in_background; /* of those given back */
+    uint64_t events;        /* that were recorded on the GPU */
+    uint64_t waits, waits_given_up, wait_ns; /* allocations that waited for the GPU */
+    uint64_t map_ns; /* that the program's threads took to make and give back chunks */
+    /* Calls that had to do more, by how long they took: below 1 us, 2, 4, ..., the last for all
+     * above 4 s. */
+    uint64_t took[GPUSHIM_TOOK];
+};
+
+/* Of a device by its number in CUDA; all 0 where this process has allocated nothing there. The
+ * figures are each of some moment of the call. EINVAL; ENODEV: libgpushim does nothing in this
+ * process, or not yet. */
+int gpushim_memory(int device, struct gpushim_memory *memory);
 
 #ifdef __cplusplus
 }

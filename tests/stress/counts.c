@@ -1,0 +1,102 @@
+/*
+ * What a program sees of the library's memory while it runs (gpushim.h), found by dlsym; run under
+ * the library.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "shim/gpushim.h"
+
+#define MIB ((size_t)1 << 20)
+#define PAIRS 20000
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static __typeof__(&gpushim_memory) memory_of;
+static bool done; /* atomic */
+
+static struct gpushim_memory look(void)
+{
+    struct gpushim_memory memory = {.size = sizeof memory};
+
+    CHECK(memory_of(0, &memory) == 0);
+    return memory;
+}
+
+/* Asks all the while, as a monitor does. */
+static void *watch(void *arg)
+{
+    struct gpushim_memory before = look(), now;
+    uint64_t *looks = arg; /* atomic */
+
+    while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
+        now = look();
+        CHECK(now.hits >= before.hits && now.misses >= before.misses);
+        CHECK(now.live <= 4 * MIB + 64 * 1024 && now.live_peak == before.live_peak);
+        before = now;
+        __atomic_fetch_add(looks, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static uint64_t timed(const struct gpushim_memory *memory)
+{
+    uint64_t calls = 0;
+
+    for (unsigned i = 0; i < GPUSHIM_TOOK; i++)
+        calls += memory->took[i];
+    return calls;
+}
+
+int main(void)
+{
+    struct gpushim_memory memory = {.size = sizeof memory};
+    CUdeviceptr large, small;
+    CUcontext context;
+    pthread_t thread;
+    uint64_t looks = 0;
+
+    memory_of = (__typeof__(memory_of))dlsym(RTLD_DEFAULT, "gpushim_memory");
+    CHECK(memory_of);
+    CHECK(memory_of(0, &memory) == ENODEV); /* nothing has started */
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+          cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(memory_of(0, NULL) == EINVAL && memory_of(-1, &memory) == EINVAL);
+    memory.size = 8;
+    CHECK(memory_of(0, &memory) == EINVAL);
+
+    CHECK(cuMemAlloc(&large, 4 * MIB) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&small, 64 << 10) == CUDA_SUCCESS);
+    memory = look();
+    CHECK(memory.live == 4 * MIB + (64 << 10) && memory.reserved == 6 * MIB);
+    CHECK(memory.cached == memory.reserved - memory.live);
+    CHECK(memory.retiring + memory.ordered + memory.limbo == 0);
+    CHECK(memory.misses == 2 && memory.hits == 0 && memory.chunks_made == 2);
+    CHECK(timed(&memory) == 2 && memory.map_ns > 0);
+    memory.size = sizeof memory;
+    CHECK(memory_of(1000, &memory) == 0 && memory.reserved == 0 && memory.misses == 0);
+
+    CHECK(pthread_create(&thread, NULL, watch, &looks) == 0);
+    for (int i = 0; i < PAIRS || __atomic_load_n(&looks, __ATOMIC_RELAXED) == 0; i++) {
+        CHECK(cuMemFree(small) == CUDA_SUCCESS);
+        CHECK(cuMemAlloc(&small, 64 << 10) == CUDA_SUCCESS);
+    }
+    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
+    CHECK(pthread_join(thread, NULL) == 0);
+    memory = look();
+    CHECK(memory.hits + memory.misses >= PAIRS + 2 && memory.events > 0);
+    CHECK(cuMemFree(small) == CUDA_SUCCESS && cuMemFree(large) == CUDA_SUCCESS);
+    CHECK(look().live == 0);
+    return 0;
+}
