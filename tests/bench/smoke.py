@@ -196,6 +196,12 @@ def behind():
     line = measure('native', 'behind', '--ms', 20)
     positive(line, 'free_us', 'alloc_us')
     check(not line['kernel_ran_after_free'], 'the native free waits for the kernel')
+    line = measure('shim', 'behind', '--ms', 300)
+    check(not line['reused_while_busy'], 'what the kernel may use is not handed out')
+    os.environ['GPUSHIM_POOL_FREE'] = 'native'
+    line = measure('shim', 'behind', '--ms', 20)
+    check(not line['kernel_ran_after_free'], 'the library waits as the driver does if told to')
+    del os.environ['GPUSHIM_POOL_FREE']
     refused(1, 'usage: behind', 'behind', '--ms', 0)
 
 
