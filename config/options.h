@@ -76,13 +76,13 @@
            "the memory when that work is done, native waits for the work as the driver does.")     \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
            "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")       \
-    OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "128 MiB",                                       \
+    OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
            "How much memory is freed before one GPU event is recorded to learn when all of it "    \
            "may be reused; 0 records one for every free.")                                         \
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                         \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
-           "before an allocation that needs more waits for the GPU as well, a third of it before " \
-           "it holds more than ever; 64 MiB always may, and 0 never waits.")                       \
+           "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
+           "and 0 never waits.")                                                                   \
     OPTION(pool, decay, TIME("0", "60 min"), "2 s",                                                \
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
     OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \

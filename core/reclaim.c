@@ -19,8 +19,8 @@
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define START_NS UINT64_C(250000000)
-#define WEIGHED_NS UINT64_C(50000000) /* at least between two weighings */
+#define START_NS UINT64_C(500000000)
+#define WEIGHED_NS UINT64_C(100000000) /* at least between two weighings */
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time, */
 #define FELT_MUCH_PART 12             /* or that much */

@@ -88,12 +88,12 @@ size_t gs_releases_finish(struct gs_core *core)
 }
 
 /* Whether the pool may grow by `size` while `left` bytes that were its own are not the driver's yet:
- * with them it holds no more than it did at some time, or a little more while it feels what making
- * and giving back take. Other pools are not asked. */
+ * with them it holds no more than it did at some time, or a share more where making and giving back
+ * take much of the time. Other pools are not asked. */
 static bool has_room(const struct gs_pool *pool, size_t left, size_t size)
 {
     unsigned percent = LOAD(pool->spare_percent);
-    size_t more = percent > GS_SPARE_PERCENT_MIN ? LOAD(pool->counts.live_peak) / 100 * percent : 0;
+    size_t more = percent > GS_SPARE_PERCENT_MORE ? LOAD(pool->counts.live_peak) / 100 * percent : 0;
 
     return LOAD(pool->reserved) + left + size <= LOAD(pool->counts.reserved_peak) + more;
 }

@@ -14,7 +14,6 @@
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 #define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
-#define BEHIND_PEAK 3 /* so much less may retire where the pool would hold more than ever */
 
 uint64_t gs_now_ns(void)
 {
@@ -393,8 +392,6 @@ bool gs_pool_behind(const struct gs_pool *pool, size_t size)
     size_t behind = gs_pool_behind_bytes(pool);
     size_t most = pool->live / 100 * pool->shared->retiring_percent;
 
-    if (pool->reserved + size > pool->counts.reserved_peak)
-        most /= BEHIND_PEAK;
     return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
            (!pool->stalled || pool->oldest != pool->stalled ||
             pool->reserved + size > pool->stalled_most);

@@ -17,7 +17,7 @@ Test(config_value, defaults_are_those_promised, .timeout = 10)
     cr_assert_str_eq(config.general.log_target.text, "stderr");
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_DEFERRED);
     cr_assert_eq(config.pool.small_limit, 1048576);
-    cr_assert_eq(config.pool.epoch_bytes, 134217728);
+    cr_assert_eq(config.pool.epoch_bytes, 67108864);
     cr_assert_eq(config.pool.cache_limit, GS_CONFIG_UNLIMITED);
     cr_assert(config.share.enable);
     cr_assert_str_eq(config.share.dir.text, "");
