@@ -58,6 +58,10 @@
     GS_ENTRY(cuMemcpyHtoD_v2_ptds,                  OURS,  7000) \
     GS_ENTRY(cuMemcpyDtoH_v2,                       OURS,  3020) \
     GS_ENTRY(cuMemcpyDtoH_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoA_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoA_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyAtoD_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyAtoD_v2_ptds,                  OURS,  7000) \
     GS_ENTRY(cuMemcpyAsync,                         OURS,  4000) \
     GS_ENTRY(cuMemcpyAsync_ptsz,                    OURS,  7000) \
     GS_ENTRY(cuMemcpyDtoDAsync_v2,                  OURS,  3020) \
