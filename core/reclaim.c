@@ -529,11 +529,12 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     if (step == 2)
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
-    released = release_pools(core, device, step == 0 ? 0 : deadline,
-                             step == 0 && bytes ? bytes : SIZE_MAX);
+    released = gs_releases_finish(core);
+    released += release_pools(core, device, step == 0 ? 0 : deadline,
+                              step == 0 && bytes ? bytes : SIZE_MAX);
     if (released > 0)
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-    return released > 0 || (step == 0 && await_released(core));
+    return await_released(core) || released > 0;
 }
 
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step)
