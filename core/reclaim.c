@@ -27,6 +27,7 @@
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
+#define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 static bool is_out(gs_status status)
@@ -203,22 +204,24 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* What one pool can give up of `bytes`; with `wait`, also what has to be waited for. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, bool wait, size_t bytes)
+/* What one pool can give up of `bytes`; also what has to be waited for until then (0: nothing). */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, uint64_t deadline_ns,
+                           size_t bytes)
 {
+    const bool wait = deadline_ns > 0;
     struct gs_chunk *chunks;
 
     gs_latch_take(&pool->lock);
     gs_pool_flush_streams(pool, 0);
     gs_pool_collect(pool);
-    while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
+    while (wait && gs_pool_wait_oldest(pool, deadline_ns))
         continue;
     gs_pool_collect_limbo(pool, wait);
     if (pool->unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(pool);
         gs_latch_take(&pool->lock);
-        while (wait && gs_pool_wait_oldest(pool, UINT64_MAX))
+        while (wait && gs_pool_wait_oldest(pool, deadline_ns))
             continue;
     }
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
@@ -244,27 +247,27 @@ static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
     return count;
 }
 
-static size_t release_pools(struct gs_core *core, const struct gs_device *device, bool wait,
-                            size_t bytes)
+static size_t release_pools(struct gs_core *core, const struct gs_device *device,
+                            uint64_t deadline_ns, size_t bytes)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
     size_t released = gs_releases_finish(core);
 
     for (unsigned i = 0; i < count && released < bytes; i++)
-        released += release_pool(core, pools[i], wait, bytes - released);
+        released += release_pool(core, pools[i], deadline_ns, bytes - released);
     gs_context_bury_dead(core);
     return released;
 }
 
 size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
 {
-    return release_pools(core, device, wait, SIZE_MAX);
+    return release_pools(core, device, wait ? UINT64_MAX : 0, SIZE_MAX);
 }
 
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    return release_pools(core, device, false, bytes);
+    return release_pools(core, device, 0, bytes);
 }
 
 /* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
@@ -522,15 +525,17 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
                          size_t bytes, unsigned step)
 {
+    uint64_t deadline = bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS;
     size_t released;
 
     if (step == 2)
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
-    released = step == 0 ? gs_device_yield(core, device, bytes ? bytes : SIZE_MAX)
-                         : gs_device_release(core, device, true);
+    released = gs_releases_finish(core);
+    released += release_pools(core, device, step == 0 ? 0 : deadline,
+                              step == 0 && bytes ? bytes : SIZE_MAX);
     if (released > 0)
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-    return released > 0 || (step == 0 && await_released(core));
+    return await_released(core) || released > 0;
 }
 
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step)

@@ -4,6 +4,7 @@
  *
  *   OURS  the shim answers for its own memory; anything else goes to the driver
  *   NOTE  the shim notes the call and passes it on
+ *   ROOM  passed on, and again where a full device has got memory back
  *   FIND  the driver's own look-up: its answers are led to the hooks
  *
  * Adding a row takes a hook of that name in a hooks_*.c (without one the library does not link,
@@ -58,6 +59,10 @@
     GS_ENTRY(cuMemcpyHtoD_v2_ptds,                  OURS,  7000) \
     GS_ENTRY(cuMemcpyDtoH_v2,                       OURS,  3020) \
     GS_ENTRY(cuMemcpyDtoH_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyDtoA_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyDtoA_v2_ptds,                  OURS,  7000) \
+    GS_ENTRY(cuMemcpyAtoD_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemcpyAtoD_v2_ptds,                  OURS,  7000) \
     GS_ENTRY(cuMemcpyAsync,                         OURS,  4000) \
     GS_ENTRY(cuMemcpyAsync_ptsz,                    OURS,  7000) \
     GS_ENTRY(cuMemcpyDtoDAsync_v2,                  OURS,  3020) \
@@ -132,42 +137,42 @@
     GS_ENTRY(cuGraphNodeSetParams,                  OURS, 12020) \
     GS_ENTRY(cuGraphNodeSetParams_v2,               OURS, 13040) \
     GS_ENTRY(cuGraphExecNodeSetParams,              OURS, 12020) \
-    GS_ENTRY(cuMemCreate,                           NOTE, 10020) \
-    GS_ENTRY(cuArrayCreate_v2,                      NOTE,  3020) \
-    GS_ENTRY(cuArray3DCreate_v2,                    NOTE,  3020) \
-    GS_ENTRY(cuMipmappedArrayCreate,                NOTE,  5000) \
-    GS_ENTRY(cuCtxCreate,                           NOTE,  2000) \
-    GS_ENTRY(cuCtxCreate_v2,                        NOTE,  3020) \
-    GS_ENTRY(cuCtxCreate_v3,                        NOTE, 11040) \
-    GS_ENTRY(cuCtxCreate_v4,                        NOTE, 12050) \
-    GS_ENTRY(cuDevicePrimaryCtxRetain,              NOTE,  7000) \
-    GS_ENTRY(cuStreamCreate,                        NOTE,  2000) \
-    GS_ENTRY(cuStreamCreateWithPriority,            NOTE,  5050) \
-    GS_ENTRY(cuModuleLoad,                          NOTE,  2000) \
-    GS_ENTRY(cuModuleLoadData,                      NOTE,  2000) \
-    GS_ENTRY(cuModuleLoadDataEx,                    NOTE,  2010) \
-    GS_ENTRY(cuModuleLoadFatBinary,                 NOTE,  2000) \
-    GS_ENTRY(cuModuleGetFunction,                   NOTE,  2000) \
-    GS_ENTRY(cuLibraryLoadData,                     NOTE, 12000) \
-    GS_ENTRY(cuLibraryLoadFromFile,                 NOTE, 12000) \
-    GS_ENTRY(cuLibraryGetModule,                    NOTE, 12000) \
-    GS_ENTRY(cuKernelGetFunction,                   NOTE, 12000) \
-    GS_ENTRY(cuLaunchKernel,                        NOTE,  4000) \
-    GS_ENTRY(cuLaunchKernel_ptsz,                   NOTE,  7000) \
-    GS_ENTRY(cuLaunchKernelEx,                      NOTE, 11060) \
-    GS_ENTRY(cuLaunchKernelEx_ptsz,                 NOTE, 11060) \
-    GS_ENTRY(cuLaunchCooperativeKernel,             NOTE,  9000) \
-    GS_ENTRY(cuLaunchCooperativeKernel_ptsz,        NOTE,  9000) \
-    GS_ENTRY(cuGraphInstantiate,                    NOTE, 10000) \
-    GS_ENTRY(cuGraphInstantiate_v2,                 NOTE, 11000) \
-    GS_ENTRY(cuGraphInstantiateWithFlags,           NOTE, 11040) \
-    GS_ENTRY(cuGraphInstantiateWithParams,          NOTE, 12000) \
-    GS_ENTRY(cuGraphInstantiateWithParams_ptsz,     NOTE, 12000) \
-    GS_ENTRY(cuGraphAddMemAllocNode,                NOTE, 11040) \
-    GS_ENTRY(cuGraphUpload,                         NOTE, 11010) \
-    GS_ENTRY(cuGraphUpload_ptsz,                    NOTE, 11010) \
-    GS_ENTRY(cuGraphLaunch,                         NOTE, 10000) \
-    GS_ENTRY(cuGraphLaunch_ptsz,                    NOTE, 10000) \
+    GS_ENTRY(cuMemCreate,                           ROOM, 10020) \
+    GS_ENTRY(cuArrayCreate_v2,                      ROOM,  3020) \
+    GS_ENTRY(cuArray3DCreate_v2,                    ROOM,  3020) \
+    GS_ENTRY(cuMipmappedArrayCreate,                ROOM,  5000) \
+    GS_ENTRY(cuCtxCreate,                           ROOM,  2000) \
+    GS_ENTRY(cuCtxCreate_v2,                        ROOM,  3020) \
+    GS_ENTRY(cuCtxCreate_v3,                        ROOM, 11040) \
+    GS_ENTRY(cuCtxCreate_v4,                        ROOM, 12050) \
+    GS_ENTRY(cuDevicePrimaryCtxRetain,              ROOM,  7000) \
+    GS_ENTRY(cuStreamCreate,                        ROOM,  2000) \
+    GS_ENTRY(cuStreamCreateWithPriority,            ROOM,  5050) \
+    GS_ENTRY(cuModuleLoad,                          ROOM,  2000) \
+    GS_ENTRY(cuModuleLoadData,                      ROOM,  2000) \
+    GS_ENTRY(cuModuleLoadDataEx,                    ROOM,  2010) \
+    GS_ENTRY(cuModuleLoadFatBinary,                 ROOM,  2000) \
+    GS_ENTRY(cuModuleGetFunction,                   ROOM,  2000) \
+    GS_ENTRY(cuLibraryLoadData,                     ROOM, 12000) \
+    GS_ENTRY(cuLibraryLoadFromFile,                 ROOM, 12000) \
+    GS_ENTRY(cuLibraryGetModule,                    ROOM, 12000) \
+    GS_ENTRY(cuKernelGetFunction,                   ROOM, 12000) \
+    GS_ENTRY(cuLaunchKernel,                        ROOM,  4000) \
+    GS_ENTRY(cuLaunchKernel_ptsz,                   ROOM,  7000) \
+    GS_ENTRY(cuLaunchKernelEx,                      ROOM, 11060) \
+    GS_ENTRY(cuLaunchKernelEx_ptsz,                 ROOM, 11060) \
+    GS_ENTRY(cuLaunchCooperativeKernel,             ROOM,  9000) \
+    GS_ENTRY(cuLaunchCooperativeKernel_ptsz,        ROOM,  9000) \
+    GS_ENTRY(cuGraphInstantiate,                    ROOM, 10000) \
+    GS_ENTRY(cuGraphInstantiate_v2,                 ROOM, 11000) \
+    GS_ENTRY(cuGraphInstantiateWithFlags,           ROOM, 11040) \
+    GS_ENTRY(cuGraphInstantiateWithParams,          ROOM, 12000) \
+    GS_ENTRY(cuGraphInstantiateWithParams_ptsz,     ROOM, 12000) \
+    GS_ENTRY(cuGraphAddMemAllocNode,                ROOM, 11040) \
+    GS_ENTRY(cuGraphUpload,                         ROOM, 11010) \
+    GS_ENTRY(cuGraphUpload_ptsz,                    ROOM, 11010) \
+    GS_ENTRY(cuGraphLaunch,                         ROOM, 10000) \
+    GS_ENTRY(cuGraphLaunch_ptsz,                    ROOM, 10000) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \

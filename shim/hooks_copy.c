@@ -327,3 +327,41 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
     return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                           hStream);
 }
+
+/* Between an array of this device and memory: what the driver reaches of another device's. */
+static bool within_one(CUdeviceptr device, size_t bytes, CUstream stream)
+{
+    return gs_foreign(device) || gs_way_copy(device, 0, bytes, stream, true) != GS_WAY_REFUSED;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                                         size_t ByteCount)
+{
+    if (!within_one(srcDevice, ByteCount, NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset,
+                                              CUdeviceptr srcDevice, size_t ByteCount)
+{
+    if (!within_one(srcDevice, ByteCount, CU_STREAM_PER_THREAD))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyDtoA_v2_ptds(dstArray, dstOffset, srcDevice, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                                         size_t ByteCount)
+{
+    if (!within_one(dstDevice, ByteCount, NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray,
+                                              size_t srcOffset, size_t ByteCount)
+{
+    if (!within_one(dstDevice, ByteCount, CU_STREAM_PER_THREAD))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemcpyAtoD_v2_ptds(dstDevice, srcArray, srcOffset, ByteCount);
+}

@@ -164,6 +164,34 @@ Test(forms, every_copy_and_fill_works_inside_and_is_refused_past_the_end)
     OK(cuMemFree(other));
 }
 
+/* Whatever the driver says: it is its answer, and nothing is touched. */
+Test(forms, without_a_current_context_every_copy_and_fill_is_refused)
+{
+    CUdeviceptr ptr = 0, other = 0;
+
+    OK(cuMemAlloc(&ptr, BYTES));
+    OK(cuMemAlloc(&other, MIB));
+    OK(fill_now(ptr, 3, BYTES / 4));
+    OK(cuCtxSetCurrent(NULL));
+    for (size_t i = 0; i < FORMS; i++) {
+        void *function = driver_lookup(forms[i].name, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+        CUresult r = forms[i].call(function, ptr, other, BYTES);
+
+        probe("without_a_context", "%s: %s", forms[i].name, result_name(r));
+        /* Those that name their contexts may do without. */
+        if (!strstr(forms[i].name, "Peer"))
+            cr_assert_neq(r, CUDA_SUCCESS, "%s", forms[i].name);
+        if (software_driver())
+            cr_assert_eq(r, CUDA_ERROR_INVALID_CONTEXT, "%s: %s", forms[i].name, result_name(r));
+    }
+    OK(cuCtxSetCurrent(context));
+    OK(cuCtxSynchronize());
+    if (software_driver())
+        cr_assert_eq(words_other(ptr, 3, BYTES / 4), 0);
+    OK(cuMemFree(ptr));
+    OK(cuMemFree(other));
+}
+
 /* ---- contexts and captures ---- */
 
 Test(forms, detaching_a_context_for_the_last_time_takes_its_memory)

@@ -232,6 +232,48 @@ Test(other, arrays_are_copied_from_and_to_plain_memory)
     OK(cuMemFree(to));
 }
 
+/* In one dimension, by the calls of before there were rectangles. */
+Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
+{
+    static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+    __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
+    const CUDA_ARRAY_DESCRIPTOR shape = {
+        .Width = 256, .Height = 0, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    CUdeviceptr from = 0, to = 0;
+    CUarray array = NULL;
+
+    OK(create(&array, &shape));
+    OK(cuMemAlloc(&from, 1024));
+    OK(cuMemAlloc(&to, 1024));
+    for (int i = 0; i < 2; i++) {
+        __typeof__(&cuMemcpyDtoA) into =
+            (__typeof__(into))driver_lookup("cuMemcpyDtoA", 12000, flags[i]);
+        __typeof__(&cuMemcpyAtoD) out_of =
+            (__typeof__(out_of))driver_lookup("cuMemcpyAtoD", 12000, flags[i]);
+        CUresult in, out;
+
+        cr_assert(into && out_of);
+        OK(fill_now(from, 15, 256));
+        OK(fill_now(to, 0, 256));
+        OK(into(array, 0, from, 1024));
+        OK(out_of(to + 512, array, 256, 512));
+        OK(cuCtxSynchronize());
+        cr_assert_eq(words_other(to, 0, 128), 0);
+        cr_assert_eq(words_other(to + 512, 15, 128), 0);
+        in = into(array, 0, from + 512, 1024);
+        out = out_of(to + 512, array, 0, 1024);
+        probe("array_row_past_the_end_of_plain_memory", "%s %s", result_name(in),
+              result_name(out));
+        if (under_shim() || software_driver())
+            cr_assert(in == CUDA_ERROR_INVALID_VALUE && out == CUDA_ERROR_INVALID_VALUE, "%s %s",
+                      result_name(in), result_name(out));
+    }
+    OK(cuArrayDestroy(array));
+    OK(cuMemFree(from));
+    OK(cuMemFree(to));
+}
+
 /* A box of 16 x 8 x 4 words between an array and plain memory that is exactly as large. */
 static CUDA_MEMCPY3D array_box(CUarray array, CUdeviceptr plain, bool into_the_array)
 {
@@ -348,6 +390,105 @@ Test(other, a_pool_made_current_for_a_location_serves_the_allocations)
     OK(cuMemFreeAsync(ptr, stream));
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolDestroy(pool));
+}
+
+/* The pool that is the device's, by either way to ask for it. */
+Test(other, default_pools_of_a_location_are_the_devices)
+{
+    typedef CUresult get_fn(CUmemoryPool *, CUmemLocation *, CUmemAllocationType);
+    get_fn *get_default = (get_fn *)need("cuMemGetDefaultMemPool", 13000);
+    get_fn *get = (get_fn *)need("cuMemGetMemPool", 13000);
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    CUmemoryPool default_pool = NULL, pool = NULL, seen = NULL;
+    CUdeviceptr ptr = 0;
+
+    OK(cuDeviceGetDefaultMemPool(&default_pool, device));
+    OK(get_default(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    cr_assert_eq(pool, default_pool);
+    OK(get(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    cr_assert_eq(pool, default_pool);
+    OK(cuMemAllocFromPoolAsync(&ptr, MIB, pool, CU_STREAM_LEGACY));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(seen, default_pool);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+}
+
+/* A pool that may be shared is the driver's to share; a default one is not shared. */
+Test(other, a_programs_own_pool_is_exported)
+{
+    __typeof__(&cuMemPoolExportToShareableHandle) export =
+        (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool own = NULL, default_pool = NULL;
+    CUmemPoolPtrExportData data;
+    CUdeviceptr ptr = 0;
+    int fd = -1;
+
+    OK(cuMemPoolCreate(&own, &props));
+    OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    close(fd);
+    OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    OK(cuMemPoolExportPointer(&data, ptr));
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    OK(cuMemPoolDestroy(own));
+    OK(cuDeviceGetDefaultMemPool(&default_pool, device));
+    FAILS(export(&fd, default_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+}
+
+/* ---- work on memory by other means than copies and kernels ---- */
+
+Test(other, a_stream_writes_a_value)
+{
+    __typeof__(&cuStreamWriteValue32) write_value =
+        (__typeof__(write_value))need("cuStreamWriteValue32", 11070);
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 4096));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        OK(fill_now(ptr, 1, 1024));
+        OK(write_value(stream, ptr + 4092, 16, 0));
+        OK(cuStreamSynchronize(stream));
+        cr_assert_eq(words_other(ptr, 1, 1023), 0);
+        cr_assert_eq(words_other(ptr + 4092, 16, 1), 0);
+        OK(memory_free((enum memory_kind)kind, ptr));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    }
+}
+
+/* A texture over plain memory names it as it was named. */
+Test(other, a_texture_lies_over_plain_memory)
+{
+    __typeof__(&cuTexObjectCreate) create =
+        (__typeof__(create))need("cuTexObjectCreate", 5000);
+    __typeof__(&cuTexObjectGetResourceDesc) describe =
+        (__typeof__(describe))need("cuTexObjectGetResourceDesc", 5000);
+    __typeof__(&cuTexObjectDestroy) destroy =
+        (__typeof__(destroy))need("cuTexObjectDestroy", 5000);
+    CUDA_TEXTURE_DESC texture = {.maxAnisotropy = 0};
+    CUDA_RESOURCE_DESC resource, seen;
+    CUtexObject object = 0;
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, 64 * KIB));
+    memset(&resource, 0, sizeof resource);
+    memset(&seen, 0, sizeof seen);
+    resource.resType = CU_RESOURCE_TYPE_LINEAR;
+    resource.res.linear.devPtr = ptr;
+    resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
+    resource.res.linear.numChannels = 1;
+    resource.res.linear.sizeInBytes = 64 * KIB;
+    OK(create(&object, &resource, &texture, NULL));
+    OK(describe(&seen, object));
+    cr_assert_eq(seen.res.linear.devPtr, ptr);
+    OK(destroy(object));
+    OK(cuMemFree(ptr));
 }
 
 /* ---- events of another process ---- */

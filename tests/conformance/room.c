@@ -259,3 +259,28 @@ Test(room, the_driver_itself_finds_room)
         OK(calls[i].call());
     }
 }
+
+/* The GPU may stand still until this very thread goes on. */
+Test(room, the_driver_itself_waits_for_no_work_for_ever)
+{
+    fail_fn *fail = (fail_fn *)dlsym(RTLD_DEFAULT, "softcuda_fail");
+    void (*forget)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "softcuda_reset");
+    void (*hold)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "softcuda_hold");
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    CUresult r;
+
+    if (!fail || !forget || !hold)
+        cr_skip_test("a real GPU is not told to stand still");
+    OK(cuMemAllocAsync(&ptr, 32 * MIB, stream));
+    OK(launch_fill(stream, ptr, 1, 16));
+    OK(cuStreamSynchronize(stream));
+    hold(1);
+    OK(launch_fill(stream, ptr, 2, 16));
+    OK(cuMemFreeAsync(ptr, stream));
+    fail("cuLaunchKernel", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    r = launch_spin(stream, 1);
+    forget(); /* and the GPU goes on */
+    cr_assert_eq(r, CUDA_ERROR_OUT_OF_MEMORY, "%s", result_name(r));
+    OK(cuStreamSynchronize(stream));
+}

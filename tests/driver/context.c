@@ -455,6 +455,9 @@ static void primary_end(struct sd_context *context)
     context->retained = 0;
     context->active = false;
     context_clear(context);
+    /* Somebody may have retained it while its work was waited for. */
+    if (context->active)
+        context->legacy = sd_queue_new(context, true);
     context->flags = 0;
 }
 

@@ -120,6 +120,8 @@ ROW(cuStreamGetId, cuStreamGetId, 12000, SD_LEGACY, (CUstream s, unsigned long l
 ROW(cuStreamGetId, cuStreamGetId_ptsz, 12000, SD_PER_THREAD, (CUstream s, unsigned long long *id), sd_stream_get_id(sd_per_thread(s), id))
 ROW(cuStreamGetDevice, cuStreamGetDevice, 12080, SD_LEGACY, (CUstream s, CUdevice *dev), sd_stream_get_device(s, dev))
 ROW(cuStreamGetDevice, cuStreamGetDevice_ptsz, 12080, SD_PER_THREAD, (CUstream s, CUdevice *dev), sd_stream_get_device(sd_per_thread(s), dev))
+ROW(cuStreamWriteValue32, cuStreamWriteValue32_v2, 11070, SD_LEGACY, (CUstream s, CUdeviceptr p, cuuint32_t v, unsigned flags), sd_memset(p, v, 4, 1, s))
+ROW(cuStreamWriteValue32, cuStreamWriteValue32_v2_ptsz, 11070, SD_PER_THREAD, (CUstream s, CUdeviceptr p, cuuint32_t v, unsigned flags), sd_memset(p, v, 4, 1, sd_per_thread(s)))
 
 /* -- captures -- */
 ROW(cuStreamBeginCapture, cuStreamBeginCapture, 10000, SD_LEGACY, (CUstream s), sd_stream_begin_capture(s, CU_STREAM_CAPTURE_MODE_GLOBAL))
@@ -338,6 +340,10 @@ ROW(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned_v2_ptds, 7000, SD_PER_THREAD, (cons
 ROW(cuMemcpy2DAsync, cuMemcpy2DAsync, 2000, SD_PLAIN, (const CUDA_MEMCPY2D_v1 *c, CUstream q), sd_memcpy_2d_v1(c, q, true))
 ROW(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, SD_LEGACY, (const CUDA_MEMCPY2D *c, CUstream q), sd_memcpy_2d(c, q, true))
 ROW(cuMemcpy2DAsync, cuMemcpy2DAsync_v2_ptsz, 7000, SD_PER_THREAD, (const CUDA_MEMCPY2D *c, CUstream q), sd_memcpy_2d(c, sd_per_thread(q), true))
+ROW(cuMemcpyDtoA, cuMemcpyDtoA_v2, 3020, SD_LEGACY, (CUarray a, size_t at, CUdeviceptr s, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = a, .dstXInBytes = at, .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = s, .WidthInBytes = n, .Height = 1}, NULL, false))
+ROW(cuMemcpyDtoA, cuMemcpyDtoA_v2_ptds, 7000, SD_PER_THREAD, (CUarray a, size_t at, CUdeviceptr s, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = a, .dstXInBytes = at, .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = s, .WidthInBytes = n, .Height = 1}, CU_STREAM_PER_THREAD, false))
+ROW(cuMemcpyAtoD, cuMemcpyAtoD_v2, 3020, SD_LEGACY, (CUdeviceptr d, CUarray a, size_t at, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .srcXInBytes = at, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .WidthInBytes = n, .Height = 1}, NULL, false))
+ROW(cuMemcpyAtoD, cuMemcpyAtoD_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, CUarray a, size_t at, size_t n), sd_memcpy_2d(&(CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .srcXInBytes = at, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .WidthInBytes = n, .Height = 1}, CU_STREAM_PER_THREAD, false))
 ROW(cuMemsetD2D8, cuMemsetD2D8, 2000, SD_PLAIN, (CUdeviceptr_v1 d, unsigned pitch, unsigned char v, unsigned n, unsigned rows), sd_memset_2d(d, pitch, v, 1, n, rows, NULL))
 ROW(cuMemsetD2D8, cuMemsetD2D8_v2, 3020, SD_LEGACY, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 1, n, rows, NULL))
 ROW(cuMemsetD2D8, cuMemsetD2D8_v2_ptds, 7000, SD_PER_THREAD, (CUdeviceptr d, size_t pitch, unsigned char v, size_t n, size_t rows), sd_memset_2d(d, pitch, v, 1, n, rows, CU_STREAM_PER_THREAD))

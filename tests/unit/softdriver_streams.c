@@ -255,3 +255,33 @@ Test(softdriver_streams, an_unknown_kernel_is_told_apart)
     GIVES(cuModuleGetFunction(&function, sd_mod, "of_nobody"), CUDA_ERROR_NOT_SUPPORTED);
     GIVES(cuModuleLoadData(&sd_mod, "no module"), CUDA_ERROR_INVALID_IMAGE);
 }
+
+static void *reset(void *unused)
+{
+    return (void *)(uintptr_t)cuDevicePrimaryCtxReset(0);
+}
+
+/* A reset waits for the work; who retains the context meanwhile has one to work in. */
+Test(softdriver_streams, a_context_retained_while_it_is_reset_has_its_streams)
+{
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000};
+    pthread_t thread;
+    CUcontext context;
+    CUdeviceptr ptr;
+    void *result;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    softcuda_hold(1);
+    OK(sd_fill(NULL, ptr, 5, 1024));
+    pthread_create(&thread, NULL, reset, NULL);
+    nanosleep(&moment, NULL);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    softcuda_hold(0);
+    pthread_join(thread, &result);
+    cr_assert_eq((uintptr_t)result, CUDA_SUCCESS);
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuMemsetD32(ptr, 7, 1024));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(sd_word(ptr, NULL), 7);
+}
