@@ -26,7 +26,7 @@
 #define FELT_MUCH_PART 25             /* or that much */
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
-#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 static bool is_out(gs_status status)
@@ -488,6 +488,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (is_out(status))
         status = wait_for_block(core, pool, size, ret_address);
     if (is_out(status)) {
+        gs_share_await_given_back(core->share, UNMAPPED_NS);
         gs_device_release(core, pool->device, true);
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_address);
