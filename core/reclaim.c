@@ -526,6 +526,8 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     if (step == 2)
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    if (step == 1)
+        gs_share_await_given_back(core->share, UNMAPPED_NS);
     released = step == 0 ? gs_device_yield(core, device, bytes ? bytes : SIZE_MAX)
                          : gs_device_release(core, device, true);
     if (released > 0)

@@ -3,6 +3,7 @@
  * is called back, and no descriptor keeps it.
  *
  *   back full      the program needs the memory: an allocation that finds the GPU full
+ *   back create    the same by a call of another kind, cuMemCreate
  *   back decay     it lies idle, and neither program does anything
  *   back opener    opens and closes what it is told, and then says how much it has mapped
  *
@@ -103,6 +104,9 @@ static bool is_back(uint32_t mapped)
 static void share(const char *how, int socket)
 {
     CUipcMemHandle handle[BLOCKS];
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle made = 0;
     CUdeviceptr block[BLOCKS], large = 0;
     uint32_t mapped;
 
@@ -118,6 +122,8 @@ static void share(const char *how, int socket)
         must("cuMemFree", cuMemFree(block[i]));
     if (!strcmp(how, "full")) /* at once: the opener has not heard of it yet */
         must("cuMemAlloc, of most", cuMemAlloc(&large, MOST));
+    else if (!strcmp(how, "create"))
+        must("cuMemCreate, of most", cuMemCreate(&made, MOST, &prop, 0));
     for (int i = 0; i < WAITS && !is_back(mapped); i++) {
         usleep(1000);
         send(socket, "?", 1, MSG_NOSIGNAL);
@@ -129,6 +135,8 @@ static void share(const char *how, int socket)
         fail("memory that went back is kept", (int)mapped);
     if (large)
         must("cuMemFree", cuMemFree(large));
+    if (made)
+        must("cuMemRelease", cuMemRelease(made));
 }
 
 int main(int argc, char **argv)
