@@ -1,21 +1,25 @@
 /*
- * Memory that goes back to the driver though another process has kept it mapped: that one's mapping
- * is called back, and no descriptor keeps it.
+ * Memory that is freed while another process has it mapped. Where that one only keeps it for its
+ * next open, its mapping is called back and no descriptor keeps the memory from the driver; where it
+ * has it open, the log tells.
  *
  *   back full      the program needs the memory: an allocation that finds the GPU full
  *   back create    the same by a call of another kind, cuMemCreate
  *   back decay     it lies idle, and neither program does anything
- *   back opener    opens and closes what it is told, and then says how much it has mapped
+ *   back LIMBO_WARNING=VALUE   the other process has all open still: the log tells of what is freed;
+ *                  also LIMBO_WARNING_BLOCKS, LIMBO_WARNING_AGE
+ *   back opener    opens and closes what it is told, and then says how much it has mapped; with one
+ *                  word more it closes nothing
  *
  * The library is preloaded; what is mapped and exported is asked of the software driver.
  */
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "program.h"
@@ -37,7 +41,7 @@ static struct softcuda_census census(void)
 
 /* ---- The opener ----------------------------------------------------------------------------- */
 
-static int opener(void)
+static int opener(bool closes)
 {
     CUipcMemHandle handle[BLOCKS];
     CUdeviceptr block[BLOCKS];
@@ -52,7 +56,7 @@ static int opener(void)
     for (int i = 0; i < BLOCKS; i++)
         must("cuIpcOpenMemHandle",
              cuIpcOpenMemHandle(&block[i], handle[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    for (int i = 0; i < BLOCKS; i++)
+    for (int i = 0; i < BLOCKS && closes; i++)
         must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block[i]));
     do {
         mapped = census().mappings - before;
@@ -61,7 +65,7 @@ static int opener(void)
     return 0;
 }
 
-static pid_t opener_start(int *ret_socket)
+static pid_t opener_start(const char *more, int *ret_socket)
 {
     int pair[2];
     pid_t child;
@@ -74,7 +78,7 @@ static pid_t opener_start(int *ret_socket)
             dup2(pair[1], SOCKET);
             close(pair[1]);
         }
-        execl("/proc/self/exe", "back", "opener", (char *)NULL);
+        execl("/proc/self/exe", "back", "opener", more, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -101,7 +105,32 @@ static bool is_back(uint32_t mapped)
     return now.handles < BLOCKS && mapped <= now.handles && now.exported_fds <= now.handles;
 }
 
-static void share(const char *how, int socket)
+/* Whether the library has said so: its log's lines are short. */
+static bool is_said(const char *path, const char *text)
+{
+    char line[1024];
+    FILE *log = fopen(path, "r");
+    bool said = false;
+
+    while (log && !said && fgets(line, sizeof line, log))
+        said = strstr(line, text) != NULL;
+    if (log)
+        fclose(log);
+    return said;
+}
+
+static void await_said(const char *path, pid_t other)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "most by process %d (back): %d blocks", (int)other, BLOCKS);
+    for (int i = 0; i < WAITS && !is_said(path, text); i++)
+        usleep(1000);
+    if (!is_said(path, text))
+        fail("the log does not say what is freed and still held, by process", (int)other);
+}
+
+static void share(const char *how, int socket, const char *log, pid_t other)
 {
     CUipcMemHandle handle[BLOCKS];
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -120,6 +149,10 @@ static void share(const char *how, int socket)
         fail("nothing stays mapped: this test shows nothing", (int)mapped);
     for (int i = 0; i < BLOCKS; i++)
         must("cuMemFree", cuMemFree(block[i]));
+    if (log) {
+        await_said(log, other);
+        return;
+    }
     if (!strcmp(how, "full")) /* at once: the opener has not heard of it yet */
         must("cuMemAlloc, of most", cuMemAlloc(&large, MOST));
     else if (!strcmp(how, "create"))
@@ -141,30 +174,38 @@ static void share(const char *how, int socket)
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-back-XXXXXX";
+    char dir[] = "/tmp/gpushim-back-XXXXXX", log[64], name[64] = "GPUSHIM_SHARE_";
+    const char *value = argc == 2 ? strchr(argv[1], '=') : NULL;
     int socket, status;
     pid_t child;
 
+    if (argc >= 2 && !strcmp(argv[1], "opener"))
+        return opener(argc == 2);
     if (argc != 2)
         fail("one word", argc);
-    if (!strcmp(argv[1], "opener"))
-        return opener();
     if (!mkdtemp(dir))
         fail("no directory", errno);
     setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    snprintf(log, sizeof log, "%s.log", dir);
+    if (value) {
+        strncat(name, argv[1], (size_t)(value - argv[1]));
+        setenv(name, value + 1, 1);
+        setenv("GPUSHIM_LOG_TARGET", log, 1);
+    }
     setenv("GPUSHIM_SHARE_IDLE", "10 min", 1);
     setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "decay") ? "0" : "300 ms", 1);
     child = fork(); /* its end takes all with it that it keeps there */
     if (child == 0) {
-        pid_t other = opener_start(&socket);
+        pid_t other = opener_start(value ? "holds" : NULL, &socket);
 
         start_driver();
-        share(argv[1], socket);
+        share(argv[1], socket, value ? log : NULL, other);
         close(socket);
         waitpid(other, &status, 0);
         return status == 0 ? 0 : 1;
     }
     waitpid(child, &status, 0);
+    unlink(log);
     if (rmdir(dir) != 0)
         fail("something is left in the directory", errno);
     if (status == 0)
