@@ -26,7 +26,7 @@
 #define FELT_MUCH_PART 12             /* or that much */
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
-#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to unmap what was released */
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
@@ -492,6 +492,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (is_out(status))
         status = wait_for_block(core, pool, size, ret_address);
     if (is_out(status)) {
+        gs_share_await_given_back(core->share, UNMAPPED_NS);
         gs_device_release(core, pool->device, true);
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_address);
@@ -530,6 +531,8 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     if (step == 2)
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    if (step == 1)
+        gs_share_await_given_back(core->share, UNMAPPED_NS);
     released = gs_releases_finish(core);
     released += release_pools(core, device, step == 0 ? 0 : deadline,
                               step == 0 && bytes ? bytes : SIZE_MAX);

@@ -208,6 +208,7 @@ static int connect_started(struct gs_share *share)
     return fd;
 }
 
+/* All that lose a broker lose it at once: up to half as late again, so that one starts the next. */
 static void pause_looking(struct gs_share *share)
 {
     uint64_t pause = 2 * share->broker_pause_ns;
@@ -215,7 +216,8 @@ static void pause_looking(struct gs_share *share)
     share->broker_pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
                              : pause > LOOK_LAST_NS ? LOOK_LAST_NS
                                                     : pause;
-    share->broker_retry_ns = gs_now() + share->broker_pause_ns;
+    share->broker_retry_ns = gs_now() + share->broker_pause_ns +
+                             share->broker_pause_ns / 512 * share->instance[0];
 }
 
 /* All that is on offer, where another broker than the first was found. */

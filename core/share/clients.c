@@ -77,8 +77,7 @@ static bool has_exited(const struct gs_client *client)
     return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
 }
 
-/* It holds something, or has left something here, and may again: it has one connection in its
- * life. */
+/* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
     return client->holds || client->left > 0 || (client->shares && !client->exited);

@@ -151,6 +151,9 @@ void gs_keeps_free(struct gs_share *share);
 /* Sends the RECALLs and UNMAPs that are due (clients.c). */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 
+/* Waits, the lock held, until something was given back; false: `until_ns` has come. */
+bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
+
 /* limbo.c */
 /* Called with the lock held: the block was freed, or held or given back since. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);

@@ -96,7 +96,7 @@ struct gs_share {
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     unsigned unmaps_due;               /* how many there are */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
-    pthread_cond_t unmapped;           /* there are fewer */
+    pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */

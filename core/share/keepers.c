@@ -64,7 +64,7 @@ static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
             link = &(*link)->next;
         *link = chunk->next;
         if (--share->unmaps_due == 0)
-            pthread_cond_broadcast(&share->unmapped);
+            pthread_cond_broadcast(&share->given_back);
     }
     HASH_DEL(share->kept_chunks, chunk);
     free(chunk);
@@ -204,18 +204,23 @@ static void give_up_locked(struct gs_share *share)
     }
 }
 
+bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
+{
+    const struct timespec end = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
+                                 .tv_nsec = (long)(until_ns % GS_NS_PER_S)};
+
+    return pthread_cond_timedwait(&share->given_back, &share->lock.mutex, &end) == 0;
+}
+
 void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns)
 {
-    struct timespec end;
-    int error = 0;
+    uint64_t end = gs_now() + limit_ns;
+    bool more = true;
 
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += (time_t)((uint64_t)end.tv_nsec + limit_ns) / (time_t)GS_NS_PER_S;
-    end.tv_nsec = (long)(((uint64_t)end.tv_nsec + limit_ns) % GS_NS_PER_S);
     gs_lock_take(&share->lock);
-    while (share->unmaps_due > 0 && error == 0)
-        error = pthread_cond_timedwait(&share->unmapped, &share->lock.mutex, &end);
-    if (error)
+    while (share->unmaps_due > 0 && more)
+        more = gs_wait_given_back_locked(share, end);
+    if (!more)
         give_up_locked(share);
     gs_lock_release(&share->lock);
 }

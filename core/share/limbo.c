@@ -60,6 +60,7 @@ static void leave_locked(struct gs_share *share, struct gs_offer *offer)
         offer->limbo_older;
     share->limbo_count--;
     share->limbo_bytes -= offer->source.size;
+    pthread_cond_broadcast(&share->given_back);
     if (!share->limbo_said || is_much_locked(share, gs_now(), 2))
         return;
     share->limbo_said = false;
@@ -77,6 +78,22 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         enter_locked(share, offer);
     else
         leave_locked(share, offer);
+}
+
+void gs_share_await_given_back(struct gs_share *share, uint64_t limit_ns)
+{
+    uint64_t now = gs_now(), end = now + limit_ns;
+    const struct gs_offer *newest;
+    bool more = true;
+
+    gs_lock_take(&share->lock);
+    while ((newest = share->limbo_newest) && newest->freed_ns + limit_ns > now && more) {
+        uint64_t due = newest->freed_ns + limit_ns;
+
+        more = gs_wait_given_back_locked(share, due < end ? due : end);
+        now = gs_now();
+    }
+    gs_lock_release(&share->lock);
 }
 
 /* Who holds most of it, and who has held what was freed first. */

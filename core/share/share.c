@@ -66,7 +66,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     pthread_cond_init(&share->opener_changed, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&share->unmapped, &monotonic);
+    pthread_cond_init(&share->given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
     *ret_share = share;
     return GS_OK;
@@ -114,7 +114,7 @@ void gs_share_destroy(struct gs_share *share)
     close_descriptors(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);
-    pthread_cond_destroy(&share->unmapped);
+    pthread_cond_destroy(&share->given_back);
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener_lock);
     free(share);

@@ -18,7 +18,7 @@ BUGS = {
     "hang-up": (
         "    client_close_socket(share, client);\n    client->due_ns = now",
         "    client_free(share, client);\n    return;\n    client->due_ns = now",
-        ["--scribble", "4"],
+        ["--scribble", "30"],
         r"a killed consumer's kernel: changed \d+ words of memory that was handed out again"),
     "lease": (
         "    held = offer->holds > 0 || offer->pins > 0;\n",

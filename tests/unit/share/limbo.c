@@ -187,3 +187,30 @@ Test(share_limbo, what_nobody_holds_does_not_count)
     cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.limbo == 0), 5000));
     cr_assert_geq(side_withdraw_ms(&side, offer[0], 5000), 0);
 }
+
+/* Memory is out: what was only kept for the next open is waited for, what is open since long not. */
+Test(share_limbo, what_comes_back_is_waited_for)
+{
+    uint64_t begun;
+
+    start();
+    for (int i = 0; i < 3; i++)
+        other_ask(&other, "close %lx", address[i]);
+    gs_share_freed(side.share, offer[3], side_now() - 30000 * MS);
+    gs_share_await_given_back(side.share, 20000 * MS);
+    for (int i = 0; i < 3; i++)
+        free_block(i);
+    begun = side_now();
+    gs_share_await_given_back(side.share, 20000 * MS);
+    cr_assert_lt(side_now() - begun, 15000 * MS, "it was waited for what is open");
+    for (int i = 0; i < 3; i++)
+        cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
+    cr_assert_eq(side_withdraw_ms(&side, offer[3], 100), -1);
+    begun = side_now();
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB, 512, &offer[0]), GS_OK);
+    gs_offer_token(offer[0], token[0]);
+    cr_assert_eq(other_open(&other, token[0], &address[0]), GS_OK);
+    free_block(0);
+    gs_share_await_given_back(side.share, 300 * MS);
+    cr_assert_geq(side_now() - begun, 300 * MS, "what is open since a moment ago was not waited for");
+}
