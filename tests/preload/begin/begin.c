@@ -4,13 +4,14 @@
  *   begin together LIBCUDA [led]   64 threads load the driver and make their first calls at once,
  *                                  each by the way of asking that it likes
  *   begin closed LIBCUDA [led]     the program closes libcuda while memory is live, shared and
- *                                  freed, and loads it again
+ *                                  freed, and loads it again; the library's threads run then
  *
  * led: what they find are the library's hooks.
  */
 #include "../../../shim/cuda_exact.h"
 #include "../check.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -144,6 +145,44 @@ static void threads_together(void)
         pthread_join(threads[i], NULL);
 }
 
+/* The library's threads: the pool's and the share thread, in which every signal is blocked. What it
+ * does with fewer is waited for in vain. */
+static void signals_are_blocked(void)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    unsigned found = 0;
+
+    for (int i = 0; led && i < 5000 && found < 2; i++) {
+        DIR *tasks = opendir("/proc/self/task");
+
+        found = 0;
+        for (struct dirent *task; tasks && (task = readdir(tasks));) {
+            char path[300], line[100], name[20] = "";
+            unsigned long long blocked = 0;
+            FILE *status;
+
+            snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+            status = fopen(path, "r");
+            while (status && fgets(line, sizeof line, status)) {
+                sscanf(line, "Name: %19s", name);
+                sscanf(line, "SigBlk: %llx", &blocked);
+            }
+            if (status)
+                fclose(status);
+            if (strcmp(name, "gpushim-decay") != 0 && strcmp(name, "gpushim-share") != 0)
+                continue;
+            found++;
+            for (int signal = 1; signal < 32; signal++)
+                CHECK(signal == SIGKILL || signal == SIGSTOP || blocked >> (signal - 1) & 1,
+                      "signal %d is not blocked in %s", signal, name);
+        }
+        if (tasks)
+            closedir(tasks);
+        nanosleep(&pause, NULL);
+    }
+    CHECK(!led || found == 2, "%u threads", found);
+}
+
 /* What is freed goes back to the driver, in a thread of the library's, while the program has no
  * libcuda. (The software driver stays in the process by itself.) */
 static void closed(void)
@@ -159,6 +198,7 @@ static void closed(void)
         OK(driver.alloc(&blocks[i], 4 * MIB));
     for (int i = 1; i < 32; i++)
         OK(driver.free(blocks[i]));
+    signals_are_blocked();
     CHECK(dlclose(handle) == 0, "%s", dlerror());
     nanosleep(&pause, NULL);
     driver = find_driver(load(), true);
