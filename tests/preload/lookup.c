@@ -253,6 +253,9 @@ static void closed_and_opened_again(void)
     void *alloc = dlsym(handle, "cuMemAlloc_v2");
     CHECK(is_hook(alloc), "first");
     CHECK(dlclose(handle) == 0, "%s", dlerror());
+    /* The library's threads may be in the driver, so it stays. */
+    CUdeviceptr pointer = 0;
+    CHECK(((alloc_fn)alloc)(&pointer, 100) == CUDA_SUCCESS && pointer, "while it is closed");
     handle = open_driver(RTLD_NOW);
     CHECK(dlsym(handle, "cuMemAlloc_v2") == alloc, "again");
     call_through(handle, alloc, dlsym(handle, "cuMemFree_v2"));

@@ -145,8 +145,7 @@ static void threads_together(void)
         pthread_join(threads[i], NULL);
 }
 
-/* The library's threads: the pool's and the share thread, in which every signal is blocked. What it
- * does with fewer is waited for in vain. */
+/* In the library's threads, the pool's and the share thread, which both come to be here. */
 static void signals_are_blocked(void)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
