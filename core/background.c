@@ -10,7 +10,7 @@
 
 #define STACK_SIZE (256 * 1024) /* the driver's unmap, release and export run on it */
 #define LOOK_FIRST UINT64_C(1000000000)
-#define LOOK_MOST  (32 * LOOK_FIRST)
+#define LOOK_MOST  (8 * LOOK_FIRST)
 #define STAT_SIZE  1024
 #define THREADS_AT 17 /* fields after the state in /proc/self/stat */
 

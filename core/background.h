@@ -3,11 +3,14 @@
  * Every signal is blocked in them, so the program's handlers never run there.
  *
  * They do not keep a process alive. A process whose main was left by pthread_exit ends when its last
- * thread does, by libc's count, which has ours in it. So each of them looks now and then whether
- * main has gone, and, once it has, whether any thread but ours is left; if not, the process exits as
- * libc would have made it. A driver's threads are not ours: what they keep alive stays so. Nothing
- * tells a thread that main has ended, hence the looks, each one read of /proc/self/stat: after 1, 2,
- * 4, 8 and 16 s, then every 32 s; once main has gone, every second.
+ * thread does, by libc's count, which has ours in it; and where ours were the only ones left, no
+ * signal but SIGKILL could end it. So each of them looks now and then whether main has gone, and,
+ * once it has, whether any thread but ours is left; if not, the process exits as libc would have
+ * made it. Nothing tells a thread that main has ended, hence the looks, each one read of
+ * /proc/self/stat: after 1, 2 and 4 s, then every 8 s; once main has gone, every second.
+ *
+ * A driver's threads are not ours: what they keep alive stays so. Those of a real driver do keep
+ * such a process alive, with the library and without (measured on an H200, driver 580).
  */
 #ifndef GS_CORE_BACKGROUND_H
 #define GS_CORE_BACKGROUND_H
