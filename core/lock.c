@@ -44,9 +44,8 @@ void gs_rank_released(enum gs_rank rank)
 
 void gs_lock_init(struct gs_lock *lock, enum gs_rank rank)
 {
-    /* No call of pthread_mutex_init: the TSan of a program would take it for a race, as it sees that
-     * and the first locking, and not how another thread came to know of the lock. */
-    *lock = (struct gs_lock)GS_LOCK_INITIALIZER(rank);
+    pthread_mutex_init(&lock->mutex, NULL);
+    lock->rank = rank;
 }
 
 void gs_lock_destroy(struct gs_lock *lock)
