@@ -1,10 +1,8 @@
 /* Idle memory goes back to the driver (core/decay.h). */
 #include "core/decay.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,7 +15,6 @@
 #define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
 #define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
 #define POOLS_MAX 1024
-#define STACK_SIZE (256 * 1024) /* the driver's unmap and release run on it */
 #define EXIT_WAIT_MS 500
 
 enum gs_decay_state {
@@ -59,22 +56,25 @@ static void release(struct gs_core *core)
     end(decay);
 }
 
-/* Until the state is another one or `ns` are over (0: without end). Other processes that ask for
- * memory are answered meanwhile, and chunks are given back. */
+/* Until the state is another one or `ns` are over. Other processes that ask for memory are answered
+ * meanwhile, and chunks are given back. */
 static int sleep_in(struct gs_core *core, int state, uint64_t ns)
 {
     struct gs_decay *decay = &core->decay;
-    uint64_t until = gs_now_ns() + ns, now = until - ns;
+    uint64_t now = gs_now_ns(), until = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
     int seen;
 
     for (;;) {
         seen = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
         if (seen == DECAY_RELEASE && state == DECAY_AWAKE) {
             release(core);
-        } else if (seen != state || (ns && now >= until)) {
+        } else if (seen != state || now >= until) {
             return seen;
         } else {
-            gs_neighbour_sleep(core, &decay->state, state, ns ? until - now : 0);
+            uint64_t due = gs_background_tick(&decay->background, now);
+
+            gs_neighbour_sleep(core, &decay->state, state, (due < until ? due : until) - now,
+                               until == UINT64_MAX);
             if (gs_neighbour_wanted(core)) {
                 if (begin(decay))
                     gs_neighbour_answer(core);
@@ -170,7 +170,7 @@ static void *run(void *arg)
         bool used;
 
         if (core->options.decay_ns == 0) {
-            state = sleep_in(core, DECAY_AWAKE, 0);
+            state = sleep_in(core, DECAY_AWAKE, UINT64_MAX);
             continue;
         }
         sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
@@ -179,30 +179,11 @@ static void *run(void *arg)
         state = DECAY_AWAKE;
         if (!used && __atomic_compare_exchange_n(&decay->state, &state, DECAY_ASLEEP, false,
                                                  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            state = sleep_in(core, DECAY_ASLEEP, 0);
+            state = sleep_in(core, DECAY_ASLEEP, UINT64_MAX);
         else
             state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
     }
     return NULL;
-}
-
-/* Every signal is blocked: the program's handlers never run on the thread. */
-static int create_thread(struct gs_core *core)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_SIZE);
-    error = pthread_create(&core->decay.thread, &attributes, run, core);
-    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
-        error = pthread_create(&core->decay.thread, NULL, run, core);
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
 }
 
 void gs_decay_grown(struct gs_core *core, size_t reserved)
@@ -217,7 +198,9 @@ void gs_decay_grown(struct gs_core *core, size_t reserved)
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
     /* Without a thread the pool works on and keeps what it has; another growth tries again. */
-    __atomic_store_n(&decay->state, create_thread(core) == 0 ? DECAY_AWAKE : DECAY_NONE,
+    __atomic_store_n(&decay->state,
+                     gs_background_start(&decay->background, run, core) == 0 ? DECAY_AWAKE
+                                                                             : DECAY_NONE,
                      __ATOMIC_SEQ_CST);
 }
 
@@ -263,7 +246,7 @@ void gs_decay_stop(struct gs_core *core)
     __atomic_store_n(&decay->ending, true, __ATOMIC_SEQ_CST);
     __atomic_store_n(&decay->state, DECAY_STOP, __ATOMIC_SEQ_CST);
     gs_neighbour_wake(core, &decay->state);
-    pthread_join(decay->thread, NULL);
+    pthread_join(decay->background.thread, NULL);
 }
 
 void gs_decay_at_exit(struct gs_core *core)

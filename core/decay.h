@@ -8,14 +8,15 @@
 #ifndef GS_CORE_DECAY_H
 #define GS_CORE_DECAY_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "core/background.h"
 
 struct gs_core;
 
 struct gs_decay {
-    pthread_t thread;
+    struct gs_background background;
     int state;   /* atomic, and what the thread sleeps on: enum gs_decay_state */
     bool ending; /* atomic: the process exits, no driver call is begun */
     bool busy;   /* atomic: the thread is at work, and may be in the driver */

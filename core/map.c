@@ -2,21 +2,21 @@
 #include "core/map.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define LEAF_ENTRIES ((size_t)1 << GS_MAP_LEAF_BITS)
 #define LEAF_COUNT (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
 
 void gs_map_init(struct gs_map *map)
 {
-    memset(map, 0, sizeof *map);
     gs_lock_init(&map->lock, GS_RANK_MAP);
 }
 
 void gs_map_destroy(struct gs_map *map)
 {
-    for (size_t i = 0; i < LEAF_COUNT; i++)
+    for (size_t i = 0; i < LEAF_COUNT; i++) {
         free(map->leaf[i]);
+        map->leaf[i] = NULL;
+    }
     gs_lock_destroy(&map->lock);
 }
 

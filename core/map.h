@@ -43,6 +43,7 @@ struct gs_map {
     struct gs_map_leaf *leaf[1 << (GS_MAP_ADDRESS_BITS - GS_PAGE_SHIFT - GS_MAP_LEAF_BITS)];
 };
 
+/* *map is all zeros: most of it is never touched. */
 void gs_map_init(struct gs_map *map);
 /* Frees the leaves; no span may be in the map and no reader under way. */
 void gs_map_destroy(struct gs_map *map);

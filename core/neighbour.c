@@ -56,7 +56,7 @@ static bool wait_on_both(const int *state, int expected, const char *page, uint3
     uint64_t end = gs_now_ns() + ns;
     const struct timespec deadline = {(time_t)(end / 1000000000u), (long)(end % 1000000000u)};
 
-    return syscall(SYS_futex_waitv, both, 2, 0, ns ? &deadline : NULL, CLOCK_MONOTONIC) >= 0 ||
+    return syscall(SYS_futex_waitv, both, 2, 0, &deadline, CLOCK_MONOTONIC) >= 0 ||
            errno == EAGAIN || errno == ETIMEDOUT || errno == EINTR;
 }
 
@@ -169,7 +169,7 @@ bool gs_neighbour_wanted(struct gs_core *core)
     return false;
 }
 
-void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns)
+void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns, bool deaf)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
@@ -180,14 +180,14 @@ void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t
         if (is_joined(neighbour) &&
             wait_on_both(state, expected, neighbour->page, neighbour->seen, ns))
             return;
-        /* An older kernel: deaf while it sleeps without end, when it holds little. */
-        if (is_joined(neighbour) && ns) {
+        /* An older kernel: deaf where it sleeps for long, when it holds little. */
+        if (is_joined(neighbour) && !deaf) {
             if (__atomic_load_n(state, __ATOMIC_SEQ_CST) == expected)
                 gs_page_wait(neighbour->page, GS_PAGE_AT(asked), neighbour->seen, ns);
             return;
         }
     }
-    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, expected, ns ? &time : NULL, NULL, 0);
+    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, expected, &time, NULL, 0);
 }
 
 void gs_neighbour_wake(struct gs_core *core, int *state)

@@ -57,10 +57,11 @@ struct gs_neighbour {
 void gs_neighbour_join(struct gs_core *core);
 
 /*
- * The decay thread: sleeps until *state is not `expected`, somebody asks, or `ns` are over (0:
- * without end). May return early.
+ * The decay thread: sleeps until *state is not `expected`, somebody asks, or `ns` are over. Where the
+ * kernel cannot wait for both, it is `deaf` to who asks, or else sees the state late. May return
+ * early.
  */
-void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns);
+void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns, bool deaf);
 /* The decay thread: whether a request is there that was not looked at. */
 bool gs_neighbour_wanted(struct gs_core *core);
 /* The decay thread: gives what was asked for as far as it is idle, and answers. */

@@ -6,6 +6,7 @@
 #include "hook.h"
 #include "patchable.h"
 #include "pinning.h"
+#include "reach.h"
 #include "result.h"
 #include "room.h"
 #include "start.h"
@@ -106,42 +107,50 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t 
     return result;
 }
 
-/* False: the driver is to be asked. What is kept over its memory goes before it frees it. */
-static bool release(CUdeviceptr dptr, CUstream stream, CUresult *ret_result)
+/* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,
+ * from which the hooks leave by a jump. */
+static inline bool is_the_drivers(CUdeviceptr dptr)
+{
+    return gs_foreign(dptr) && !gs_pin_is_any();
+}
+
+/* `order` is the stream that `stream` means to `real`. What is kept over the driver's memory goes
+ * before that frees it. */
+__attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) const *real,
+                                                  CUdeviceptr dptr, CUstream stream,
+                                                  CUstream order)
 {
     gs_status status;
 
     if (!gs_state_enter())
-        return false;
+        return (*real)(dptr, stream);
     if (!gs_ours(dptr)) {
         gs_pin_foreign_going(dptr);
-        return false;
+        return (*real)(dptr, stream);
     }
     GS_KEEP_ERRNO;
-    if (captures(stream))
-        return false;
+    if (captures(order))
+        return (*real)(dptr, stream);
     gs_tell_freeing(dptr);
-    status = gs_core_free_async(gs_core, dptr, stream);
-    if (status == GS_NOT_OURS)
-        gs_pin_foreign_going(dptr);
-    *ret_result = gs_result(status);
-    return status != GS_NOT_OURS;
+    status = gs_core_free_async(gs_core, dptr, order);
+    if (status != GS_NOT_OURS)
+        return gs_result(status);
+    gs_pin_foreign_going(dptr);
+    return (*real)(dptr, stream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult result;
-
-    return release(dptr, hStream, &result) ? result : gs_real.cuMemFreeAsync(dptr, hStream);
+    if (is_the_drivers(dptr))
+        return gs_real.cuMemFreeAsync(dptr, hStream);
+    return release(&gs_real.cuMemFreeAsync, dptr, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult result;
-
-    return release(dptr, per_thread(hStream), &result)
-               ? result
-               : gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
+    if (is_the_drivers(dptr))
+        return gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
+    return release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)

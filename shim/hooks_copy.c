@@ -74,54 +74,99 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
     return result;
 }
 
+/*
+ * What a hook goes on to where memory of ours may be in it, apart from it, so that the way of all
+ * other memory keeps no registers. `real` is the driver's function, to be read when the state was
+ * entered; `order` is the stream that `stream` means there.
+ */
+__attribute__((noinline)) static CUresult copy(__typeof__(&cuMemcpy) const *real, CUdeviceptr dst,
+                                               CUdeviceptr src, size_t bytes, CUstream order)
+{
+    enum gs_way way = gs_way_copy(dst, src, bytes, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes) : around(way, dst, src, bytes, order);
+}
+
+__attribute__((noinline)) static CUresult copy_async(__typeof__(&cuMemcpyAsync) const *real,
+                                                     CUdeviceptr dst, CUdeviceptr src,
+                                                     size_t bytes, CUstream stream,
+                                                     CUstream order)
+{
+    enum gs_way way = gs_way_copy(dst, src, bytes, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes, stream)
+                               : around_async(way, dst, src, bytes, order);
+}
+
+__attribute__((noinline)) static CUresult to_device(__typeof__(&cuMemcpyHtoD_v2) const *real,
+                                                    CUdeviceptr dst, const void *src, size_t bytes,
+                                                    CUstream order)
+{
+    enum gs_way way = gs_way_copy(dst, 0, bytes, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes)
+                               : around_to_device(way, dst, src, bytes, order);
+}
+
+__attribute__((noinline)) static CUresult
+to_device_async(__typeof__(&cuMemcpyHtoDAsync_v2) const *real, CUdeviceptr dst, const void *src,
+                size_t bytes, CUstream stream, CUstream order)
+{
+    enum gs_way way = gs_way_copy(dst, 0, bytes, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes, stream)
+                               : around_to_device(way, dst, src, bytes, order);
+}
+
+__attribute__((noinline)) static CUresult to_host(__typeof__(&cuMemcpyDtoH_v2) const *real,
+                                                  void *dst, CUdeviceptr src, size_t bytes,
+                                                  CUstream order)
+{
+    enum gs_way way = gs_way_copy(0, src, bytes, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes)
+                               : around_to_host(way, dst, src, bytes, order);
+}
+
+__attribute__((noinline)) static CUresult
+to_host_async(__typeof__(&cuMemcpyDtoHAsync_v2) const *real, void *dst, CUdeviceptr src,
+              size_t bytes, CUstream stream, CUstream order)
+{
+    enum gs_way way = gs_way_copy(0, src, bytes, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes, stream)
+                               : around_to_host(way, dst, src, bytes, order);
+}
+
 GS_HOOK CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    if (gs_foreign(dst) && gs_foreign(src))
+    if (gs_foreign_both(dst, src))
         return gs_real.cuMemcpy(dst, src, ByteCount);
-
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpy(dst, src, ByteCount);
-    return around(way, dst, src, ByteCount, NULL);
+    return copy(&gs_real.cuMemcpy, dst, src, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    if (gs_foreign(dst) && gs_foreign(src))
+    if (gs_foreign_both(dst, src))
         return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
-
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpy_ptds(dst, src, ByteCount);
-    return around(way, dst, src, ByteCount, CU_STREAM_PER_THREAD);
+    return copy(&gs_real.cuMemcpy_ptds, dst, src, ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                          size_t ByteCount)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
-
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount);
-    return around(way, dstDevice, srcDevice, ByteCount, NULL);
+    return copy(&gs_real.cuMemcpyDtoD_v2, dstDevice, srcDevice, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
-
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount);
-    return around(way, dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    return copy(&gs_real.cuMemcpyDtoD_v2_ptds, dstDevice, srcDevice, ByteCount,
+                CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
@@ -129,12 +174,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcH
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
-
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
-    return around_to_device(way, dstDevice, srcHost, ByteCount, NULL);
+    return to_device(&gs_real.cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost,
@@ -142,24 +182,15 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void 
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
-
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
-    return around_to_device(way, dstDevice, srcHost, ByteCount, CU_STREAM_PER_THREAD);
+    return to_device(&gs_real.cuMemcpyHtoD_v2_ptds, dstDevice, srcHost, ByteCount,
+                     CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
     if (gs_foreign(srcDevice))
         return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
-
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
-    return around_to_host(way, dstHost, srcDevice, ByteCount, NULL);
+    return to_host(&gs_real.cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice,
@@ -167,64 +198,43 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevi
 {
     if (gs_foreign(srcDevice))
         return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
-
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
-    return around_to_host(way, dstHost, srcDevice, ByteCount, CU_STREAM_PER_THREAD);
+    return to_host(&gs_real.cuMemcpyDtoH_v2_ptds, dstHost, srcDevice, ByteCount,
+                   CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                        CUstream hStream)
 {
-    if (gs_foreign(dst) && gs_foreign(src))
+    if (gs_foreign_both(dst, src))
         return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyAsync(dst, src, ByteCount, hStream);
-    return around_async(way, dst, src, ByteCount, hStream);
+    return copy_async(&gs_real.cuMemcpyAsync, dst, src, ByteCount, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                             CUstream hStream)
 {
-    if (gs_foreign(dst) && gs_foreign(src))
+    if (gs_foreign_both(dst, src))
         return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dst, src, ByteCount, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
-    return around_async(way, dst, src, ByteCount, per_thread(hStream));
+    return copy_async(&gs_real.cuMemcpyAsync_ptsz, dst, src, ByteCount, hStream,
+                      per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
-    return around_async(way, dstDevice, srcDevice, ByteCount, hStream);
+    return copy_async(&gs_real.cuMemcpyDtoDAsync_v2, dstDevice, srcDevice, ByteCount, hStream,
+                      hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dstDevice, srcDevice, ByteCount, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
-    return around_async(way, dstDevice, srcDevice, ByteCount, per_thread(hStream));
+    return copy_async(&gs_real.cuMemcpyDtoDAsync_v2_ptsz, dstDevice, srcDevice, ByteCount, hStream,
+                      per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
@@ -232,12 +242,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void 
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
-    return around_to_device(way, dstDevice, srcHost, ByteCount, hStream);
+    return to_device_async(&gs_real.cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream,
+                           hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost,
@@ -245,12 +251,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const 
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(dstDevice, 0, ByteCount, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
-    return around_to_device(way, dstDevice, srcHost, ByteCount, per_thread(hStream));
+    return to_device_async(&gs_real.cuMemcpyHtoDAsync_v2_ptsz, dstDevice, srcHost, ByteCount,
+                           hStream, per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
@@ -258,12 +260,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevi
 {
     if (gs_foreign(srcDevice))
         return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
-    return around_to_host(way, dstHost, srcDevice, ByteCount, hStream);
+    return to_host_async(&gs_real.cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream,
+                         hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice,
@@ -271,12 +269,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
 {
     if (gs_foreign(srcDevice))
         return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
-
-    enum gs_way way = gs_way_copy(0, srcDevice, ByteCount, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
-        return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
-    return around_to_host(way, dstHost, srcDevice, ByteCount, per_thread(hStream));
+    return to_host_async(&gs_real.cuMemcpyDtoHAsync_v2_ptsz, dstHost, srcDevice, ByteCount, hStream,
+                         per_thread(hStream));
 }
 
 /* The contexts are given, so any device's memory is reached; ranges are checked alone. */
@@ -284,7 +278,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                       CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
@@ -295,7 +289,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
         return CUDA_ERROR_INVALID_VALUE;
@@ -306,7 +300,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
                                            CUdeviceptr srcDevice, CUcontext srcContext,
                                            size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                          hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))
@@ -319,7 +313,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
                                                 CUdeviceptr srcDevice, CUcontext srcContext,
                                                 size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice) && gs_foreign(srcDevice))
+    if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext,
                                               ByteCount, hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount))

@@ -14,7 +14,7 @@ static CUstream per_thread(CUstream stream)
 
 static bool within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    return (gs_foreign(dst) && gs_foreign(src)) ||
+    return gs_foreign_both(dst, src) ||
            gs_way_copy(dst, src, bytes, stream, true) != GS_WAY_REFUSED;
 }
 

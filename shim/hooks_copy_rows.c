@@ -12,12 +12,23 @@ static CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-/* Whether the first byte of a side is not ours, whatever kind of memory it is said to be. */
-#define FOREIGN(copy, which, row)                                                                  \
-    gs_foreign((copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes)
+/* The first byte of a side, whatever kind of memory it is said to be. */
+#define FIRST(copy, which, row)                                                                    \
+    (copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes
 
-__attribute__((noinline)) static enum gs_way way_2d_found(const CUDA_MEMCPY2D *copy,
-                                                          CUstream stream, bool async)
+static inline bool foreign_2d(const CUDA_MEMCPY2D *copy)
+{
+    return copy && gs_foreign_both(FIRST(copy, dst, copy->dstY), FIRST(copy, src, copy->srcY));
+}
+
+static inline bool foreign_3d(const CUDA_MEMCPY3D *copy)
+{
+    return copy &&
+           gs_foreign_both(FIRST(copy, dst, copy->dstZ * copy->dstHeight + copy->dstY),
+                           FIRST(copy, src, copy->srcZ * copy->srcHeight + copy->srcY));
+}
+
+static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream order, bool async)
 {
     if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
@@ -25,18 +36,10 @@ __attribute__((noinline)) static enum gs_way way_2d_found(const CUDA_MEMCPY2D *c
     const struct gs_side dst = GS_SIDE(copy, dst, 0, 0), src = GS_SIDE(copy, src, 0, 0);
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, 1};
 
-    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), stream, async);
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
 }
 
-static inline enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
-{
-    if (copy && FOREIGN(copy, dst, copy->dstY) && FOREIGN(copy, src, copy->srcY))
-        return GS_WAY_CLEAR;
-    return way_2d_found(copy, stream, async);
-}
-
-__attribute__((noinline)) static enum gs_way way_3d_found(const CUDA_MEMCPY3D *copy,
-                                                          CUstream stream, bool async)
+static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
 {
     if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
@@ -45,15 +48,7 @@ __attribute__((noinline)) static enum gs_way way_3d_found(const CUDA_MEMCPY3D *c
     const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
 
-    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), stream, async);
-}
-
-static inline enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
-{
-    if (copy && FOREIGN(copy, dst, copy->dstZ * copy->dstHeight + copy->dstY) &&
-        FOREIGN(copy, src, copy->srcZ * copy->srcHeight + copy->srcY))
-        return GS_WAY_CLEAR;
-    return way_3d_found(copy, stream, async);
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
 }
 
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
@@ -137,94 +132,110 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
     return around_3d(way, &box, stream, async);
 }
 
+/* As in hooks_copy.c: what the hooks go on to where memory of ours may be in it. */
+
+__attribute__((noinline)) static CUresult copy_2d(__typeof__(&cuMemcpy2D_v2) const *real,
+                                                  const CUDA_MEMCPY2D *copy, CUstream order)
+{
+    enum gs_way way = way_2d(copy, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy) : around_2d(way, copy, order, false);
+}
+
+__attribute__((noinline)) static CUresult copy_2d_async(__typeof__(&cuMemcpy2DAsync_v2) const *real,
+                                                        const CUDA_MEMCPY2D *copy, CUstream stream,
+                                                        CUstream order)
+{
+    enum gs_way way = way_2d(copy, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_2d(way, copy, order, true);
+}
+
+__attribute__((noinline)) static CUresult copy_3d(__typeof__(&cuMemcpy3D_v2) const *real,
+                                                  const CUDA_MEMCPY3D *copy, CUstream order)
+{
+    enum gs_way way = way_3d(copy, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy) : around_3d(way, copy, order, false);
+}
+
+__attribute__((noinline)) static CUresult copy_3d_async(__typeof__(&cuMemcpy3DAsync_v2) const *real,
+                                                        const CUDA_MEMCPY3D *copy, CUstream stream,
+                                                        CUstream order)
+{
+    enum gs_way way = way_3d(copy, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_3d(way, copy, order, true);
+}
+
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2D_v2(pCopy);
-    return around_2d(way, pCopy, NULL, false);
+    return copy_2d(&gs_real.cuMemcpy2D_v2, pCopy, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2D_v2_ptds(pCopy);
-    return around_2d(way, pCopy, CU_STREAM_PER_THREAD, false);
+    return copy_2d(&gs_real.cuMemcpy2D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2DUnaligned_v2(pCopy);
-    return around_2d(way, pCopy, NULL, false);
+    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2, pCopy, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
-    enum gs_way way = way_2d(pCopy, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2DUnaligned_v2_ptds(pCopy);
-    return around_2d(way, pCopy, CU_STREAM_PER_THREAD, false);
+    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_2d(pCopy, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2DAsync_v2(pCopy, hStream);
-    return around_2d(way, pCopy, hStream, true);
+    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2, pCopy, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_2d(pCopy, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
-    return around_2d(way, pCopy, per_thread(hStream), true);
+    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2_ptsz, pCopy, hStream, per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-    enum gs_way way = way_3d(pCopy, NULL, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_3d(pCopy))
         return gs_real.cuMemcpy3D_v2(pCopy);
-    return around_3d(way, pCopy, NULL, false);
+    return copy_3d(&gs_real.cuMemcpy3D_v2, pCopy, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
-    enum gs_way way = way_3d(pCopy, CU_STREAM_PER_THREAD, false);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_3d(pCopy))
         return gs_real.cuMemcpy3D_v2_ptds(pCopy);
-    return around_3d(way, pCopy, CU_STREAM_PER_THREAD, false);
+    return copy_3d(&gs_real.cuMemcpy3D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_3d(pCopy, hStream, true);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_3d(pCopy))
         return gs_real.cuMemcpy3DAsync_v2(pCopy, hStream);
-    return around_3d(way, pCopy, hStream, true);
+    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2, pCopy, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    enum gs_way way = way_3d(pCopy, per_thread(hStream), true);
-
-    if (way == GS_WAY_CLEAR)
+    if (foreign_3d(pCopy))
         return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
-    return around_3d(way, pCopy, per_thread(hStream), true);
+    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2_ptsz, pCopy, hStream, per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)

@@ -139,11 +139,16 @@ void gs_pin_bound_by_bar1(void);
 extern bool gs_pin_any;
 void gs_pin_end_over(uint64_t address);
 
+static inline bool gs_pin_is_any(void)
+{
+    return __builtin_expect(__atomic_load_n(&gs_pin_any, __ATOMIC_RELAXED), 0);
+}
+
 /* The driver's own memory at the address is about to be freed or closed: what is kept over it goes
  * first. */
 static inline void gs_pin_foreign_going(uint64_t address)
 {
-    if (__builtin_expect(__atomic_load_n(&gs_pin_any, __ATOMIC_RELAXED), 0))
+    if (gs_pin_is_any())
         gs_pin_end_over(address);
 }
 

@@ -26,6 +26,15 @@ static inline bool gs_foreign(CUdeviceptr address)
                             1);
 }
 
+/* The same of two. */
+static inline bool gs_foreign_both(CUdeviceptr dst, CUdeviceptr src)
+{
+    return __builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) ==
+                                    GS_STATE_READY &&
+                                !gs_map_find(gs_map, dst) && !gs_map_find(gs_map, src),
+                            1);
+}
+
 static inline bool gs_way_is_ours(struct gs_reach_range range)
 {
     return range.size != 0 && gs_ours(range.address);

@@ -30,6 +30,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "core/background.h"
 #include "core/lock.h"
 #include "core/share/directory.h"
 #include "core/share/share.h"
@@ -102,7 +103,7 @@ struct gs_share {
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
-    pthread_t thread;
+    struct gs_background background; /* the share thread */
     int epoll, wake;
     int directory, listener;
     bool stop; /* atomic */

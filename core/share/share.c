@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +97,7 @@ void gs_share_destroy(struct gs_share *share)
     if (share->thread_start == GS_STARTED) {
         __atomic_store_n(&share->stop, true, __ATOMIC_RELEASE);
         gs_thread_wake(share);
-        pthread_join(share->thread, NULL);
+        pthread_join(share->background.thread, NULL);
     }
     if (share->directory >= 0 && !is_given(share)) {
         unlinkat(share->directory, share->name, 0);
@@ -171,27 +170,6 @@ static gs_status start_once(struct gs_share *share, enum gs_start *state,
     return status;
 }
 
-#define STACK_SIZE (256 * 1024) /* the driver's export and unmap run on it */
-
-/* Starts the thread with every signal blocked: the program's handlers never run on it. */
-static int create_thread(struct gs_share *share)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_SIZE);
-    error = pthread_create(&share->thread, &attributes, gs_thread_run, share);
-    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
-        error = pthread_create(&share->thread, NULL, gs_thread_run, share);
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static gs_status thread_start(struct gs_share *share)
 {
     int error = 0;
@@ -203,7 +181,7 @@ static gs_status thread_start(struct gs_share *share)
     else
         error = -gs_watch(share, EPOLL_CTL_ADD, share->wake, EPOLLIN, GS_WATCH_WAKE, 0);
     if (!error)
-        error = create_thread(share);
+        error = gs_background_start(&share->background, gs_thread_run, share);
     if (!error)
         return GS_OK;
     close_descriptors(share);

@@ -22,7 +22,6 @@
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
 #define FDS_SPARE 64 /* beside those that are kept: sockets, what is under way */
-#define FDS_STACK (64 * 1024)
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
@@ -90,12 +89,11 @@ static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
     return GS_NEVER;
 }
 
-/* Does what is due; for how many milliseconds there is nothing to do (-1: until something
- * happens). */
+/* Does what is due; for how many milliseconds there is nothing to do. */
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
+    uint64_t due, closing, grace, limbo, sweep, leaves, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
     due = gs_clients_tick(share, now);
@@ -129,9 +127,10 @@ static int tick(struct gs_share *share)
     }
     if (work < due)
         due = work;
-    if (due == GS_NEVER)
-        return -1;
     now = gs_now();
+    leaves = gs_background_tick(&share->background, now);
+    if (leaves < due)
+        due = leaves;
     if (due <= now)
         return 0;
     due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
@@ -147,7 +146,7 @@ static int tick(struct gs_share *share)
  */
 struct fd_table {
     struct gs_share *share;
-    pthread_t thread;
+    struct gs_background background;
     bool runs; /* and is to be joined */
     bool made; /* atomic */
 };
@@ -179,21 +178,6 @@ static void *make_fd_table(void *arg)
     __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
     gs_thread_wake(table->share);
     return NULL;
-}
-
-/* The signals are blocked in it as they are here. */
-static void start_fd_table(struct fd_table *table)
-{
-    pthread_attr_t attributes;
-    int error;
-
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, FDS_STACK);
-    error = pthread_create(&table->thread, &attributes, make_fd_table, table);
-    if (error == EINVAL) /* the program's thread-local data alone is larger than that */
-        error = pthread_create(&table->thread, NULL, make_fd_table, table);
-    pthread_attr_destroy(&attributes);
-    table->runs = error == 0;
 }
 
 void gs_thread_expect(struct gs_share *share, uint64_t now)
@@ -245,7 +229,7 @@ void *gs_thread_run(void *arg)
     struct fd_table table = {.share = share};
 
     pthread_setname_np(pthread_self(), "gpushim-share");
-    start_fd_table(&table);
+    table.runs = gs_background_start(&table.background, make_fd_table, &table) == 0;
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, events);
 
@@ -257,11 +241,11 @@ void *gs_thread_run(void *arg)
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
         if (table.runs && __atomic_load_n(&table.made, __ATOMIC_ACQUIRE)) {
-            pthread_join(table.thread, NULL);
+            pthread_join(table.background.thread, NULL);
             table.runs = false;
         }
     }
     if (table.runs)
-        pthread_join(table.thread, NULL);
+        pthread_join(table.background.thread, NULL);
     return NULL;
 }

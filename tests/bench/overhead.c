@@ -29,7 +29,7 @@ static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
 /* ---- in the second process ---- */
 
 struct foreign {
-    CUdeviceptr managed[2];
+    CUdeviceptr managed[2], pooled[2];
     void *host, *libc;
 };
 
@@ -39,6 +39,16 @@ static bool get_attribute(struct foreign *foreign, int round)
 
     return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                  (CUdeviceptr)foreign->host) == CUDA_SUCCESS;
+}
+
+static bool get_attributes(struct foreign *foreign, int round)
+{
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
+    CUmemorytype type;
+    CUcontext context;
+    void *values[] = {&type, &context};
+
+    return cuPointerGetAttributes(2, asked, values, foreign->managed[0]) == CUDA_SUCCESS;
 }
 
 static bool get_range(struct foreign *foreign, int round)
@@ -52,6 +62,11 @@ static bool get_range(struct foreign *foreign, int round)
 static bool free_managed(struct foreign *foreign, int round)
 {
     return cuMemFree(foreign->managed[round]) == CUDA_SUCCESS;
+}
+
+static bool free_from_pool(struct foreign *foreign, int round)
+{
+    return cuMemFreeAsync(foreign->pooled[round], NULL) == CUDA_SUCCESS;
 }
 
 /* Of nothing, so that no work is submitted, whose cost varies: the way there is the same. */
@@ -78,6 +93,26 @@ static bool copy_rows(struct foreign *foreign, int round)
     return cuMemcpy2DAsync(&rows, NULL) == CUDA_SUCCESS;
 }
 
+static bool copy_volume(struct foreign *foreign, int round)
+{
+    CUDA_MEMCPY3D volume = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                            .srcDevice = foreign->managed[0],
+                            .srcPitch = 1024,
+                            .srcHeight = 1,
+                            .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                            .dstDevice = foreign->managed[1],
+                            .dstPitch = 1024,
+                            .dstHeight = 1,
+                            .WidthInBytes = 1024};
+
+    return cuMemcpy3DAsync(&volume, NULL) == CUDA_SUCCESS;
+}
+
+static bool fill_rows(struct foreign *foreign, int round)
+{
+    return cuMemsetD2D8Async(foreign->managed[0], 1024, 1, 0, 0, NULL) == CUDA_SUCCESS;
+}
+
 static bool fill(struct foreign *foreign, int round)
 {
     return cuMemsetD32Async(foreign->managed[0], 1, 0, NULL) == CUDA_SUCCESS;
@@ -95,15 +130,34 @@ static const struct {
     bool (*call)(struct foreign *foreign, int round);
 } calls[] = {
     {"pointer_attribute", get_attribute},
+    {"pointer_attributes", get_attributes},
     {"address_range", get_range},
     {"free", free_managed},
+    {"free_from_pool", free_from_pool},
     {"copy", copy},
     {"copy_from_host", copy_from_host},
     {"copy_rows", copy_rows},
+    {"copy_volume", copy_volume},
     {"fill", fill},
+    {"fill_rows", fill_rows},
     {"dlsym", find_symbol},
 };
 #define CALLS (sizeof calls / sizeof *calls)
+
+/* Memory of a pool of the program's own, and some that is the shim's. */
+static void start_pool(struct foreign *foreign)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemoryPool pool;
+    CUdeviceptr ours;
+
+    MUST(cuMemPoolCreate(&pool, &properties));
+    for (int i = 0; i < 2; i++)
+        MUST(cuMemAllocFromPoolAsync(&foreign->pooled[i], 1 << 20, pool, NULL));
+    MUST(cuStreamSynchronize(NULL));
+    MUST(cuMemAlloc(&ours, 64 << 20));
+}
 
 /* The call once to bind and load what it needs, and once more between the two signals. */
 static int step_call(const char *name)
@@ -120,6 +174,7 @@ static int step_call(const char *name)
     MUST(cuMemAllocHost(&foreign.host, 4096));
     for (int i = 0; i < 2; i++)
         MUST(cuMemAllocManaged(&foreign.managed[i], 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    start_pool(&foreign);
     bool worked = calls[which].call(&foreign, 0);
     raise(SIGUSR1);
     worked &= calls[which].call(&foreign, 1);

@@ -231,8 +231,9 @@ def bandwidth():
 
 
 # Hooked calls that are not about our memory, and how many instructions more each may take.
-OVERHEADS = {'pointer_attribute': 60, 'address_range': 60, 'free': 60, 'copy': 60,
-             'copy_from_host': 60, 'copy_rows': 60, 'fill': 60, 'dlsym': 40}
+OVERHEADS = dict.fromkeys(('pointer_attribute', 'pointer_attributes', 'address_range', 'free',
+                           'free_from_pool', 'copy', 'copy_from_host', 'copy_rows', 'copy_volume',
+                           'fill', 'fill_rows'), 60) | {'dlsym': 40}
 
 
 def overhead():

@@ -250,6 +250,31 @@ static void *come_and_go(void *arg)
 /* The last device's primary context, used by one thread while another takes it away. */
 static int shaken;
 
+/* Held by whoever may end it, which counts the ends: as long as these are the same, memory that was
+ * allocated there is its allocator's. */
+static pthread_mutex_t ends_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned end_count;
+
+static void end_shaken(bool reset)
+{
+    pthread_mutex_lock(&ends_lock);
+    end_count++;
+    if (reset)
+        OK(cuDevicePrimaryCtxReset(shaken));
+    cuDevicePrimaryCtxRelease(shaken); /* refused where a reset has released it */
+    pthread_mutex_unlock(&ends_lock);
+}
+
+static unsigned ends_now(void)
+{
+    unsigned now;
+
+    pthread_mutex_lock(&ends_lock);
+    now = end_count;
+    pthread_mutex_unlock(&ends_lock);
+    return now;
+}
+
 static void *shake(void *arg)
 {
     unsigned seed = 8;
@@ -260,9 +285,7 @@ static void *shake(void *arg)
 
         OK(cuDevicePrimaryCtxRetain(&context, shaken));
         nanosleep(&pause, NULL);
-        if (rand_r(&seed) % 3 == 0)
-            OK(cuDevicePrimaryCtxReset(shaken));
-        cuDevicePrimaryCtxRelease(shaken); /* refused where a reset has released it */
+        end_shaken(rand_r(&seed) % 3 == 0);
     }
     return arg;
 }
@@ -275,15 +298,20 @@ static void *be_shaken(void *arg)
         CUcontext context;
         CUdeviceptr ptr = 0;
         size_t size = random_size(&seed);
+        unsigned before = ends_now();
 
         if (cuDevicePrimaryCtxRetain(&context, shaken) != CUDA_SUCCESS)
             continue;
         /* Whatever is refused, for the context may have gone, is refused in peace. What lives may
-         * die with it, and its address be another's by then: it is not freed here. */
-        if (cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc(&ptr, size) == CUDA_SUCCESS)
-            cuMemsetD32(ptr, 0xbad, size / 4);
+         * die with it, and its address be another's by then: it is not filled then, nor freed. */
+        if (cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc(&ptr, size) == CUDA_SUCCESS) {
+            pthread_mutex_lock(&ends_lock);
+            if (before == end_count)
+                cuMemsetD32(ptr, 0xbad, size / 4);
+            pthread_mutex_unlock(&ends_lock);
+        }
         cuCtxSetCurrent(NULL);
-        cuDevicePrimaryCtxRelease(shaken);
+        end_shaken(false);
     }
     return arg;
 }

@@ -8,6 +8,7 @@
 __thread struct sd_thread sd_thread __attribute__((tls_model("initial-exec")));
 
 static struct sd_context *contexts; /* protected by sd_lock */
+static pthread_cond_t primary_ended = PTHREAD_COND_INITIALIZER;
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 
@@ -433,6 +434,8 @@ CUresult sd_primary_retain(CUcontext *pctx, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
+    while (device->primary && device->primary->ending)
+        pthread_cond_wait(&primary_ended, &sd_lock);
     if (!device->primary) {
         device->primary = sd_context_new(dev, 0, 3020);
         if (!device->primary)
@@ -450,15 +453,16 @@ CUresult sd_primary_retain(CUcontext *pctx, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
+/* Waits for the work in it without the lock: who retains it meanwhile waits for its end. */
 static void primary_end(struct sd_context *context)
 {
     context->retained = 0;
     context->active = false;
+    context->ending = true;
     context_clear(context);
-    /* Somebody may have retained it while its work was waited for. */
-    if (context->active)
-        context->legacy = sd_queue_new(context, true);
+    context->ending = false;
     context->flags = 0;
+    pthread_cond_broadcast(&primary_ended);
 }
 
 CUresult sd_primary_release(CUdevice dev)

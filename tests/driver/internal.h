@@ -289,6 +289,7 @@ struct sd_context {
     bool primary;
     struct sd_context *green_of; /* a green one's primary one, which has all but its queues */
     bool active;       /* false: a primary one that nobody retains */
+    bool ending;       /* a primary one whose work is waited for */
     unsigned retained; /* a primary one: how often */
     unsigned attached; /* a created one: uses beyond the first, of cuCtxAttach */
     unsigned flags;

@@ -1,7 +1,7 @@
 /*
  * What a program sees of the driver, by every way of asking, against the stub driver.
  *
- * usage: lookup CASE LIBCUDA [CTOR_LIBRARY]. "native" and "absent" hold without the shim as well
+ * usage: lookup CASE LIBCUDA [CTOR_LIBRARY or third.c's]. "native" and "absent" hold without the shim as well
  * and are run that way too: they say what the shim has to look like when it is off.
  */
 #include "../../shim/cuda_exact.h"
@@ -160,6 +160,38 @@ static void newer_form(void)
     CHECK(is_hook(proc(find, "cuMemAlloc", 13000, 0)), "the form that is known");
 }
 
+/* From a library whose scope alone has the driver. */
+static void from_third(bool led)
+{
+    typedef void *look_up_fn(const char *);
+    void *third = dlopen(ctor_library, RTLD_NOW);
+    CHECK(third, "%s", dlerror());
+    look_up_fn *ways[] = {(look_up_fn *)dlsym(third, "third_default"),
+                          (look_up_fn *)dlsym(third, "third_next")};
+    for (int i = 0; i < 2; i++) {
+        void *alloc = ways[i]("cuMemAlloc_v2");
+        CHECK(led ? is_hook(alloc) : is_driver(alloc), "way %d: %s", i, object_of(alloc));
+        CHECK(is_driver(ways[i]("cuInit")), "way %d: cuInit", i);
+        CHECK(ways[i]("getenv") == (void *)getenv, "way %d: getenv", i);
+        dlerror();
+        CHECK(!ways[i]("cuMemSetMemPool") && dlerror(), "way %d: what the driver lacks", i);
+        call_through(third, alloc, ways[i]("cuMemFree_v2"));
+    }
+    CHECK(!ways[1]("third_next"), "its own is after itself");
+    void *(*linked)(void) = (void *(*)(void))dlsym(third, "third_linked");
+    CHECK(!led || is_hook(linked()), "linked: %s", object_of(linked()));
+}
+
+static void third(void)
+{
+    from_third(true);
+}
+
+static void third_native(void)
+{
+    from_third(false);
+}
+
 /* dlvsym, which finds only what has a version. */
 static void versioned(void)
 {
@@ -221,6 +253,9 @@ static void closed_and_opened_again(void)
     void *alloc = dlsym(handle, "cuMemAlloc_v2");
     CHECK(is_hook(alloc), "first");
     CHECK(dlclose(handle) == 0, "%s", dlerror());
+    /* The library's threads may be in the driver, so it stays. */
+    CUdeviceptr pointer = 0;
+    CHECK(((alloc_fn)alloc)(&pointer, 100) == CUDA_SUCCESS && pointer, "while it is closed");
     handle = open_driver(RTLD_NOW);
     CHECK(dlsym(handle, "cuMemAlloc_v2") == alloc, "again");
     call_through(handle, alloc, dlsym(handle, "cuMemFree_v2"));
@@ -346,6 +381,8 @@ int main(int argc, char **argv)
         {"default", by_default},
         {"proc-address", by_proc_address},
         {"newer-form", newer_form},
+        {"third", third},
+        {"third-native", third_native},
         {"versioned", versioned},
         {"native", native},
         {"absent", absent},

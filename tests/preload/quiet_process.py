@@ -4,6 +4,7 @@ library itself: same system calls, no thread, no file, nothing written.
 usage: quiet_process.py LIBGPUSHIM PROGRAM...
 """
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -19,23 +20,28 @@ if not shutil.which('strace'):
 LOADING = ('read(', 'mmap(', 'fstat(', 'newfstatat(', 'pread64(', 'mprotect(')
 
 
-def calls(preload):
-    """The system calls of a run, a line each, without addresses."""
-    with tempfile.NamedTemporaryFile('r') as out:
+def traced(preload):
+    """What strace says of each thread of a run, in the order in which they began."""
+    with tempfile.TemporaryDirectory() as folder:
         environment = ['-E', f'LD_PRELOAD={preload}'] if preload else ['-E', 'LD_PRELOAD']
-        run = subprocess.run(['strace', '-f', '-o', out.name, *environment, *program],
+        run = subprocess.run(['strace', '-ff', '-o', folder + '/t', *environment, *program],
                              capture_output=True, text=True, timeout=60)
         if run.returncode != 0:
             if 'PTRACE' in run.stderr:
                 print('skipped: this system does not let a process be traced')
                 sys.exit(77)
             sys.exit(f'{program} ended with {run.returncode}: {run.stderr}')
-        text = out.read()
+        files = sorted(pathlib.Path(folder).iterdir(), key=lambda f: int(f.suffix[1:]))
+        return ''.join(f'begins\n{f.read_text()}' for f in files)
+
+
+def calls(preload):
+    """The system calls of a run, a line each, without addresses."""
     found = []
-    for line in text.splitlines():
-        line = re.sub(r'^\d+ +', '', line)
+    for line in traced(preload).splitlines():
         line = re.sub(r'0x[0-9a-f]+|\b\d{5,}\b', 'N', line)
         line = re.sub(r'/\* \d+ vars \*/', '', line)
+        line = re.sub(r'getrandom\("[^"]*"', 'getrandom("N"', line)
         line = re.sub(r'(set_tid_address.*= ).*', r'\1N', line)
         found.append(line)
     return found
@@ -61,8 +67,10 @@ def without_one_mapping(lines):
 
 
 def comparable(lines):
-    """Relocation protects one more segment, and a preloaded program's exec line differs."""
-    return [l for l in lines if not l.startswith(('execve(', 'mprotect(', 'munmap(', 'brk('))
+    """Relocation protects one more segment, and a preloaded program's exec line differs. Waits and
+    signals come as threads meet."""
+    return [l for l in lines if not l.startswith(('execve(', 'mprotect(', 'munmap(', 'brk(',
+                                                  'futex(', '---'))
             and '/etc/ld.so.preload' not in l]
 
 

@@ -181,15 +181,36 @@ static void prepare(int fd)
     CHECK(write(fd, "o", 1) == 1 && read(fd, &go, 1) == 1, "the other process is gone");
 }
 
+/* Where main was left by pthread_exit and only the library's threads are left, the program's
+ * handlers run on a thread like its own, with room on the stack and signals that are not blocked.
+ * (Natively on the last of the software driver's threads, which has neither.) */
+static void need_a_thread_as_ours(void)
+{
+    volatile unsigned char room[MIB];
+    sigset_t blocked;
+
+    for (size_t i = 0; i < sizeof room; i += 4096)
+        room[i] = 1;
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0, "no mask");
+    CHECK(!sigismember(&blocked, SIGTERM) && room[0], "signals are blocked at exit");
+}
+
 static bool is(const char *name, const char *wanted)
 {
     return strcmp(name, wanted) == 0;
 }
 
-/* Whether the process goes on before it ends, and shows it. */
+static bool under_the_library(void)
+{
+    return is_hook(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+}
+
+/* Whether the process goes on before it ends, and shows it. The software driver takes memory from
+ * /proc/PID/fd, which is gone when main is. */
 static bool shares_again(const char *name)
 {
-    return is(name, "spawn") || is(name, "fork-after") || is(name, "fork-before");
+    return is(name, "spawn") || is(name, "fork-after") || is(name, "fork-before") ||
+           (is(name, "pthread_exit-worker") && under_the_library());
 }
 
 static void share_again(int fd)
@@ -201,6 +222,32 @@ static void share_again(int fd)
     fill(again, 0x5b);
     send_handle(fd, again);
     CHECK(read(fd, &go, 1) == 1, "the other process is gone");
+}
+
+/* Main has gone, and the process is not to end before this. */
+static void *go_on_without_main(void *arg)
+{
+    const struct timespec pause = {.tv_sec = 4};
+
+    nanosleep(&pause, NULL);
+    cuCtxSetCurrent(context);
+    use_memory();
+    if (under_the_library())
+        share_again(*(int *)arg);
+    return NULL;
+}
+
+__attribute__((noreturn)) static void leave_main(bool worker, int fd)
+{
+    static int kept;
+    pthread_t thread;
+
+    kept = fd;
+    if (under_the_library())
+        atexit(need_a_thread_as_ours);
+    if (worker)
+        CHECK(pthread_create(&thread, NULL, go_on_without_main, &kept) == 0, "no thread");
+    pthread_exit(NULL);
 }
 
 static int end(const char *name, int fd, const char *late_module)
@@ -239,6 +286,8 @@ static int end(const char *name, int fd, const char *late_module)
         start_others();
     if (is(name, "fork-after"))
         fork_after();
+    if (strncmp(name, "pthread_exit", 12) == 0)
+        leave_main(is(name, "pthread_exit-worker"), fd);
     if (shares_again(name))
         share_again(fd);
     if (is(name, "_exit") || is(name, "_exit-threads"))
@@ -328,7 +377,7 @@ static void clear(const char *folder, bool in_order)
 static bool in_order(const char *name)
 {
     return strncmp(name, "_exit", 5) != 0 && strncmp(name, "quick", 5) != 0 &&
-           strncmp(name, "exec", 4) != 0;
+           strncmp(name, "exec", 4) != 0 && !is(name, "pthread_exit-term");
 }
 
 static void await(pid_t pid, const char *name)
@@ -339,11 +388,19 @@ static void await(pid_t pid, const char *name)
 
     if (strncmp(name, "exec", 4) == 0)
         wanted = AFTER;
+    if (strncmp(name, "pthread_exit", 12) == 0)
+        wanted = 0;
+    if (is(name, "pthread_exit-term")) {
+        nanosleep(&pause, NULL);
+        CHECK(kill(pid, SIGTERM) == 0, "it is gone");
+    }
     for (int i = 0; i < 4000 && (ended = waitpid(pid, &status, WNOHANG)) == 0; i++)
         nanosleep(&pause, NULL);
     if (ended == 0)
         kill(pid, SIGKILL);
     CHECK(ended == pid, "it hangs");
+    if (is(name, "pthread_exit-term") && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM)
+        return;
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == wanted, "its status is 0x%x", status);
 }
 

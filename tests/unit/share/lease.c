@@ -242,9 +242,12 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_is_not_believed)
  * whose GPU work goes on meanwhile (measured: 60 ms) the child hangs up and stays a while. */
 Test(share_lease, hung_up_and_still_exiting_is_not_over)
 {
-    pid_t child = fork();
-    long took;
+    uint64_t hung_up, exits, over;
+    int told[2];
+    pid_t child;
 
+    cr_assert_eq(pipe(told), 0);
+    child = fork();
     if (child == 0) {
         int fd = connect_by_hand();
 
@@ -252,13 +255,20 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
         if (!open_by_hand(fd, own_pidfd()))
             _exit(1);
         close(fd);
+        hung_up = side_now();
+        if (write(told[1], &hung_up, sizeof hung_up) != (ssize_t)sizeof hung_up)
+            _exit(1);
         usleep(600000);
-        _exit(0);
+        exits = side_now();
+        _exit(write(told[1], &exits, sizeof exits) != (ssize_t)sizeof exits);
     }
-    usleep(100000);
+    cr_assert_eq(read(told[0], &hung_up, sizeof hung_up), (ssize_t)sizeof hung_up);
     other_kill(&other);
-    took = side_withdraw_ms(&side, offer, 5000);
-    cr_assert_geq(took, 400, "after %ld ms, with its holder alive", took);
-    cr_assert_leq(took, 900, "after %ld ms, the exit at 600 was not seen", took);
+    cr_assert_geq(side_withdraw_ms(&side, offer, 10000), 0, "the exit was not seen");
+    over = side_now();
+    cr_assert_eq(read(told[0], &exits, sizeof exits), (ssize_t)sizeof exits);
+    cr_assert_geq(over, exits, "it was over with its holder alive");
     waitpid(child, NULL, 0);
+    close(told[0]);
+    close(told[1]);
 }

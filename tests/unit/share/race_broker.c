@@ -235,7 +235,7 @@ int main(void)
 {
     pthread_t threads[SHARERS + OPENERS + 1];
     struct gs_share_options options;
-    struct broker broker;
+    struct broker broker = {0};
     unsigned count = 0;
 
     alarm(100);
