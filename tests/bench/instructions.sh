@@ -7,7 +7,7 @@
 # start costs drops out, and the figure is the same each time. First the thread that calls, and
 # where its instructions are; then all threads together, which varies a little. Under the library
 # each kind has its budget, what is measured with gcc 12 at -O2 and a twentieth more; a pair that
-# takes more fails.
+# takes more fails. A compiler that guards stacks unasked, as Ubuntu's does, may take a sixth more.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -85,6 +85,7 @@ pair()
 {
     title=$1 budget=$2
     shift 2
+    [ $guarded = no ] || budget=$((budget * 7 / 6))
     [ "$mode" = shim ] || budget=0
     count short "$short" "$@"
     count long "$long" "$@"
@@ -112,6 +113,10 @@ pair()
 }
 
 over=
+guarded=no
+if cc -dM -E -x c /dev/null | grep -q '__SSP_'; then
+    guarded=yes
+fi
 say "one warm pair, $mode, on the software driver:"
 pair '64 KiB' 700 --size 64K
 pair '64 KiB, stream-ordered' 815 --size 64K --async
