@@ -261,11 +261,16 @@ static void *reset(void *unused)
     return (void *)(uintptr_t)cuDevicePrimaryCtxReset(0);
 }
 
-/* A reset waits for the work; who retains the context meanwhile has one to work in. */
+static void *retain(void *ret_context)
+{
+    return (void *)(uintptr_t)cuDevicePrimaryCtxRetain(ret_context, 0);
+}
+
+/* A reset waits for the work, and who retains the context meanwhile waits for the reset. */
 Test(softdriver_streams, a_context_retained_while_it_is_reset_has_its_streams)
 {
     const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000};
-    pthread_t thread;
+    pthread_t resets, retains;
     CUcontext context;
     CUdeviceptr ptr;
     void *result;
@@ -273,11 +278,14 @@ Test(softdriver_streams, a_context_retained_while_it_is_reset_has_its_streams)
     OK(cuMemAlloc(&ptr, 4096));
     softcuda_hold(1);
     OK(sd_fill(NULL, ptr, 5, 1024));
-    pthread_create(&thread, NULL, reset, NULL);
+    pthread_create(&resets, NULL, reset, NULL);
     nanosleep(&moment, NULL);
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    pthread_create(&retains, NULL, retain, &context);
+    nanosleep(&moment, NULL);
     softcuda_hold(0);
-    pthread_join(thread, &result);
+    pthread_join(resets, &result);
+    cr_assert_eq((uintptr_t)result, CUDA_SUCCESS);
+    pthread_join(retains, &result);
     cr_assert_eq((uintptr_t)result, CUDA_SUCCESS);
     OK(cuCtxSetCurrent(context));
     OK(cuMemAlloc(&ptr, 4096));
