@@ -20,7 +20,7 @@
 #define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
 #define DEBT_MIN ((size_t)16 << 20)
-#define MIXED_PART 3 /* of what was live lately, what chunks may be mixed; with spare_percent more */
+#define MIXED_PART 2 /* of what was live lately, what chunks may be mixed; with spare_percent more */
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 

@@ -40,7 +40,7 @@
 #define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
 #define GS_GROWN_FOR 16
-#define GS_MIXED_TIMES 8
+#define GS_MIXED_TIMES 4
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */

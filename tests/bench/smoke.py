@@ -162,7 +162,7 @@ def tight():
 
 # Of what is live at most, what is held at most, and the chunks that are made, natively 1.04, 1.06,
 # 1.05 and 1.01. The same each time; a little more than measured.
-HELD = {'gpt': (1.10, 240), 'resnet': (1.10, 250), 'decode': (1.055, 65), 'gnn': (1.10, 200)}
+HELD = {'gpt': (1.10, 240), 'resnet': (1.10, 250), 'decode': (1.05, 65), 'gnn': (1.10, 200)}
 
 
 def held():
