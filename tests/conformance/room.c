@@ -115,7 +115,11 @@ Test(room, freed_memory_is_there_for_every_call)
             OK(memory_free((enum memory_kind)kind, ptr));
             OK(cuStreamSynchronize(CU_STREAM_LEGACY));
             r = takers[i].take(size);
-            cr_assert_eq(r, CUDA_SUCCESS, "%s: %s", takers[i].name, result_name(r));
+            /* An array may be too large for other reasons. */
+            if (takers[i].take != array || r == CUDA_ERROR_OUT_OF_MEMORY)
+                cr_assert_eq(r, CUDA_SUCCESS, "%s: %s", takers[i].name, result_name(r));
+            if (software_driver())
+                OK(r);
         }
 }
 

@@ -136,6 +136,7 @@ def a_full_device_at_the_very_start(machine):
 def a_stopped_one_is_waited_for_once(machine):
     cacher = machine.cache('--percent', 60)
     cacher.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, cacher.pid, os.WSTOPPED)  # it may still run, and give, until then
     first = machine.fails('--percent', 60)
     second = machine.fails('--percent', 60)
     check(first >= 45, f'after {first} ms nothing had come')
