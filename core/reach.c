@@ -285,14 +285,8 @@ static CUdevice far_device_later(struct gs_core *core, CUcontext context)
     return known ? device : -1;
 }
 
-gs_status gs_core_may_fill_later(struct gs_core *core, struct gs_reach_range range,
-                                 CUcontext context)
-{
-    return check(core, range, far_device_later(core, context), FAR_ENABLED);
-}
-
-gs_status gs_core_may_copy_later(struct gs_core *core, struct gs_reach_range dst,
-                                 struct gs_reach_range src, CUcontext context)
+gs_status gs_core_may_do_later(struct gs_core *core, struct gs_reach_range dst,
+                               struct gs_reach_range src, CUcontext context)
 {
     CUdevice device = far_device_later(core, context);
     gs_status to = check(core, dst, device, FAR_GIVEN);

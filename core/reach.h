@@ -34,12 +34,11 @@ gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CU
  */
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
                            struct gs_reach_range src, CUstream stream, bool async);
-/* The same for what a graph will do later, in a context (NULL: the current one), by nodes. Where
- * memory of another device cannot be reached, the driver says so. */
-gs_status gs_core_may_fill_later(struct gs_core *core, struct gs_reach_range range,
-                                 CUcontext context);
-gs_status gs_core_may_copy_later(struct gs_core *core, struct gs_reach_range dst,
-                                 struct gs_reach_range src, CUcontext context);
+/* The same for what a graph will do later, in a context (NULL: the current one), by nodes: copies,
+ * and fills (without a source), whose nodes the driver takes for memory of another device, though
+ * not the calls. Where that cannot be reached, the driver says so. */
+gs_status gs_core_may_do_later(struct gs_core *core, struct gs_reach_range dst,
+                               struct gs_reach_range src, CUcontext context);
 /* The context that owns the block at an address of ours; else the current one. */
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
 

@@ -1,8 +1,9 @@
 /*
  * Copies and fills that are added to a graph by hand, or changed there. They are checked as the
- * calls are that do such work at once: a range that leaves its block is refused, and for a copy
- * memory of another device is made reachable. The work is done later, in a context that the call
- * names, by however many launches.
+ * calls are that do such work at once: a range that leaves its block is refused. Memory of another
+ * device is made reachable, for a fill as well: the driver refuses such a call and takes such a node
+ * (measured on two H200s). The work is done later, in a context that the call names, by however many
+ * launches.
  */
 #include "box.h"
 #include "hook.h"
@@ -23,7 +24,7 @@ static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
     if (!gs_way_is_ours(to) && !gs_way_is_ours(from))
         return true;
     GS_KEEP_ERRNO;
-    return gs_core_may_copy_later(gs_core, to, from, ctx) == GS_OK;
+    return gs_core_may_do_later(gs_core, to, from, ctx) == GS_OK;
 }
 
 static bool may_fill(CUdeviceptr dst, size_t pitch, unsigned element, size_t width, size_t height,
@@ -39,7 +40,7 @@ static bool may_fill(CUdeviceptr dst, size_t pitch, unsigned element, size_t wid
     if (!gs_way_is_ours(range))
         return true;
     GS_KEEP_ERRNO;
-    return gs_core_may_fill_later(gs_core, range, ctx) == GS_OK;
+    return gs_core_may_do_later(gs_core, range, (struct gs_reach_range){0, 0}, ctx) == GS_OK;
 }
 
 static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
@@ -75,7 +76,7 @@ static bool may_copy_batch(const struct batch *batch)
         const struct gs_reach_range from = {batch->srcs[i], batch->sizes[i]};
 
         if (gs_way_is_ours(to) || gs_way_is_ours(from))
-            may = gs_core_may_copy_later(gs_core, to, from, batch->ctx) == GS_OK;
+            may = gs_core_may_do_later(gs_core, to, from, batch->ctx) == GS_OK;
     }
     return may;
 }

@@ -5,7 +5,8 @@
  * Pageable host memory is read at the call (a copy of it waits in the operation), and written
  * before the call returns; pinned memory is used when the work runs. Between devices, as measured:
  * cuMemAlloc memory of another device can be copied device to device without peer access, VMM
- * memory only where access was set, and so between host and device; fills need access in every case.
+ * memory only where access was set, and so between host and device; fills need access in every case,
+ * but for nodes added to a graph by hand.
  * A peer copy has no place in a capture.
  */
 #include "internal.h"
@@ -259,7 +260,7 @@ CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count
 }
 
 CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
-                       unsigned width, size_t count, size_t rows)
+                       unsigned width, size_t count, size_t rows, bool other_devices)
 {
     struct sd_work work = {.kind = SD_SET,
                            .set = {.dst = dst, .count = count, .value = value, .width = width}};
@@ -269,7 +270,7 @@ CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, ui
         return CUDA_SUCCESS;
     if (__builtin_mul_overflow(count, width, &row) || (rows > 1 && pitch < row) ||
         __builtin_mul_overflow(rows - 1, pitch, &bytes) || (dst | pitch) % width ||
-        !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, false))
+        !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, other_devices))
         return CUDA_ERROR_INVALID_VALUE;
     work.set.more_rows = rows - 1;
     work.set.pitch = pitch;
@@ -282,5 +283,5 @@ CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned wi
     struct sd_queue *queue;
     CUresult result = sd_queue_get(stream, &queue);
 
-    return result ? result : sd_queue_fill(queue, dst, pitch, value, width, count, rows);
+    return result ? result : sd_queue_fill(queue, dst, pitch, value, width, count, rows, false);
 }

@@ -959,7 +959,7 @@ CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned wi
                       size_t rows, CUstream stream);
 /* On a queue that was checked. */
 CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
-                       unsigned width, size_t count, size_t rows);
+                       unsigned width, size_t count, size_t rows, bool other_devices);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
 bool sd_known_host(uint64_t address, size_t bytes);
 CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);

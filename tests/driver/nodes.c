@@ -58,7 +58,7 @@ static CUresult fill_node(struct by_hand *hand, const CUDA_MEMSET_NODE_PARAMS_v2
         (fill->elementSize != 1 && fill->elementSize != 2 && fill->elementSize != 4))
         return CUDA_ERROR_INVALID_VALUE;
     return sd_queue_fill(&hand->queue, fill->dst, fill->height > 1 ? fill->pitch : 0, fill->value,
-                         fill->elementSize, fill->width, fill->height);
+                         fill->elementSize, fill->width, fill->height, true);
 }
 
 /* Copies and fills are all that is here. */
