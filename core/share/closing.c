@@ -63,6 +63,15 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
 
 /* ---- Fences --------------------------------------------------------------------------------- */
 
+/* A call that failed for want of something may work the next time, and until then work that was
+ * submitted may run. A context that is gone or broken runs nothing any more. */
+static bool may_still_run(gs_status status)
+{
+    return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ||
+           status == (gs_status)CUDA_ERROR_NOT_SUPPORTED ||
+           status == (gs_status)CUDA_ERROR_UNKNOWN;
+}
+
 static void use_record(struct gs_share *share, struct gs_use *use)
 {
     struct gs_opener_context *context = context_find(share, use->context);
@@ -72,7 +81,7 @@ static void use_record(struct gs_share *share, struct gs_use *use)
         return;
     if (context)
         status = gs_fence_record(&context->pool, &use->fence);
-    if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY)
+    if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY || may_still_run(status))
         return;
     if (status == GS_NOT_OFFERED) {
         if (!gs_fences_capturing(share->fences))
@@ -93,7 +102,8 @@ static bool use_passed(struct gs_share *share, struct gs_use *use)
             return false;
         if (context)
             status = gs_fence_query(&context->pool, &use->fence);
-        if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY)
+        if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY ||
+            status == GS_NO_HOST_MEMORY || may_still_run(status))
             return false;
         use->fence.line = NULL; /* passed, or of a broken context */
     }
