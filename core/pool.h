@@ -148,6 +148,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     size_t *debt;                 /* of all chunks of a device, by device; atomic */
     size_t *left;       /* what a device had left when a pool last looked, and 1; 0: unknown; atomic */
     unsigned releasing; /* atomic: chunks that are no pool's any more and not the driver's yet */
+    uint64_t released_ns; /* atomic: when the driver last got one; 0: never */
     size_t small_limit, epoch_bytes, cache_limit;
     unsigned retiring_percent, cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */

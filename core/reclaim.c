@@ -27,6 +27,8 @@
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
+#define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
+#define CLEARED_STEP_NS 25000000
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
@@ -192,6 +194,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
             gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
                             chunks->span.size);
             bytes += chunks->span.size;
+            __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_RELAXED);
         }
         if (chunks->releasing)
             __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
@@ -523,6 +526,18 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
     return device;
 }
 
+/* False: the driver got nothing from here lately. */
+static bool await_cleared(struct gs_core *core)
+{
+    const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
+    uint64_t released = __atomic_load_n(&core->shared.released_ns, __ATOMIC_RELAXED);
+
+    if (!released || gs_now_ns() - released > CLEARED_NS)
+        return false;
+    nanosleep(&pause, NULL);
+    return true;
+}
+
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
                          size_t bytes, unsigned step)
 {
@@ -531,6 +546,8 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     if (step == 2)
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    if (step > 2)
+        return bytes == 0 && await_cleared(core);
     if (step == 1)
         gs_share_await_given_back(core->share, UNMAPPED_NS);
     released = gs_releases_finish(core);

@@ -442,21 +442,27 @@ Test(other, a_programs_own_pool_is_exported)
 
 /* ---- work on memory by other means than copies and kernels ---- */
 
+/* Natively an H200 refuses it for one of the kinds; VMM memory takes it. */
 Test(other, a_stream_writes_a_value)
 {
     __typeof__(&cuStreamWriteValue32) write_value =
         (__typeof__(write_value))need("cuStreamWriteValue32", 11070);
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
+    CUresult r;
 
     for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
         OK(memory_alloc((enum memory_kind)kind, &ptr, 4096));
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
         OK(fill_now(ptr, 1, 1024));
-        OK(write_value(stream, ptr + 4092, 16, 0));
+        r = write_value(stream, ptr + 4092, 16, 0);
+        probe("stream_writes_a_value", "%s: %s", kind == MEMORY_PLAIN ? "cuMemAlloc" : "cuMemAllocAsync",
+              result_name(r));
+        if (software_driver() || under_shim())
+            OK(r);
         OK(cuStreamSynchronize(stream));
         cr_assert_eq(words_other(ptr, 1, 1023), 0);
-        cr_assert_eq(words_other(ptr + 4092, 16, 1), 0);
+        cr_assert_eq(words_other(ptr + 4092, r == CUDA_SUCCESS ? 16 : 1, 1), 0);
         OK(memory_free((enum memory_kind)kind, ptr));
         OK(cuStreamSynchronize(CU_STREAM_LEGACY));
     }

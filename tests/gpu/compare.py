@@ -103,8 +103,9 @@ def gains(native, shim):
 def compare(native, shim, ends_quietly):
     if not shim.status.isdigit():
         return [], shim.status
-    if shim.status == '0' and not ends_quietly and not read(shim.path + '.gpushim'):
-        return ['the library logged nothing: it was not there'], 'the library was not there'
+    if shim.status == '0' and not ends_quietly and \
+            not pathlib.Path(shim.path + '.gpushim').exists():
+        return ['the library began no log: it was not there'], 'the library was not there'
     differing = results(native, shim) + nears(native, shim)
     wrong, gained = gains(native, shim)
     differing += wrong
