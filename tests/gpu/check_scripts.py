@@ -21,7 +21,9 @@ def compared(folder, native, shim, *options):
         (folder / name).write_text(said)
         (folder / f'{name}.status').write_text(status)
         (folder / f'{name}.err').write_text('its last words\n')
-        (folder / f'{name}.gpushim').write_text(logged)
+        (folder / f'{name}.gpushim').unlink(missing_ok=True)
+        if logged is not None:
+            (folder / f'{name}.gpushim').write_text(logged)
     run = subprocess.run([sys.executable, HERE / 'compare.py', *options, 'it', folder / 'n',
                           folder / 's', rows], stdout=subprocess.DEVNULL, check=False)
     return run.returncode, rows.read_text().rstrip('\n').split('\t')[3]
@@ -49,11 +51,12 @@ def check_compare(folder):
         ('both crash', (said, '139', ''), (said, '139', ''), (1, 'equal, both fail')),
         ('out of time', GOOD, ('', 'out of time', ''), (1, 'out of time')),
         ('nothing said', ('', '0', ''), ('', '0', logged), (1, 'nothing to compare')),
-        ('the shim was not there', GOOD, (said, '0', ''), (1, 'the library was not there')),
+        ('the shim had nothing to say', GOOD, (said, '0', ''), (0, 'equal')),
+        ('the shim was not there', GOOD, (said, '0', None), (1, 'the library was not there')),
     )
     for what, native, shim, expected in cases:
         check(what, compared(folder, native, shim), expected)
-    check('ends quietly', compared(folder, GOOD, (said, '0', ''), '--ends-quietly'), (0, 'equal'))
+    check('ends quietly', compared(folder, GOOD, (said, '0', None), '--ends-quietly'), (0, 'equal'))
 
 
 def check_table(folder):
