@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/reclaim.h"
 #include "core/stats.h"
@@ -42,7 +43,8 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
 {
     const bool first = !events;
 
-    /* The lock of a recycled record stays: a late reader may be waiting for it. */
+    /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held. */
+    gs_latch_take(&pool->lock);
     memset((char *)pool + sizeof pool->lock, 0, sizeof *pool - sizeof pool->lock);
     pool->shared = shared;
     pool->device = device;
@@ -59,6 +61,7 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
         shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
     pool->spare_percent = GS_SPARE_PERCENT_MIN;
     pool->made_ns = pool->seen_ns = gs_now_ns();
+    gs_latch_release(&pool->lock);
 }
 
 /* A record with its lock, zero otherwise. */
@@ -169,6 +172,33 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
     return owner;
 }
 
+#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that may end a context */
+#define GOING_STEP_NS 50000
+
+/* Whether the context may be about to go, in a call by another thread. The contexts' lock is held. */
+static bool may_go(const struct gs_core *core, CUcontext handle)
+{
+    for (const struct gs_context *context = core->contexts; context; context = context->next)
+        if (context->handle == handle && context->detached && !context->pools[0]->dead)
+            return true;
+    return false;
+}
+
+/* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
+ * wait for GPU work that waits for this thread. */
+static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
+{
+    const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
+    uint64_t deadline = gs_now_ns() + GOING_NS;
+
+    while (may_go(core, handle) && gs_now_ns() < deadline) {
+        gs_lock_release(&core->lock);
+        nanosleep(&pause, NULL);
+        gs_lock_take(&core->lock);
+    }
+    return context_find(core, handle);
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -187,7 +217,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                 core->driver.ctx_record_event = NULL;
             core->probed = true;
             core->driver.ctx_pop_current(&popped);
-            *ret = context_find(core, handle);
+            *ret = context_await(core, handle);
         }
         if (status == GS_OK && !*ret)
             status = context_make(core, handle, ordinal, ret);

@@ -231,7 +231,7 @@ bool gs_decay_release(struct gs_core *core)
     while (state == DECAY_AWAKE || state == DECAY_ASLEEP)
         if (__atomic_compare_exchange_n(&decay->state, &state, DECAY_RELEASE, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            futex_wake(&decay->state);
+            gs_neighbour_wake(core, &decay->state);
             return true;
         }
     return state == DECAY_RELEASE;

@@ -255,12 +255,13 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
-    size_t released = gs_releases_finish(core);
+    size_t finished = gs_releases_finish(core); /* of any device */
+    size_t released = 0;
 
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], deadline_ns, bytes - released);
     gs_context_bury_dead(core);
-    return released;
+    return finished + released;
 }
 
 size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
@@ -275,10 +276,9 @@ size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, siz
 
 /* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
  * microseconds, so it is done when what grew since may have changed the answer. */
-static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_t grown)
+static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
 {
-    size_t *since = &core->grown[pool->device->ordinal];
-    size_t *known = &core->left[pool->device->ordinal], left, total;
+    size_t *since = &core->grown[device], *known = &core->left[device], left, total;
     CUcontext popped;
 
     left = __atomic_load_n(known, __ATOMIC_RELAXED);
@@ -286,7 +286,7 @@ static void look_at_left(struct gs_core *core, const struct gs_pool *pool, size_
     __atomic_store_n(since, grown, __ATOMIC_RELAXED);
     if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
         gs_fences_capturing(&core->fences) ||
-        core->driver.ctx_push_current(pool->context) != CUDA_SUCCESS)
+        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return;
     if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
         __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
@@ -335,15 +335,10 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
 
 static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
 {
-    size_t size;
-
     if (small)
         return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST
                                                                        : page_round(need);
-    gs_latch_take(&pool->lock);
-    size = size_for_several(pool, need);
-    gs_latch_release(&pool->lock);
-    return size;
+    return size_for_several(pool, need);
 }
 
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
@@ -352,17 +347,24 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     CUmemGenericAllocationHandle handle;
     struct gs_block *block;
     CUdeviceptr address;
-    bool small;
-    size_t need = gs_pool_round(pool, size, &small), reserved;
-    size_t chunk_size = choose_chunk_size(pool, need, small);
     uint64_t began = gs_now_ns();
+    size_t need, chunk_size, reserved;
+    const struct gs_device *device;
+    CUcontext context;
     gs_status status;
-    bool again;
+    bool small, again;
 
-    status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
+    /* Without the lock nothing of the pool may be read: its context may end, and another begin. */
+    gs_latch_take(&pool->lock);
+    device = pool->device;
+    context = pool->context;
+    need = gs_pool_round(pool, size, &small);
+    chunk_size = choose_chunk_size(pool, need, small);
+    gs_latch_release(&pool->lock);
+    status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
     if (is_out(status) && chunk_size > page_round(need)) {
         chunk_size = page_round(need);
-        status = gs_device_map(&core->driver, pool->device, chunk_size, &handle, &address);
+        status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
     }
     if (status != GS_OK)
         return status;
@@ -377,7 +379,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_latch_release(&pool->lock);
     if (status == GS_OK) {
         gs_reach_admit(core, address);
-        look_at_left(core, pool, chunk_size);
+        look_at_left(core, device->ordinal, context, chunk_size);
     } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size);
     }
@@ -412,16 +414,16 @@ static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
 }
 
 /* From what is ready in any pool of the context; with `any`, whatever it strands. */
-static gs_status take_anywhere(struct gs_core *core, const struct gs_pool *pool, size_t size,
-                               bool any, CUdeviceptr *ret_address)
+static gs_status take_anywhere(struct gs_core *core, const struct gs_device *device,
+                               CUcontext context, size_t size, bool any, CUdeviceptr *ret_address)
 {
     struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, pool->device, pools);
+    unsigned count = pools_of(core, device, pools);
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
         gs_latch_take(&pools[i]->lock);
-        if (pools[i]->context == pool->context && !pools[i]->dead && !pools[i]->leaving) {
+        if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
             gs_pool_settle(pools[i]);
             status = found(any ? gs_pool_take_any(pools[i], size) : gs_pool_take(pools[i], size),
                            ret_address);
@@ -479,32 +481,40 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
                           CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY;
+    const struct gs_device *device;
+    CUcontext context;
+
+    gs_latch_take(&pool->lock);
+    device = pool->device;
+    context = pool->context;
+    gs_latch_release(&pool->lock);
 
     if (gs_releases_finish(core) > 0)
         status = gs_pool_grow(core, pool, size, ret_address);
     if (is_out(status))
         status = exchange(core, pool, size, false, ret_address);
-    if (is_out(status) && gs_device_release(core, pool->device, false) > 0) {
+    if (is_out(status) && gs_device_release(core, device, false) > 0) {
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_address);
     }
     if (is_out(status) && await_released(core))
         status = gs_pool_grow(core, pool, size, ret_address);
     if (is_out(status))
-        status = take_anywhere(core, pool, size, false, ret_address);
+        status = take_anywhere(core, device, context, size, false, ret_address);
     if (is_out(status))
         status = wait_for_block(core, pool, size, ret_address);
     if (is_out(status)) {
         gs_share_await_given_back(core->share, UNMAPPED_NS);
-        gs_device_release(core, pool->device, true);
+        gs_device_release(core, device, true);
+        await_released(core); /* what waited for the same work may have been faster */
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, size, ret_address);
     }
     if (is_out(status))
-        status = take_anywhere(core, pool, size, true, ret_address);
+        status = take_anywhere(core, device, context, size, true, ret_address);
     /* Twice: others may take what one gave. */
     for (int i = 0; i < 2 && is_out(status) &&
-                    gs_neighbour_ask(core, pool->device, pool->context, size);
+                    gs_neighbour_ask(core, device, context, size);
          i++)
         status = gs_pool_grow(core, pool, size, ret_address);
     return is_out(status) ? GS_NO_MEMORY : status;

@@ -339,42 +339,28 @@ void gs_pool_wipe(struct gs_pool *pool)
     gs_latch_release(&pool->lock);
 }
 
-/* Back where it was taken from. */
-static void push_oldest(struct gs_pool *pool, struct gs_epoch *epoch)
-{
-    epoch->next = pool->oldest;
-    pool->oldest = epoch;
-    if (!pool->newest)
-        pool->newest = epoch;
-}
-
+/* The epoch stays where it is: other threads may wait for it as well. */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
 {
     struct gs_epoch *epoch;
+    struct gs_fence fence;
     uint64_t began;
 
     if (!pool->oldest)
         close_epoch(pool);
     if (!pool->oldest || pool->leaving)
         return false;
-    epoch = pop_oldest(pool); /* ours alone while the lock is let go */
+    epoch = pool->oldest;
+    fence = epoch->fence;
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
     began = gs_now_ns();
-    gs_fence_wait(&epoch->fence, deadline_ns);
+    gs_fence_wait(&fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
-    if (pool->dead) { /* its events went with the context */
-        epoch->fence = (struct gs_fence){0};
-        epoch_passed(pool, epoch);
-        return true;
-    }
-    if (!pool->leaving &&
-        gs_fence_query(&pool->events, &epoch->fence) == GS_OK) {
-        epoch_passed(pool, epoch);
-        return true;
-    }
-    push_oldest(pool, epoch);
+    if (gs_pool_poll(pool) || pool->oldest != epoch || epoch->fence.line != fence.line ||
+        epoch->fence.number != fence.number)
+        return true; /* another thread may have found that it passed; or the context is over */
     pool->stalled = epoch;
     pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
     pool->stalls++;

@@ -60,7 +60,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUs
         return CUDA_SUCCESS;
     do
         result = gs_real.cuMemAllocAsync(dptr, bytesize, hStream);
-    while (gs_room_again(result, -1, bytesize, &step));
+    while (gs_room_again(result, -1, 0, &step));
     return result;
 }
 
@@ -73,7 +73,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize
         return CUDA_SUCCESS;
     do
         result = gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
-    while (gs_room_again(result, -1, bytesize, &step));
+    while (gs_room_again(result, -1, 0, &step));
     return result;
 }
 
@@ -88,7 +88,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes
     gs_state_enter();
     do
         result = gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-    while (gs_room_again(result, -1, bytesize, &step));
+    while (gs_room_again(result, -1, 0, &step));
     return result;
 }
 
@@ -103,7 +103,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t 
     gs_state_enter();
     do
         result = gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
-    while (gs_room_again(result, -1, bytesize, &step));
+    while (gs_room_again(result, -1, 0, &step));
     return result;
 }
 

@@ -178,6 +178,7 @@ GS_HOOK CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
     return result;
 }
 
+/* The values of its options are outputs too: a second call would take them for inputs. */
 GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
                                             unsigned int numOptions, CUjit_option *options,
                                             void **optionValues)
@@ -188,7 +189,7 @@ GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
     gs_state_enter();
     do
         result = gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-    while (gs_room_again(result, -1, 0, &step));
+    while (numOptions == 0 && gs_room_again(result, -1, 0, &step));
     return result;
 }
 
@@ -231,7 +232,7 @@ GS_HOOK CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
         result = gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
                                            numJitOptions, libraryOptions, libraryOptionValues,
                                            numLibraryOptions);
-    while (gs_room_again(result, -1, 0, &step));
+    while (numJitOptions == 0 && gs_room_again(result, -1, 0, &step));
     return result;
 }
 
@@ -250,7 +251,7 @@ GS_HOOK CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *f
         result = gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
                                                numJitOptions, libraryOptions, libraryOptionValues,
                                                numLibraryOptions);
-    while (gs_room_again(result, -1, 0, &step));
+    while (numJitOptions == 0 && gs_room_again(result, -1, 0, &step));
     return result;
 }
 

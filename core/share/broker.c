@@ -42,6 +42,8 @@
 #define RETRY_NS     (10 * GS_NS_PER_MS)
 #define START_STACK  (64 * 1024)
 #define START_WAIT_NS (3 * GS_NS_PER_S)
+#define START_AGAIN_NS (50 * GS_NS_PER_MS)
+#define SLOW_NS       GS_NS_PER_S /* a broker that does not read is left alone for so long */
 #define LOOK_FIRST_NS GS_NS_PER_S /* for another broker, and then twice as late each time, but */
 #define LOOK_LAST_NS  (64 * GS_NS_PER_S)
 #define SCAN_MIN_NS  (10 * GS_NS_PER_MS)
@@ -178,7 +180,7 @@ static int connect_broker(struct gs_share *share)
     fcntl(fd, F_SETFL, O_NONBLOCK);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_log_line(&share->log, GS_LOG_WARNING,
+        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker is of user %u, who is not to be trusted with memory; name him "
                     "(share.uids), or let it run as this user",
                     (unsigned)who.uid);
@@ -195,16 +197,18 @@ static int connect_broker(struct gs_share *share)
     return fd;
 }
 
-/* To the broker that was started just now, as soon as it listens. */
-static int connect_started(struct gs_share *share)
+/* To the broker that was started just now, as soon as it listens. The process's own start may wait
+ * for that; later the next look finds one that was late, for others are served meanwhile. */
+static int connect_started(struct gs_share *share, bool again)
 {
-    uint64_t end = gs_now() + START_WAIT_NS;
+    uint64_t end = gs_now() + (again ? START_AGAIN_NS : START_WAIT_NS);
     int fd;
 
     do {
         poll(NULL, 0, 2);
         fd = connect_broker(share);
-    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end);
+    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end &&
+             !__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE));
     return fd;
 }
 
@@ -243,7 +247,7 @@ static void find_broker(struct gs_share *share)
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
         int error = start_broker(share);
 
-        fd = error ? error : connect_started(share);
+        fd = error ? error : connect_started(share, again);
     }
     if (fd < 0) {
         pause_looking(share);
@@ -263,18 +267,37 @@ static void find_broker(struct gs_share *share)
     leave_all(share);
 }
 
+/* Whether anything is to be left with a broker; a new offer looks for one by itself. */
+static bool has_offers(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+    bool has = false;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        has = !offer->freed_ns && !offer->brokered;
+        if (has)
+            break;
+    }
+    gs_lock_release(&share->lock);
+    return has;
+}
+
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
 {
-    bool offers;
-
-    if (share->broker_fd >= 0 || !share->broker_pause_ns)
+    if (share->broker_fd >= 0) {
+        if (!share->broker_slow_ns || now < share->broker_slow_ns)
+            return share->broker_slow_ns ? share->broker_slow_ns : GS_NEVER;
+        share->broker_slow_ns = 0;
+        leave_all(share);
+        return GS_NEVER;
+    }
+    if (!share->broker_pause_ns)
         return GS_NEVER;
     if (now < share->broker_retry_ns)
         return share->broker_retry_ns;
-    gs_lock_take(&share->lock);
-    offers = share->offers != NULL; /* else the next one looks for it */
-    gs_lock_release(&share->lock);
-    if (!offers)
+    if (!has_offers(share))
         return GS_NEVER;
     find_broker(share);
     return share->broker_fd < 0 ? share->broker_retry_ns : GS_NEVER;
@@ -287,7 +310,7 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 
     if (share->broker_fd < 0 && gs_now() >= share->broker_retry_ns)
         find_broker(share);
-    if (share->broker_fd < 0 || offer->brokered)
+    if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns)
         return;
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
@@ -296,10 +319,12 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     memcpy(message.share.uuid, offer->source.uuid, sizeof message.share.uuid);
     message.share.read_only = offer->read_only;
     error = send_waiting(share->broker_fd, &message, fd);
+    if (error == -EAGAIN || error == -ETOOMANYREFS)
+        share->broker_slow_ns = gs_now() + SLOW_NS;
     if (error)
         gs_log_line(&share->log, GS_LOG_WARNING,
-                    "a block is shared without the broker, which does not take it: %s",
-                    strerror(-error));
+                    "a block is shared without the broker, which does not take it%s: %s",
+                    share->broker_slow_ns ? " now" : "", strerror(-error));
     gs_lock_take(&share->lock);
     offer->brokered = !error;
     gs_lock_release(&share->lock);
@@ -335,6 +360,7 @@ void gs_broker_event(struct gs_share *share)
         return;
     gs_unwatch(share, fd);
     gs_lock_take(&share->lock);
+    share->broker_slow_ns = 0;
     share->broker_fd = -1;
     HASH_ITER(hh, share->offers, offer, next)
     offer->brokered = false;

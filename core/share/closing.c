@@ -63,12 +63,20 @@ gs_status gs_use_add_locked(struct gs_share *share, struct gs_opened *opened, CU
 
 /* ---- Fences --------------------------------------------------------------------------------- */
 
-/* A call that failed for want of something may work the next time, and until then work that was
- * submitted may run. A context that is gone or broken runs nothing any more. */
-static bool may_still_run(gs_status status)
+/* A call that failed for want of memory may work the next time, and until then work that was
+ * submitted may run. */
+static bool may_work_later(gs_status status)
 {
-    return status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY ||
-           status == (gs_status)CUDA_ERROR_NOT_SUPPORTED ||
+    return status == GS_CAPTURING || status == GS_NO_HOST_MEMORY ||
+           status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Events say nothing here, or nothing that can be believed: the context itself is waited for, which
+ * fails at once where it is broken. Other errors are those of one that is gone or broken and runs
+ * nothing any more. */
+static bool events_fail(gs_status status)
+{
+    return status == GS_NOT_OFFERED || status == (gs_status)CUDA_ERROR_NOT_SUPPORTED ||
            status == (gs_status)CUDA_ERROR_UNKNOWN;
 }
 
@@ -81,9 +89,9 @@ static void use_record(struct gs_share *share, struct gs_use *use)
         return;
     if (context)
         status = gs_fence_record(&context->pool, &use->fence);
-    if (status == GS_CAPTURING || status == GS_NO_HOST_MEMORY || may_still_run(status))
+    if (may_work_later(status))
         return;
-    if (status == GS_NOT_OFFERED) {
+    if (events_fail(status)) {
         if (!gs_fences_capturing(share->fences))
             use->next = GS_FENCE_SYNCING;
         return;
@@ -102,10 +110,11 @@ static bool use_passed(struct gs_share *share, struct gs_use *use)
             return false;
         if (context)
             status = gs_fence_query(&context->pool, &use->fence);
-        if (status == GS_CAPTURING || status == (gs_status)CUDA_ERROR_NOT_READY ||
-            status == GS_NO_HOST_MEMORY || may_still_run(status))
+        if (status == (gs_status)CUDA_ERROR_NOT_READY || may_work_later(status))
             return false;
         use->fence.line = NULL; /* passed, or of a broken context */
+        if (events_fail(status) && use->next == GS_FENCE_NONE)
+            use->next = GS_FENCE_WANTED;
     }
     if (use->next == GS_FENCE_WANTED)
         use_record(share, use);

@@ -195,6 +195,14 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
     return -1;
 }
 
+static int connect_to(int fd, const struct sockaddr_un *address)
+{
+    while (connect(fd, (const struct sockaddr *)address, sizeof *address) != 0)
+        if (errno != EINTR)
+            return -errno;
+    return 0;
+}
+
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name)
 {
     struct timeval limit = {.tv_sec = (time_t)(options->timeout_ns / 1000000000),
@@ -204,17 +212,17 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
 
     if (limit.tv_sec == 0 && limit.tv_usec == 0)
         limit.tv_usec = 1; /* zero would mean to wait for ever */
-    error = path_of(options, name, &address) ? 0 : address_of(directory, options, name, &address);
-    if (error)
-        return error;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        if (errno == EINTR)
-            continue;
-        error = -errno;
+    error = path_of(options, name, &address) ? connect_to(fd, &address) : -ENOENT;
+    if (error == -ENOENT || error == -ENOTDIR || error == -EACCES) { /* seen from another root */
+        error = address_of(directory, options, name, &address);
+        if (!error)
+            error = connect_to(fd, &address);
+    }
+    if (error) {
         close(fd);
         return error;
     }

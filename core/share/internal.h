@@ -78,6 +78,7 @@ struct gs_share {
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
+    uint64_t broker_slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;

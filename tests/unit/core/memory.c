@@ -540,6 +540,50 @@ Test(memory, an_allocation_waits_for_a_gpu_that_is_behind_but_not_for_ever)
     fixture_end(&f);
 }
 
+struct wish {
+    struct fixture *f;
+    gs_status status;
+};
+
+static void *allocate_wish(void *arg)
+{
+    struct wish *wish = arg;
+    CUdeviceptr block;
+
+    MUST(cuCtxSetCurrent(wish->f->context));
+    wish->status = gs_core_alloc(wish->f->core, 96 * MIB, &block);
+    return NULL;
+}
+
+/* One epoch has all the memory, and two threads want some of it while the GPU is behind. */
+Test(memory, two_threads_wait_for_the_same_epoch_on_a_full_device)
+{
+    struct fixture f;
+    struct wish wishes[2] = {{&f, GS_INVALID}, {&f, GS_INVALID}};
+    pthread_t threads[2];
+    CUdeviceptr block;
+    CUstream stream;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 200 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    for (int i = 0; i < 2; i++)
+        MUST(pthread_create(&threads[i], NULL, allocate_wish, &wishes[i]));
+    usleep(700000); /* longer than is waited before the pool would grow */
+    softcuda_hold(0);
+    for (int i = 0; i < 2; i++) {
+        MUST(pthread_join(threads[i], NULL));
+        cr_assert_eq(wishes[i].status, GS_OK);
+    }
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
 /* Each event is a stop for the GPU: none is recorded behind one that it has not passed, however
  * often memory is looked for. */
 Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
