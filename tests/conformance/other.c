@@ -195,6 +195,38 @@ Test(other, a_modules_variable_is_its_own)
     OK(cuMemFree(plain));
 }
 
+Test(other, a_librarys_variable_is_its_own)
+{
+    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                              ".visible .global .align 16 .b8 table[4096];\n";
+    __typeof__(&cuLibraryLoadData) load =
+        (__typeof__(load))need("cuLibraryLoadData", 12000);
+    __typeof__(&cuLibraryGetGlobal) get = (__typeof__(get))need("cuLibraryGetGlobal", 12000);
+    __typeof__(&cuLibraryUnload) unload = (__typeof__(unload))need("cuLibraryUnload", 12000);
+    CUdeviceptr table = 0, again = 0, base = 0, plain = 0, nothing = 0;
+    CUlibrary library = NULL;
+    size_t bytes = 0, size = 0;
+
+    OK(load(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(get(&table, &bytes, library, "table"));
+    cr_assert_eq(bytes, 4096);
+    OK(get(&again, NULL, library, "table"));
+    cr_assert_eq(again, table);
+    CHECK(CUDA_ERROR_NOT_FOUND, get(&nothing, NULL, library, "no_table"));
+    OK(cuMemAlloc(&plain, 4096));
+    OK(fill_now(plain, 10, 1024));
+    OK(cuMemcpyDtoD(table, plain, 4096));
+    OK(fill_now(table, 11, 512));
+    OK(cuMemcpyDtoD(plain, table, 4096));
+    cr_assert_eq(words_other(plain, 11, 512), 0);
+    cr_assert_eq(words_other(plain + 2048, 10, 512), 0);
+    if (cuMemGetAddressRange(&base, &size, table + 100) == CUDA_SUCCESS)
+        cr_assert(base <= table && base + size >= table + 4096);
+    OK(unload(library));
+    cr_assert_eq(words_other(plain, 11, 512), 0);
+    OK(cuMemFree(plain));
+}
+
 Test(other, arrays_are_copied_from_and_to_plain_memory)
 {
     __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);

@@ -118,6 +118,7 @@ enum sd_kind {
     SD_ALLOCATION,
     SD_ARRAY,
     SD_MIPMAPPED,
+    SD_LIBRARY,
     SD_KINDS
 };
 
@@ -1011,6 +1012,10 @@ const struct sd_kernel *sd_kernel_find(const char *name);
 CUresult sd_module_load_data(CUmodule *module, const void *image);
 CUresult sd_module_unload(CUmodule module);
 CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+CUresult sd_library_load_data(CUlibrary *library, const void *code);
+CUresult sd_library_unload(CUlibrary library);
+CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary library,
+                               const char *name);
 CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
 CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
                           CUstream stream, void **params, void **extra);
