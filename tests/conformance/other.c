@@ -500,8 +500,8 @@ Test(other, a_stream_writes_a_value)
     }
 }
 
-/* A texture over plain memory names it as it was named. */
-Test(other, a_texture_lies_over_plain_memory)
+/* A texture over memory names it as it was named. */
+Test(other, a_texture_lies_over_memory)
 {
     __typeof__(&cuTexObjectCreate) create =
         (__typeof__(create))need("cuTexObjectCreate", 5000);
@@ -513,20 +513,35 @@ Test(other, a_texture_lies_over_plain_memory)
     CUDA_RESOURCE_DESC resource, seen;
     CUtexObject object = 0;
     CUdeviceptr ptr = 0;
+    CUresult r;
 
-    OK(cuMemAlloc(&ptr, 64 * KIB));
-    memset(&resource, 0, sizeof resource);
-    memset(&seen, 0, sizeof seen);
-    resource.resType = CU_RESOURCE_TYPE_LINEAR;
-    resource.res.linear.devPtr = ptr;
-    resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
-    resource.res.linear.numChannels = 1;
-    resource.res.linear.sizeInBytes = 64 * KIB;
-    OK(create(&object, &resource, &texture, NULL));
-    OK(describe(&seen, object));
-    cr_assert_eq(seen.res.linear.devPtr, ptr);
-    OK(destroy(object));
-    OK(cuMemFree(ptr));
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 64 * KIB));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        memset(&resource, 0, sizeof resource);
+        memset(&seen, 0, sizeof seen);
+        resource.resType = CU_RESOURCE_TYPE_LINEAR;
+        resource.res.linear.devPtr = ptr;
+        resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
+        resource.res.linear.numChannels = 1;
+        resource.res.linear.sizeInBytes = 64 * KIB;
+        r = create(&object, &resource, &texture, NULL);
+        probe("texture_over_memory", "%s: %s",
+              kind == MEMORY_PLAIN ? "cuMemAlloc" : "cuMemAllocAsync", result_name(r));
+        if (kind == MEMORY_PLAIN || software_driver() || under_shim())
+            OK(r);
+        if (r == CUDA_SUCCESS) {
+            OK(describe(&seen, object));
+            cr_assert_eq(seen.resType, CU_RESOURCE_TYPE_LINEAR);
+            cr_assert_eq(seen.res.linear.devPtr, ptr);
+            cr_assert_eq(seen.res.linear.format, CU_AD_FORMAT_UNSIGNED_INT32);
+            cr_assert_eq(seen.res.linear.numChannels, 1);
+            cr_assert_eq(seen.res.linear.sizeInBytes, 64 * KIB);
+            OK(destroy(object));
+        }
+        OK(memory_free((enum memory_kind)kind, ptr));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    }
 }
 
 /* ---- events of another process ---- */

@@ -276,6 +276,9 @@ ROW(cuArrayDestroy, cuArrayDestroy, 2000, SD_PLAIN, (CUarray a), sd_array_destro
 ROW(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000, SD_PLAIN, (CUmipmappedArray *m, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels), sd_mipmapped_create(m, shape, levels))
 ROW(cuMipmappedArrayGetLevel, cuMipmappedArrayGetLevel, 5000, SD_PLAIN, (CUarray *a, CUmipmappedArray m, unsigned level), sd_mipmapped_get_level(a, m, level))
 ROW(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000, SD_PLAIN, (CUmipmappedArray m), sd_mipmapped_destroy(m))
+ROW(cuTexObjectCreate, cuTexObjectCreate, 5000, SD_PLAIN, (CUtexObject *t, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *reads, const CUDA_RESOURCE_VIEW_DESC *view), sd_texture_create(t, resource, reads, view))
+ROW(cuTexObjectGetResourceDesc, cuTexObjectGetResourceDesc, 5000, SD_PLAIN, (CUDA_RESOURCE_DESC *resource, CUtexObject t), sd_texture_resource(resource, t))
+ROW(cuTexObjectDestroy, cuTexObjectDestroy, 5000, SD_PLAIN, (CUtexObject t), sd_texture_destroy(t))
 
 /* -- copies -- */
 ROW(cuMemcpy, cuMemcpy, 4000, SD_LEGACY, (CUdeviceptr d, CUdeviceptr s, size_t n), sd_memcpy(d, s, n, NULL, false))

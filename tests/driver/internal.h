@@ -7,7 +7,7 @@
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
  *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
- *   span.c block.c memory.c array.c pool.c vmm.c ipc.c host.c   allocations as programs see them
+ *   span.c block.c memory.c array.c texture.c pool.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
  *   errors.c procaddress.c
  *
@@ -119,6 +119,7 @@ enum sd_kind {
     SD_ARRAY,
     SD_MIPMAPPED,
     SD_LIBRARY,
+    SD_TEXTURE,
     SD_KINDS
 };
 
@@ -977,6 +978,8 @@ struct sd_array {
     bool level; /* of a mipmapped array, with which it goes */
 };
 
+/* Of one element, 0 where there is no such format. */
+size_t sd_element_bytes(CUarray_format format, unsigned channels);
 CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
 CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
 CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
@@ -986,6 +989,14 @@ CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DES
 CUresult sd_mipmapped_get_level(CUarray *array, CUmipmappedArray mipmapped, unsigned level);
 CUresult sd_mipmapped_destroy(CUmipmappedArray mipmapped);
 void sd_context_drop_arrays(struct sd_context *context);
+
+/* ---- texture.c ---- */
+
+CUresult sd_texture_create(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource,
+                           const CUDA_TEXTURE_DESC *reads, const CUDA_RESOURCE_VIEW_DESC *view);
+CUresult sd_texture_resource(CUDA_RESOURCE_DESC *resource, CUtexObject texture);
+CUresult sd_texture_destroy(CUtexObject texture);
+void sd_context_drop_textures(struct sd_context *context);
 
 /* ---- copy2d.c ---- */
 
