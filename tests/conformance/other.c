@@ -472,6 +472,44 @@ Test(other, a_programs_own_pool_is_exported)
     FAILS(export(&fd, default_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
+/* A pool of the program's own is the driver's on both sides. */
+Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
+{
+    __typeof__(&cuMemPoolExportToShareableHandle) export =
+        (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr first = 0, ptr = 0, there = 0;
+    CUmemPoolPtrExportData data;
+    CUmemoryPool own = NULL;
+    uint32_t other = 1;
+    int fd = -1;
+
+    OK(cuMemPoolCreate(&own, &props));
+    OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemAllocFromPoolAsync(&first, 4096, own, CU_STREAM_LEGACY));
+    OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
+    OK(fill_now(first, 19, 1024));
+    OK(fill_now(ptr, 20, MIB / 4));
+    OK(cuMemPoolExportPointer(&data, ptr));
+    OK(peer_import_pool(peer, fd, &data, &there));
+    close(fd);
+    OK(peer_count_other(peer, there, 20, MIB / 4, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_fill(peer, there, 21, MIB / 4));
+    cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
+    cr_assert_eq(words_other(first, 19, 1024), 0);
+    OK(peer_free(peer, MEMORY_PLAIN, there)); /* must come before the exporter's */
+    cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+    OK(cuMemFreeAsync(first, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    OK(cuMemPoolDestroy(own));
+    peer_quit(peer);
+}
+
 /* ---- work on memory by other means than copies and kernels ---- */
 
 /* Natively an H200 refuses it for one of the kinds; VMM memory takes it. */
