@@ -195,6 +195,38 @@ Test(other, a_modules_variable_is_its_own)
     OK(cuMemFree(plain));
 }
 
+Test(other, a_librarys_variable_is_its_own)
+{
+    static const char ptx[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                              ".visible .global .align 16 .b8 table[4096];\n";
+    __typeof__(&cuLibraryLoadData) load =
+        (__typeof__(load))need("cuLibraryLoadData", 12000);
+    __typeof__(&cuLibraryGetGlobal) get = (__typeof__(get))need("cuLibraryGetGlobal", 12000);
+    __typeof__(&cuLibraryUnload) unload = (__typeof__(unload))need("cuLibraryUnload", 12000);
+    CUdeviceptr table = 0, again = 0, base = 0, plain = 0, nothing = 0;
+    CUlibrary library = NULL;
+    size_t bytes = 0, size = 0;
+
+    OK(load(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(get(&table, &bytes, library, "table"));
+    cr_assert_eq(bytes, 4096);
+    OK(get(&again, NULL, library, "table"));
+    cr_assert_eq(again, table);
+    CHECK(CUDA_ERROR_NOT_FOUND, get(&nothing, NULL, library, "no_table"));
+    OK(cuMemAlloc(&plain, 4096));
+    OK(fill_now(plain, 10, 1024));
+    OK(cuMemcpyDtoD(table, plain, 4096));
+    OK(fill_now(table, 11, 512));
+    OK(cuMemcpyDtoD(plain, table, 4096));
+    cr_assert_eq(words_other(plain, 11, 512), 0);
+    cr_assert_eq(words_other(plain + 2048, 10, 512), 0);
+    if (cuMemGetAddressRange(&base, &size, table + 100) == CUDA_SUCCESS)
+        cr_assert(base <= table && base + size >= table + 4096);
+    OK(unload(library));
+    cr_assert_eq(words_other(plain, 11, 512), 0);
+    OK(cuMemFree(plain));
+}
+
 Test(other, arrays_are_copied_from_and_to_plain_memory)
 {
     __typeof__(&cuArrayCreate) create = (__typeof__(create))need("cuArrayCreate", 3020);
@@ -440,6 +472,44 @@ Test(other, a_programs_own_pool_is_exported)
     FAILS(export(&fd, default_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
+/* A pool of the program's own is the driver's on both sides. */
+Test(other, memory_of_a_programs_own_pool_is_used_by_another_process)
+{
+    __typeof__(&cuMemPoolExportToShareableHandle) export =
+        (__typeof__(export))need("cuMemPoolExportToShareableHandle", 11020);
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr first = 0, ptr = 0, there = 0;
+    CUmemPoolPtrExportData data;
+    CUmemoryPool own = NULL;
+    uint32_t other = 1;
+    int fd = -1;
+
+    OK(cuMemPoolCreate(&own, &props));
+    OK(export(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemAllocFromPoolAsync(&first, 4096, own, CU_STREAM_LEGACY));
+    OK(cuMemAllocFromPoolAsync(&ptr, MIB, own, CU_STREAM_LEGACY));
+    OK(fill_now(first, 19, 1024));
+    OK(fill_now(ptr, 20, MIB / 4));
+    OK(cuMemPoolExportPointer(&data, ptr));
+    OK(peer_import_pool(peer, fd, &data, &there));
+    close(fd);
+    OK(peer_count_other(peer, there, 20, MIB / 4, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_fill(peer, there, 21, MIB / 4));
+    cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
+    cr_assert_eq(words_other(first, 19, 1024), 0);
+    OK(peer_free(peer, MEMORY_PLAIN, there)); /* must come before the exporter's */
+    cr_assert_eq(words_other(ptr, 21, MIB / 4), 0);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+    OK(cuMemFreeAsync(first, CU_STREAM_LEGACY));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    OK(cuMemPoolDestroy(own));
+    peer_quit(peer);
+}
+
 /* ---- work on memory by other means than copies and kernels ---- */
 
 /* Natively an H200 refuses it for one of the kinds; VMM memory takes it. */
@@ -468,8 +538,8 @@ Test(other, a_stream_writes_a_value)
     }
 }
 
-/* A texture over plain memory names it as it was named. */
-Test(other, a_texture_lies_over_plain_memory)
+/* A texture over memory names it as it was named. */
+Test(other, a_texture_lies_over_memory)
 {
     __typeof__(&cuTexObjectCreate) create =
         (__typeof__(create))need("cuTexObjectCreate", 5000);
@@ -481,20 +551,35 @@ Test(other, a_texture_lies_over_plain_memory)
     CUDA_RESOURCE_DESC resource, seen;
     CUtexObject object = 0;
     CUdeviceptr ptr = 0;
+    CUresult r;
 
-    OK(cuMemAlloc(&ptr, 64 * KIB));
-    memset(&resource, 0, sizeof resource);
-    memset(&seen, 0, sizeof seen);
-    resource.resType = CU_RESOURCE_TYPE_LINEAR;
-    resource.res.linear.devPtr = ptr;
-    resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
-    resource.res.linear.numChannels = 1;
-    resource.res.linear.sizeInBytes = 64 * KIB;
-    OK(create(&object, &resource, &texture, NULL));
-    OK(describe(&seen, object));
-    cr_assert_eq(seen.res.linear.devPtr, ptr);
-    OK(destroy(object));
-    OK(cuMemFree(ptr));
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 64 * KIB));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        memset(&resource, 0, sizeof resource);
+        memset(&seen, 0, sizeof seen);
+        resource.resType = CU_RESOURCE_TYPE_LINEAR;
+        resource.res.linear.devPtr = ptr;
+        resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
+        resource.res.linear.numChannels = 1;
+        resource.res.linear.sizeInBytes = 64 * KIB;
+        r = create(&object, &resource, &texture, NULL);
+        probe("texture_over_memory", "%s: %s",
+              kind == MEMORY_PLAIN ? "cuMemAlloc" : "cuMemAllocAsync", result_name(r));
+        if (kind == MEMORY_PLAIN || software_driver() || under_shim())
+            OK(r);
+        if (r == CUDA_SUCCESS) {
+            OK(describe(&seen, object));
+            cr_assert_eq(seen.resType, CU_RESOURCE_TYPE_LINEAR);
+            cr_assert_eq(seen.res.linear.devPtr, ptr);
+            cr_assert_eq(seen.res.linear.format, CU_AD_FORMAT_UNSIGNED_INT32);
+            cr_assert_eq(seen.res.linear.numChannels, 1);
+            cr_assert_eq(seen.res.linear.sizeInBytes, 64 * KIB);
+            OK(destroy(object));
+        }
+        OK(memory_free((enum memory_kind)kind, ptr));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    }
 }
 
 /* ---- events of another process ---- */

@@ -31,6 +31,7 @@ enum peer_op {
     PEER_STORE,
     PEER_BAD_BATCH,
     PEER_WAIT_EVENT,
+    PEER_IMPORT_POOL,
     PEER_QUIT
 };
 
@@ -44,6 +45,7 @@ struct request {
     bool read_only;
     CUipcMemHandle handle;
     CUipcEventHandle event;
+    CUmemPoolPtrExportData pointer;
 };
 
 struct answer {
@@ -255,6 +257,16 @@ CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
     return peer_call(peer, &r).result;
 }
 
+CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
+                          CUdeviceptr *ret_ptr)
+{
+    struct request r = {.op = PEER_IMPORT_POOL, .pointer = *pointer};
+    struct answer a = peer_call_fd(peer, &r, fd);
+
+    *ret_ptr = a.ptr;
+    return a.result;
+}
+
 bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *ret_result,
                     size_t *ret_failed)
 {
@@ -345,6 +357,25 @@ static CUresult serve_import(const struct request *request, int fd, CUdeviceptr 
     return r;
 }
 
+static CUresult serve_import_pool(const struct request *request, int fd, CUdeviceptr *ret_ptr)
+{
+    __typeof__(&cuMemPoolImportFromShareableHandle) import =
+        (__typeof__(import))driver_lookup("cuMemPoolImportFromShareableHandle", 11020, 0);
+    __typeof__(&cuMemPoolImportPointer) import_pointer =
+        (__typeof__(import_pointer))driver_lookup("cuMemPoolImportPointer", 11020, 0);
+    CUmemPoolPtrExportData pointer = request->pointer;
+    CUmemoryPool pool = NULL;
+    CUresult r = CUDA_ERROR_NOT_FOUND;
+
+    if (import && import_pointer)
+        r = import(&pool, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (cuMemAllocFromPoolAsync(ret_ptr, 4096, pool, CU_STREAM_LEGACY) == CUDA_SUCCESS)
+        return CUDA_ERROR_UNKNOWN; /* an imported pool allocates nothing */
+    return import_pointer(ret_ptr, pool, &pointer);
+}
+
 static CUresult serve(const struct request *request, int fd, struct answer *answer)
 {
     switch (request->op) {
@@ -375,6 +406,8 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
                                &answer->failed);
     case PEER_WAIT_EVENT:
         return serve_wait_event(&request->event);
+    case PEER_IMPORT_POOL:
+        return serve_import_pool(request, fd, &answer->ptr);
     case PEER_QUIT:
         return CUDA_SUCCESS;
     }

@@ -47,6 +47,10 @@ CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value);
 /* Opens the event, waits for it on the host, and gives it back. */
 CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle);
 
+/* Imports a pool from a descriptor, and memory of it; the pool goes with the peer. */
+CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
+                          CUdeviceptr *ret_ptr);
+
 /* A batch of two copies of which the second goes past the end of its block, or to freed memory.
  * False: the process ended over it (the only call a peer may die of). */
 enum bad_batch { BATCH_PAST_THE_END, BATCH_OF_FREED_MEMORY };

@@ -178,6 +178,15 @@ static CUresult load(void)
     return cuModuleLoadData(&module, ptx);
 }
 
+static CUresult load_library(void)
+{
+    __typeof__(&cuLibraryLoadData) load_data =
+        (__typeof__(load_data))driver_lookup("cuLibraryLoadData", 12000, 0);
+
+    cr_assert(load_data, "no cuLibraryLoadData");
+    return load_data(&(CUlibrary){NULL}, ptx, NULL, NULL, 0, NULL, NULL, 0);
+}
+
 static CUresult find(void)
 {
     return cuModuleGetFunction(&function, module, "spin");
@@ -226,6 +235,7 @@ static const struct {
     const char *name;
     CUresult (*call)(void);
 } calls[] = {{"cuModuleLoadData", load},      {"cuModuleGetFunction", find},
+             {"cuLibraryLoadData", load_library},
              {"cuLaunchKernel", launch},      {"cuLaunchKernelEx", launch_ex},
              {"cuGraphInstantiateWithFlags", instantiate}, {"cuGraphLaunch", launch_graph},
              {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain}};

@@ -15,11 +15,11 @@ struct mipmapped {
 static struct sd_array *arrays; /* protected by sd_lock, as is the next */
 static struct mipmapped *mipmaps;
 
-static size_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
+size_t sd_element_bytes(CUarray_format format, unsigned channels)
 {
     size_t bytes;
 
-    switch (shape->Format) {
+    switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
         bytes = 1;
@@ -37,9 +37,12 @@ static size_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     default:
         return 0;
     }
-    return shape->NumChannels == 1 || shape->NumChannels == 2 || shape->NumChannels == 4
-               ? bytes * shape->NumChannels
-               : 0;
+    return channels == 1 || channels == 2 || channels == 4 ? bytes * channels : 0;
+}
+
+static size_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
+{
+    return sd_element_bytes(shape->Format, shape->NumChannels);
 }
 
 static size_t at_least_one(size_t n)

@@ -129,6 +129,7 @@ static void context_clear(struct sd_context *context)
     sd_context_drop_events(context);
     sd_context_drop_ipc(context);
     sd_context_drop_arrays(context);
+    sd_context_drop_textures(context);
     sd_context_drop_blocks(context);
     sd_context_drop_queues(context);
     context->sticky = CUDA_SUCCESS;

@@ -7,7 +7,7 @@
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
  *   stream.c event.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
- *   span.c block.c memory.c array.c pool.c vmm.c ipc.c host.c   allocations as programs see them
+ *   span.c block.c memory.c array.c texture.c pool.c poolshare.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
  *   errors.c procaddress.c
  *
@@ -118,6 +118,8 @@ enum sd_kind {
     SD_ALLOCATION,
     SD_ARRAY,
     SD_MIPMAPPED,
+    SD_LIBRARY,
+    SD_TEXTURE,
     SD_KINDS
 };
 
@@ -847,6 +849,7 @@ struct sd_pool {
     int device;
     bool is_default;
     bool destroyed; /* goes with its last block */
+    uint64_t from_process, from_id; /* an imported one: what it is elsewhere */
     unsigned handle_types;
     size_t max_size;
     struct sd_chunk *chunks;
@@ -877,7 +880,6 @@ CUresult sd_pool_destroy(CUmemoryPool pool);
 CUresult sd_pool_trim_to(CUmemoryPool pool, size_t keep);
 CUresult sd_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
 CUresult sd_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
-CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr);
 CUresult sd_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
 CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
 CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev);
@@ -887,6 +889,16 @@ CUresult sd_mem_get_default_pool(CUmemoryPool *pool, CUmemLocation *where,
                                  CUmemAllocationType type);
 CUresult sd_mem_get_pool(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type);
 CUresult sd_mem_set_pool(CUmemLocation *where, CUmemAllocationType type, CUmemoryPool pool);
+
+/* ---- poolshare.c ---- */
+
+CUresult sd_pool_export(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
+                        unsigned long long flags);
+CUresult sd_pool_import(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                        unsigned long long flags);
+CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr);
+CUresult sd_pool_import_pointer(CUdeviceptr *ptr, CUmemoryPool pool,
+                                const CUmemPoolPtrExportData *data);
 
 /* ---- vmm.c ---- */
 
@@ -934,6 +946,10 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
 CUresult sd_ipc_close_mem_handle(CUdeviceptr ptr);
 void sd_context_drop_ipc(struct sd_context *context);
 unsigned sd_ipc_opened_count(void);
+/* Random, never 0: which process this is. */
+uint64_t sd_process_token(void);
+/* The memory behind a descriptor of another process, if that still has it. */
+CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret);
 
 /* ---- attributes.c ---- */
 
@@ -976,6 +992,8 @@ struct sd_array {
     bool level; /* of a mipmapped array, with which it goes */
 };
 
+/* Of one element, 0 where there is no such format. */
+size_t sd_element_bytes(CUarray_format format, unsigned channels);
 CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
 CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
 CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
@@ -985,6 +1003,14 @@ CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DES
 CUresult sd_mipmapped_get_level(CUarray *array, CUmipmappedArray mipmapped, unsigned level);
 CUresult sd_mipmapped_destroy(CUmipmappedArray mipmapped);
 void sd_context_drop_arrays(struct sd_context *context);
+
+/* ---- texture.c ---- */
+
+CUresult sd_texture_create(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource,
+                           const CUDA_TEXTURE_DESC *reads, const CUDA_RESOURCE_VIEW_DESC *view);
+CUresult sd_texture_resource(CUDA_RESOURCE_DESC *resource, CUtexObject texture);
+CUresult sd_texture_destroy(CUtexObject texture);
+void sd_context_drop_textures(struct sd_context *context);
 
 /* ---- copy2d.c ---- */
 
@@ -1011,6 +1037,10 @@ const struct sd_kernel *sd_kernel_find(const char *name);
 CUresult sd_module_load_data(CUmodule *module, const void *image);
 CUresult sd_module_unload(CUmodule module);
 CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+CUresult sd_library_load_data(CUlibrary *library, const void *code);
+CUresult sd_library_unload(CUlibrary library);
+CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary library,
+                               const char *name);
 CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
 CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
                           CUstream stream, void **params, void **extra);

@@ -46,7 +46,7 @@ struct opened {
 static struct opened *opened_first;
 static uint64_t this_process;
 
-static uint64_t process_token(void)
+uint64_t sd_process_token(void)
 {
     while (!this_process)
         if (getrandom(&this_process, sizeof this_process, 0) != sizeof this_process)
@@ -77,7 +77,7 @@ CUresult sd_ipc_get_mem_handle(CUipcMemHandle *handle, CUdeviceptr ptr)
         return CUDA_ERROR_INVALID_VALUE;
     memset(&token, 0, sizeof token);
     token.magic = MAGIC;
-    token.process = process_token();
+    token.process = sd_process_token();
     token.inode = block->segment->phys->inode;
     token.size = block->segment->size;
     token.offset = block->base - block->segment->base;
@@ -108,19 +108,18 @@ static CUresult place_add(struct opened *opened, uint64_t ptr)
     return CUDA_SUCCESS;
 }
 
-/* The memory that the token names, if the exporter still has it. */
-static CUresult token_memory(const struct token *token, struct sd_phys **ret)
+CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret)
 {
     char path[64];
     struct stat st;
     CUresult result;
     int fd;
 
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", token->pid, token->fd);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, their_fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) /* freed; or its process has ended */
-        return kill(token->pid, 0) == 0 ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
-    if (fstat(fd, &st) < 0 || st.st_ino != token->inode || (uint64_t)st.st_size != token->size)
+        return kill(pid, 0) == 0 ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
+    if (fstat(fd, &st) < 0 || st.st_ino != inode || (uint64_t)st.st_size != size)
         result = CUDA_ERROR_NOT_PERMITTED;
     else
         result = sd_phys_import(fd, ret);
@@ -181,7 +180,7 @@ static CUresult token_open(struct sd_context *context, const struct token *token
         if ((*ret)->context == context && (*ret)->inode == token->inode &&
             (*ret)->process == token->process && !(*ret)->block->freeing)
             return CUDA_SUCCESS;
-    result = token_memory(token, &phys);
+    result = sd_open_memory(token->pid, token->fd, token->inode, token->size, &phys);
     if (result)
         return result;
     result = opened_map(context, token, phys, ret);
@@ -202,7 +201,7 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
     if (!ptr || (flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) || token.magic != MAGIC ||
         token.check != token_check(&token) || token.offset >= token.size)
         return CUDA_ERROR_INVALID_VALUE;
-    if (token.process == process_token())
+    if (token.process == sd_process_token())
         return CUDA_ERROR_INVALID_CONTEXT;
     result = token_open(context, &token, &opened);
     if (!result)

@@ -1,6 +1,7 @@
 /*
  * Modules: the PTX text that the real driver would compile. Here each kernel in it is looked up by
- * name among those of kernels.c, so one test source runs on both.
+ * name among those of kernels.c, so one test source runs on both. A library is text of no context:
+ * a context that asks for something of it has a module of it from then on.
  */
 #include "internal.h"
 
@@ -17,14 +18,43 @@ struct global {
     struct sd_block *block;
 };
 
+struct library {
+    struct sd_object object;
+    char *ptx;
+};
+
 struct sd_module {
     struct sd_object object;
     struct sd_module *next;
     struct sd_context *context;
+    const struct library *library; /* NULL: one that the program loaded by itself */
     struct function *functions; /* those asked for so far */
     struct global *globals;     /* likewise */
     char *ptx;
 };
+
+static bool is_text(const char *image)
+{
+    return strstr(image, ".version") && strstr(image, ".target");
+}
+
+static CUresult module_new(struct sd_context *context, const char *ptx, struct sd_module **ret)
+{
+    struct sd_module *module = sd_object_new(SD_MODULE, sizeof *module);
+
+    if (!module)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    module->ptx = strdup(ptx);
+    if (!module->ptx) {
+        sd_object_free(module);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    module->context = context;
+    module->next = context->modules;
+    context->modules = module;
+    *ret = module;
+    return CUDA_SUCCESS;
+}
 
 CUresult sd_module_load_data(CUmodule *handle, const void *image)
 {
@@ -38,21 +68,12 @@ CUresult sd_module_load_data(CUmodule *handle, const void *image)
         return result;
     if (!handle || !image)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!strstr(image, ".version") || !strstr(image, ".target"))
+    if (!is_text(image))
         return CUDA_ERROR_INVALID_IMAGE;
-    module = sd_object_new(SD_MODULE, sizeof *module);
-    if (!module)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    module->ptx = strdup(image);
-    if (!module->ptx) {
-        sd_object_free(module);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    module->context = context;
-    module->next = context->modules;
-    context->modules = module;
-    *handle = (CUmodule)module;
-    return CUDA_SUCCESS;
+    result = module_new(context, image, &module);
+    if (!result)
+        *handle = (CUmodule)module;
+    return result;
 }
 
 static void module_free(struct sd_module *module)
@@ -153,17 +174,13 @@ static CUresult global_new(struct sd_module *module, const char *name, struct gl
     return CUDA_SUCCESS;
 }
 
-CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule handle, const char *name)
+static CUresult global_get(struct sd_module *module, const char *name, CUdeviceptr *ptr,
+                           size_t *bytes)
 {
-    struct sd_module *module = sd_object_check(handle, SD_MODULE);
-    struct global *global;
+    struct global *global = module->globals;
     CUresult result = CUDA_SUCCESS;
 
-    if (!module)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!name || !*name)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (global = module->globals; global && strcmp(global->name, name);)
+    while (global && strcmp(global->name, name))
         global = global->next;
     if (!global)
         result = global_new(module, name, &global);
@@ -174,6 +191,80 @@ CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule handle, 
     if (bytes)
         *bytes = global->block->size;
     return CUDA_SUCCESS;
+}
+
+CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule handle, const char *name)
+{
+    struct sd_module *module = sd_object_check(handle, SD_MODULE);
+
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return name && *name ? global_get(module, name, ptr, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sd_library_load_data(CUlibrary *handle, const void *code)
+{
+    struct library *library;
+
+    if (!handle || !code)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_text(code))
+        return CUDA_ERROR_INVALID_IMAGE;
+    library = sd_object_new(SD_LIBRARY, sizeof *library);
+    if (!library)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    library->ptx = strdup(code);
+    if (!library->ptx) {
+        sd_object_free(library);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *handle = (CUlibrary)library;
+    return CUDA_SUCCESS;
+}
+
+static void drop_library(struct sd_context *context, void *library)
+{
+    for (struct sd_module *module = context->modules, *next; module; module = next) {
+        next = module->next;
+        if (module->library == library)
+            module_free(module);
+    }
+}
+
+CUresult sd_library_unload(CUlibrary handle)
+{
+    struct library *library = sd_object_check(handle, SD_LIBRARY);
+
+    if (!library)
+        return CUDA_ERROR_INVALID_HANDLE;
+    sd_contexts_each(drop_library, library);
+    free(library->ptx);
+    sd_object_free(library);
+    return CUDA_SUCCESS;
+}
+
+CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary handle, const char *name)
+{
+    const struct library *library = sd_object_check(handle, SD_LIBRARY);
+    struct sd_context *context;
+    struct sd_module *module;
+    CUresult result = sd_current_owner(&context);
+
+    if (result)
+        return result;
+    if (!library)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!name || !*name)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (module = context->modules; module && module->library != library;)
+        module = module->next;
+    if (!module) {
+        result = module_new(context, library->ptx, &module);
+        if (result)
+            return result;
+        module->library = library;
+    }
+    return global_get(module, name, ptr, bytes);
 }
 
 /* A kernel that the text has and kernels.c has not is NOT_SUPPORTED: the test is at fault. */

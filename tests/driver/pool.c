@@ -106,7 +106,10 @@ bool sd_pools_release(int device)
 void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *after,
                   const struct sd_queue *queue)
 {
-    sd_chunk_give(block->chunk, block->base, after, queue);
+    if (block->chunk)
+        sd_chunk_give(block->chunk, block->base, after, queue);
+    else
+        sd_segment_delete(block->segment); /* imported */
     pool->used -= block->size;
     pool->live--;
     pool_end(pool);
@@ -232,7 +235,7 @@ CUresult sd_mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t bytes, CUmemoryPo
 {
     struct sd_pool *pool = sd_object_check(handle, SD_POOL);
 
-    return pool ? alloc(ptr, bytes, pool, stream) : CUDA_ERROR_INVALID_VALUE;
+    return pool && !pool->from_process ? alloc(ptr, bytes, pool, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* An operation at the stream's present end, for others to wait for. */
@@ -253,7 +256,7 @@ static CUresult free_in_order(struct sd_block *block, struct sd_queue *queue)
     struct sd_op *op = NULL;
     CUresult result;
 
-    if (block->pool) {
+    if (block->pool && block->chunk) {
         result = sd_queue_idle(queue) ? CUDA_SUCCESS : marker(queue, NULL, &op);
         if (!result)
             sd_block_release(block, op, queue);
@@ -412,12 +415,6 @@ CUresult sd_pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return CUDA_SUCCESS;
 }
 
-/* Pools here do not cross processes: refused as for memory of a pool that cannot be exported. */
-CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
-{
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult sd_pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
     struct sd_pool *pool = sd_object_check(handle, SD_POOL);
@@ -490,7 +487,7 @@ CUresult sd_device_set_pool(CUdevice dev, CUmemoryPool handle)
 
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!pool || pool->device != dev)
+    if (!pool || pool->device != dev || pool->from_process)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_pool(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
