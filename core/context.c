@@ -82,6 +82,8 @@ void gs_pool_fini(struct gs_pool *pool)
     struct gs_stream_list *stream;
     struct gs_block *block;
 
+    /* An allocation that the context's end overtook may look at it now. */
+    gs_latch_take(&pool->lock);
     while ((epoch = pool->spare_epochs)) {
         pool->spare_epochs = epoch->next;
         free(epoch);
@@ -99,6 +101,7 @@ void gs_pool_fini(struct gs_pool *pool)
         free(block);
     }
     gs_fence_pool_forget(&pool->events);
+    gs_latch_release(&pool->lock);
 }
 
 /* Called with the contexts' lock held; the handle's device is in `ordinal`. */

@@ -371,7 +371,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_latch_take(&pool->lock);
     /* With what it held once it would not have had to. */
     again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
-    status = gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
+    status = pool->dead ? GS_NO_CONTEXT
+                        : gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
         *ret_address = gs_pool_take_from(pool, block, size)->base;
     reserved = pool->reserved;
