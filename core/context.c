@@ -37,6 +37,18 @@ void gs_context_handles_changed(struct gs_core *core)
     __atomic_store_n(&core->generation, next, __ATOMIC_RELEASE);
 }
 
+/* All but the lock. How long calls took is counted without it, by late ones too. */
+static void pool_clear(struct gs_pool *pool)
+{
+    char *first = (char *)pool + sizeof pool->lock, *took = (char *)pool->counts.took;
+    char *rest = took + sizeof pool->counts.took;
+
+    memset(first, 0, (size_t)(took - first));
+    for (unsigned i = 0; i < GS_TOOK; i++)
+        __atomic_store_n(&pool->counts.took[i], 0, __ATOMIC_RELAXED);
+    memset(rest, 0, (size_t)((char *)(pool + 1) - rest));
+}
+
 void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
                   const struct gs_device *device, CUcontext context,
                   const struct gs_fence_pool *events)
@@ -45,7 +57,7 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
 
     /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held. */
     gs_latch_take(&pool->lock);
-    memset((char *)pool + sizeof pool->lock, 0, sizeof *pool - sizeof pool->lock);
+    pool_clear(pool);
     pool->shared = shared;
     pool->device = device;
     pool->context = context;
