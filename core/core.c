@@ -210,7 +210,9 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
     gs_status status;
+    uint64_t life;
 
+    life = pool->made_ns;
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
@@ -231,9 +233,9 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_context_bury_dead(core);
     if (core->shared.wipe)
         gs_pool_wipe(pool);
-    status = gs_pool_grow(core, pool, size, ret_address);
+    status = gs_pool_grow(core, pool, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, size, ret_address);
+        status = gs_pool_reclaim(core, pool, life, size, ret_address);
     return status;
 }
 

@@ -341,7 +341,13 @@ static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
     return size_for_several(pool, need);
 }
 
-gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
+/* The context has ended since, and the record may be another's: lock held. */
+static bool is_over(const struct gs_pool *pool, uint64_t life)
+{
+    return pool->dead || pool->made_ns != life;
+}
+
+gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                        CUdeviceptr *ret_address)
 {
     CUmemGenericAllocationHandle handle;
@@ -360,7 +366,10 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     context = pool->context;
     need = gs_pool_round(pool, size, &small);
     chunk_size = choose_chunk_size(pool, need, small);
+    status = is_over(pool, life) ? GS_NO_CONTEXT : GS_OK;
     gs_latch_release(&pool->lock);
+    if (status != GS_OK)
+        return status;
     status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
     if (is_out(status) && chunk_size > page_round(need)) {
         chunk_size = page_round(need);
@@ -371,7 +380,7 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
     gs_latch_take(&pool->lock);
     /* With what it held once it would not have had to. */
     again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
-    status = pool->dead ? GS_NO_CONTEXT
+    status = is_over(pool, life) ? GS_NO_CONTEXT
                         : gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
         *ret_address = gs_pool_take_from(pool, block, size)->base;
@@ -390,8 +399,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
 
 /* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
  * block. GS_NO_MEMORY: nothing was ready. */
-static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t size, bool all,
-                          CUdeviceptr *ret_address)
+static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
+                          bool all, CUdeviceptr *ret_address)
 {
     struct gs_chunk *chunks;
 
@@ -402,7 +411,7 @@ static gs_status exchange(struct gs_core *core, struct gs_pool *pool, size_t siz
     if (!chunks)
         return GS_NO_MEMORY;
     gs_chunks_release(&core->shared, chunks);
-    return gs_pool_grow(core, pool, size, ret_address);
+    return gs_pool_grow(core, pool, life, size, ret_address);
 }
 
 /* A block is another thread's to look at once its lock is let go: its address is all that leaves. */
@@ -435,8 +444,8 @@ static gs_status take_anywhere(struct gs_core *core, const struct gs_device *dev
 }
 
 /* Waits for this pool's epochs one by one, until the block can be had. */
-static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, size_t size,
-                                CUdeviceptr *ret_address)
+static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint64_t life,
+                                size_t size, CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY;
     bool more = true;
@@ -448,10 +457,11 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, size
         gs_latch_take(&pool->lock);
         more = gs_pool_wait_oldest(pool, UINT64_MAX);
         gs_pool_settle(pool);
-        status = found(gs_pool_take(pool, size), ret_address);
+        status = is_over(pool, life) ? GS_NO_CONTEXT
+                                     : found(gs_pool_take(pool, size), ret_address);
         gs_latch_release(&pool->lock);
         if (more && is_out(status))
-            status = exchange(core, pool, size, true, ret_address);
+            status = exchange(core, pool, life, size, true, ret_address);
     }
     return status;
 }
@@ -478,7 +488,7 @@ static bool await_released(const struct gs_core *core)
  * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  */
-gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
+gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY;
@@ -491,25 +501,25 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     gs_latch_release(&pool->lock);
 
     if (gs_releases_finish(core) > 0)
-        status = gs_pool_grow(core, pool, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
-        status = exchange(core, pool, size, false, ret_address);
+        status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status) && await_released(core))
-        status = gs_pool_grow(core, pool, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
         status = take_anywhere(core, device, context, size, false, ret_address);
     if (is_out(status))
-        status = wait_for_block(core, pool, size, ret_address);
+        status = wait_for_block(core, pool, life, size, ret_address);
     if (is_out(status)) {
         gs_share_await_given_back(core->share, UNMAPPED_NS);
         gs_device_release(core, device, true);
         await_released(core); /* what waited for the same work may have been faster */
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status))
         status = take_anywhere(core, device, context, size, true, ret_address);
@@ -517,7 +527,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t siz
     for (int i = 0; i < 2 && is_out(status) &&
                     gs_neighbour_ask(core, device, context, size);
          i++)
-        status = gs_pool_grow(core, pool, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     return is_out(status) ? GS_NO_MEMORY : status;
 }
 

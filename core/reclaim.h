@@ -13,8 +13,9 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
 void gs_pool_weigh(struct gs_pool *pool);
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
- * error; nothing was changed then. */
-gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, size_t size,
+ * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a record
+ * that another context has by now is left alone (GS_NO_CONTEXT). */
+gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                        CUdeviceptr *ret_address);
 
 /* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
@@ -22,7 +23,7 @@ void gs_core_wipe(struct gs_core *core);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. */
-gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, size_t size,
+gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           CUdeviceptr *ret_address);
 
 /* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
