@@ -43,7 +43,7 @@ static void teardown(void)
     cr_assert_eq(memdriver_alive(), 0);
     if (broker) {
         kill(broker, SIGTERM);
-        cr_assert(side_broker_gone(dir, 5000));
+        cr_assert(side_broker_gone(dir));
     }
     side_dir_remove(dir);
 }
@@ -58,7 +58,7 @@ static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
 static void offer_and_leave(unsigned long number, unsigned char *ret_token)
 {
     other_offer(&other, number * 512, 512, (int)(70 + number), ret_token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1, 5000), "the broker has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1), "the broker has %llu", side_broker_left(dir));
 }
 
 Test(share_broker, serves_what_a_killed_process_shared)
@@ -142,18 +142,18 @@ Test(share_broker, killed_itself_takes_nobody_down)
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, before);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL, 5000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL));
     cr_assert_eq(other_open(&other, before, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, after);
     cr_assert_eq(other_open(&other, after, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
 
@@ -165,11 +165,11 @@ Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
     for (unsigned i = 0; i < 3; i++)
         offer_and_leave(i, token[i]);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "ok"); /* the last one */
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 20000), "it has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
     other_offer(&other, 8192, 512, 73, token[3]);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3));
     other_kill(&other);
     for (int i = 0; i < 4; i++) {
         cr_assert_eq(open_it(token[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
@@ -187,9 +187,9 @@ Test(share_broker, the_next_one_is_not_left_what_was_freed)
     offer_and_leave(0, kept);
     offer_and_leave(1, freed);
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok"), 5000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "it has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "it has %llu", side_broker_left(dir));
     other_kill(&other);
     cr_assert_eq(open_it(freed, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
@@ -218,9 +218,9 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(children_ended, children);
-    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
     side_chunk_free(&second, &chunk);
 }
@@ -260,7 +260,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
     cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
     cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
@@ -268,7 +268,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
     cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
     cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
-    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
     side_chunk_free(&second, &chunk);
 }
@@ -289,10 +289,10 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &there), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 2000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
 
@@ -310,7 +310,7 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
     cr_assert_neq(side_broker_pid(dir), 0, "it ended under its opener");
     cr_assert_eq(side_broker_left(dir), 1, "what is open was dropped");
     side_stop(&side);
-    cr_assert(side_broker_gone(dir, 5000), "it does not end");
+    cr_assert(side_broker_gone(dir), "it does not end");
     side_start(&side, &options);
     cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
 }
@@ -402,11 +402,11 @@ Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
     token_by_hand(9, 1, token);
     fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
     share_by_hand(fd, token, memory);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 2000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     close(fd);
     fd = dial_broker(token + 8, -1);
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
     close(fd);
     close(memory);
@@ -471,7 +471,7 @@ Test(share_broker, there_is_one_for_a_directory)
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0);
     cr_assert_eq(side_broker_pid(dir), first);
     kill(first, SIGKILL); /* its socket stays behind, and is no hindrance */
-    cr_assert(SIDE_WAIT(side_broker_pid(dir) == 0, 2000));
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) == 0));
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
     cr_assert_neq(side_broker_pid(dir), 0);
 }
@@ -544,7 +544,7 @@ static pid_t broker_by_hand(const char *name, const char *value)
         _exit(127);
     }
     snprintf(path, sizeof path, "%s/broker", dir);
-    cr_assert(SIDE_WAIT(access(path, F_OK) == 0, 5000));
+    cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     return child;
 }
 
@@ -563,10 +563,10 @@ Test(share_broker, one_that_is_started_later_is_found)
     chunk = side_chunk_new(&sharer, 2 * MIB);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "nothing was left with it");
-    cr_assert_geq(side_withdraw_ms(&sharer, offer, 5000), 0);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "nothing was left with it");
+    cr_assert(side_gets_back(&sharer, offer));
     cr_assert_eq(open_it(token, &address), GS_STALE);
     cr_assert_eq(side_log_lines(), 1);
     side_stop(&sharer);
@@ -588,13 +588,13 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
     side_start(&sharer, &brokered);
     chunk = side_chunk_new(&sharer, 2 * MIB);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer[0]), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
-    cr_assert_geq(side_withdraw_ms(&sharer, offer[0], 5000), 0);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    cr_assert(side_gets_back(&sharer, offer[0]));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     usleep(2500000); /* it could have been looked for */
     for (unsigned i = 0; i < 2; i++) {
         cr_assert_eq(side_offer(&sharer, &chunk, 4096 * i, 512, &offer[i]), GS_OK);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1, 5000));
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
     }
     usleep(200000);
     cr_assert_eq(side_broker_left(dir), 2);
@@ -694,7 +694,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
         if (!other.pid)
             other_start(&other, dir, "keep=60000");
         other_offer(&other, 0, 512, 70, token);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1, 5000));
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1));
         other_kill(&other);
         cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -703,7 +703,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
             before = side_open_fds();
         }
     }
-    cr_assert(SIDE_WAIT(side_open_fds() <= before, 3000), "%d, %d before", side_open_fds(), before);
+    cr_assert(SIDE_WAIT(side_open_fds() <= before), "%d, %d before", side_open_fds(), before);
 }
 
 Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
@@ -712,7 +712,7 @@ Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
 
     offer_and_leave(0, token);
     kill(side_broker_pid(dir), SIGTERM);
-    cr_assert(side_broker_gone(dir, 5000));
+    cr_assert(side_broker_gone(dir));
 }
 
 Test(share_broker, ps_tells_who_holds_what)
@@ -839,18 +839,18 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
         cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
         offer_and_leave(0, token);
         starts++;
-        cr_assert(SIDE_WAIT(STARTS(activator) == starts, 5000)); /* it may serve before it counts */
+        cr_assert(SIDE_WAIT(STARTS(activator) == starts)); /* it may serve before it counts */
         if (round == 2) { /* under those who use it: they get a new one */
             kill(BROKER(activator), SIGKILL);
-            cr_assert(SIDE_WAIT(STARTS(activator) == starts + 1, 20000));
+            cr_assert(SIDE_WAIT(STARTS(activator) == starts + 1));
             starts++;
-            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
         }
         other_kill(&other);
         cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(*(char *)address, 70);
         side_stop(&side);
-        cr_assert(SIDE_WAIT(BROKER(activator) == 0, 8000), "it does not end");
+        cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
         side_start(&side, &options);
     }
     snprintf(path, sizeof path, "%s/broker", dir);

@@ -51,7 +51,7 @@ Test(share_exports, a_chunk_is_exported_once_for_all_openers)
     cr_assert_eq(memdriver_exports(), 1);
     for (int i = 0; i < 3; i++)
         cr_assert_eq(other_stop(&others[i]), 0);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
 }
 
 Test(share_exports, the_kept_descriptor_goes_before_the_chunk)
@@ -65,8 +65,8 @@ Test(share_exports, the_kept_descriptor_goes_before_the_chunk)
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     cr_assert_eq(other_stop(&other), 0);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
-    cr_assert(SIDE_WAIT(side_threads() == threads + 1, 5000)); /* not the one with a descriptor */
+    cr_assert(side_gets_back(&side, offer));
+    cr_assert(SIDE_WAIT(side_threads() == threads + 1)); /* not the one with a descriptor */
     usleep(50000); /* the opener's socket and pidfd are closed */
     before = side_open_fds();
     gs_share_chunk_gone(side.share, chunk.id);
@@ -87,11 +87,11 @@ Test(share_exports, ahead_of_the_first_open)
     side_start(&side, &ahead);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
-    cr_assert(SIDE_WAIT(memdriver_exports() == 1, 2000));
+    cr_assert(SIDE_WAIT(memdriver_exports() == 1));
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     cr_assert_eq(memdriver_exports(), 1);
     other_ask(&other, "close %lx", address);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
 }
 
 /* As many as are kept, the first offered first; none goes to make room for another. */
@@ -116,7 +116,7 @@ Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     for (int i = 0; i < MANY; i++)
         cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
-    cr_assert(SIDE_WAIT(memdriver_exports() == KEPT, 2000));
+    cr_assert(SIDE_WAIT(memdriver_exports() == KEPT));
     gs_offer_token(offers[KEPT - 1], token);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     gs_offer_token(offers[0], token);
@@ -127,7 +127,7 @@ Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
     cr_assert_eq(memdriver_exports(), KEPT + 1, "%u exports", memdriver_exports());
     cr_assert_eq(other_stop(&other), 0);
     for (int i = 0; i < MANY; i++) {
-        cr_assert_geq(side_withdraw_ms(&side, offers[i], 2000), 0);
+        cr_assert(side_gets_back(&side, offers[i]));
         side_chunk_free(&side, &chunks[i]);
     }
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -166,7 +166,7 @@ Test(share_exports, four_thousand_blocks_work_with_256_descriptors)
     cr_assert_eq(other_stop(&other), 0);
     for (int c = 0; c < CHUNKS; c++) {
         for (int b = 0; b < BLOCKS; b++)
-            cr_assert_geq(side_withdraw_ms(&side, offers[c][b], 5000), 0);
+            cr_assert(side_gets_back(&side, offers[c][b]));
         side_chunk_free(&side, &chunks[c]);
     }
 }
@@ -201,12 +201,12 @@ Test(share_exports, the_table_of_descriptors_is_enlarged_once)
         cr_skip_test("this machine's limits, or its kernel, do not allow it");
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(fd_table_size() > KEPT, 5000), "it stays at %d", fd_table_size());
+    cr_assert(SIDE_WAIT(fd_table_size() > KEPT), "it stays at %d", fd_table_size());
     size = fd_table_size();
     for (int i = 0; i < KEPT; i++)
         cr_assert_geq(kept[i] = fcntl(0, F_DUPFD_CLOEXEC, 0), 0);
     cr_assert_eq(fd_table_size(), size, "%d, %d before", fd_table_size(), size);
     for (int i = 0; i < KEPT; i++)
         close(kept[i]);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
 }

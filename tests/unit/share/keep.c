@@ -73,7 +73,7 @@ static unsigned long go_round(size_t offset, int byte, bool at_once)
     }
     cr_assert_not_null(fgets(other.answer, sizeof other.answer, other.out));
     cr_assert_str_eq(other.answer, "status 0\n");
-    cr_assert_geq(side_withdraw_ms(&side, offer, 5000), 0);
+    cr_assert(side_gets_back(&side, offer));
     return address - offset;
 }
 
@@ -139,7 +139,7 @@ Test(share_keep, its_opener_does_not_answer_and_the_wait_ends)
     gs_share_await_unmapped(side.share, 20000000000);
     cr_assert_lt(side_now() - begin, 5000000000u, "it was waited for again");
     kill(other.pid, SIGCONT);
-    cr_assert(SIDE_WAIT(!is_mapped(), 2000));
+    cr_assert(SIDE_WAIT(!is_mapped()));
 }
 
 Test(share_keep, its_opener_is_killed_and_the_wait_ends_with_its_exit)
@@ -164,10 +164,10 @@ Test(share_keep, its_exporter_is_killed_and_it_is_unmapped)
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
     cr_assert_not_null(gs_map_find(&side.map, address), "it was not kept");
     other_kill(&other);
-    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL, 2000));
+    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
 }
 
 Test(share_keep, its_time_ends)
@@ -175,7 +175,7 @@ Test(share_keep, its_time_ends)
     other_start(&other, dir, "idle=150");
     round_trip(0, 1);
     cr_assert(is_mapped());
-    cr_assert(SIDE_WAIT(!is_mapped(), 2000));
+    cr_assert(SIDE_WAIT(!is_mapped()));
     gs_share_chunk_gone(side.share, chunk.id); /* nobody is asked */
     gs_share_await_unmapped(side.share, 5000000000);
 }
@@ -210,7 +210,7 @@ Test(share_keep, beyond_the_bound_the_oldest_goes)
         chunk = more[i];
         round_trip(0, 2 + i);
     }
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2")));
     chunk = more[0];
     round_trip(512, 9);
     cr_assert_str_eq(other_ask(&other, "maps"), "ok 3", "the newer ones stayed");
@@ -235,7 +235,7 @@ Test(share_keep, at_the_bound_no_more_go_than_must)
         chunk = more[i % 3];
         go_round((size_t)i % 64 * 512, i, true);
         if (i > 0)
-            cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2"), 2000));
+            cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 2")));
     }
     for (int i = 0; i < 3; i++) {
         gs_share_chunk_gone(side.share, more[i].id);
@@ -267,7 +267,7 @@ Test(share_keep, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
         side_chunk_free(&side, &chunks[i]);
     }
     gs_share_await_unmapped(side.share, 5000000000);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 0"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 0")));
     chunk = first;
 }
 
@@ -331,7 +331,7 @@ Test(share_keep, a_false_keep_ends_the_connection)
         say(fd, GS_WIRE_UNMAPPED, 77);
         say(fd, GS_WIRE_KEEP, message.grant.block_id);
         if (!isolated) {
-            cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+            cr_assert(side_gets_back(&side, offer));
             gs_share_chunk_gone(side.share, chunk.id);
             cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
             cr_assert_eq(message.unmap.chunk_id, chunk.id);

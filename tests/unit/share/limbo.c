@@ -57,7 +57,7 @@ static void free_block(int i)
 static void close_block(int i)
 {
     other_ask(&other, "close %lx", address[i]);
-    cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
+    cr_assert(side_gets_back(&side, offer[i]));
 }
 
 /* The n-th time that it was said, or NULL. */
@@ -81,7 +81,7 @@ Test(share_limbo, so_many_bytes_are_said_once_with_who_holds_them)
     usleep(300000);
     cr_assert_null(said(1), "%s", side_logged());
     free_block(2);
-    cr_assert(SIDE_WAIT(said(1), 5000));
+    cr_assert(SIDE_WAIT(said(1)));
     snprintf(holder, sizeof holder, "most by process %d (share_other): 2 blocks, 5 KiB",
              (int)other.pid);
     cr_assert_not_null(strstr(side_logged(), "2 blocks, 5 KiB, are freed"), "%s", side_logged());
@@ -109,7 +109,7 @@ Test(share_limbo, so_many_blocks_are_said_and_again_after_they_were_half_as_many
     usleep(300000);
     cr_assert_null(said(1), "%s", side_logged());
     free_block(1);
-    cr_assert(SIDE_WAIT(said(1), 5000));
+    cr_assert(SIDE_WAIT(said(1)));
     close_block(0);
     free_block(2); /* it was one, and half of two is */
     usleep(300000);
@@ -127,12 +127,12 @@ Test(share_limbo, below_the_bound_it_is_armed_anew)
     start();
     free_block(0);
     free_block(1);
-    cr_assert(SIDE_WAIT(said(1), 5000));
+    cr_assert(SIDE_WAIT(said(1)));
     close_block(0);
     close_block(1);
     free_block(2);
     free_block(3);
-    cr_assert(SIDE_WAIT(said(2), 5000), "%s", side_logged());
+    cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
 }
 
 Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
@@ -146,7 +146,7 @@ Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
     usleep(300000);
     free_block(0);
     cr_assert_null(said(1), "%s", side_logged());
-    cr_assert(SIDE_WAIT(said(1), 5000));
+    cr_assert(SIDE_WAIT(said(1)));
     snprintf(holder, sizeof holder, "block 3 of 3 KiB, was freed 1 s ago, process %d (share_other) "
                                     "has held it for ", (int)other.pid);
     cr_assert_not_null(strstr(side_logged(), holder), "%s", side_logged());
@@ -156,7 +156,7 @@ Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
     cr_assert_null(said(2), "%s", side_logged());
     close_block(2);
     free_block(1);
-    cr_assert(SIDE_WAIT(said(2), 5000), "%s", side_logged());
+    cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
 }
 
 /* It is called back at the free and given back at once. */
@@ -167,7 +167,7 @@ Test(share_limbo, what_is_only_kept_for_the_next_open_is_not_said)
     for (int i = 0; i < BLOCKS; i++) {
         other_ask(&other, "close %lx", address[i]);
         free_block(i);
-        cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
+        cr_assert(side_gets_back(&side, offer[i]));
     }
     usleep(300000);
     cr_assert_null(said(1), "%s", side_logged());
@@ -184,8 +184,8 @@ Test(share_limbo, what_nobody_holds_does_not_count)
     free_block(0);
     gs_share_stats(side.share, &stats);
     cr_assert_eq(stats.limbo, 1, "it is in its grace");
-    cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.limbo == 0), 5000));
-    cr_assert_geq(side_withdraw_ms(&side, offer[0], 5000), 0);
+    cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.limbo == 0)));
+    cr_assert(side_gets_back(&side, offer[0]));
 }
 
 /* Memory is out: what was only kept for the next open is waited for, what is open since long not. */
@@ -204,8 +204,8 @@ Test(share_limbo, what_comes_back_is_waited_for)
     gs_share_await_given_back(side.share, 20000 * MS);
     cr_assert_lt(side_now() - begun, 15000 * MS, "it was waited for what is open");
     for (int i = 0; i < 3; i++)
-        cr_assert_geq(side_withdraw_ms(&side, offer[i], 5000), 0);
-    cr_assert_eq(side_withdraw_ms(&side, offer[3], 100), -1);
+        cr_assert(side_gets_back(&side, offer[i]));
+    cr_assert(side_stays_held(&side, offer[3], 100));
     begun = side_now();
     cr_assert_eq(side_offer(&side, &chunk, 1 * MIB, 512, &offer[0]), GS_OK);
     gs_offer_token(offer[0], token[0]);

@@ -98,7 +98,7 @@ Test(share_relay, after_the_first_has_exited_the_second_serves)
     cr_assert_str_eq(other_ask(&second, "read %lx", there), "ok 72", "other memory");
     cr_assert_null(strstr(side_logged(), "cannot be opened"), "it complained");
     cr_assert_eq(gs_share_close(third.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(gs_map_find(&third.map, address) == NULL, 2000));
+    cr_assert(SIDE_WAIT(gs_map_find(&third.map, address) == NULL));
     cr_assert_eq(*(char *)opens(token), 72);
 }
 
@@ -125,14 +125,14 @@ Test(share_relay, while_the_first_lives_the_third_has_a_lease_of_its_own)
 
     share_and_pass_on();
     address = opens(token);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "holds"), "ok 2"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "holds"), "ok 2")));
     other_ask(&first, "freed");
     other_kill(&second);
     usleep(400000); /* longer than the rest after its end */
     cr_assert_str_eq(other_ask(&first, "withdraw"), "held", "the third lost its memory");
     cr_assert_eq(*(char *)address, 71);
     cr_assert_eq(gs_share_close(third.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "withdraw"), "ok"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "withdraw"), "ok")));
 }
 
 Test(share_relay, the_third_keeps_it_and_passes_it_on_when_both_have_ended)
@@ -219,7 +219,7 @@ Test(share_relay, a_block_that_was_passed_on_is_held_for_the_grace)
     usleep(50000);
     cr_assert_str_eq(other_ask(&first, "withdraw"), "held");
     cr_assert_eq(*(char *)opens(token), 71);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "holds"), "ok 1"), 2000));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&first, "holds"), "ok 1")));
 }
 
 /* Sends an OPEN to the second by hand; the reason it gives, or 0 with a grant. */
@@ -307,6 +307,6 @@ Test(share_relay, its_names_are_taken_down)
     struct side_chunk chunk = side_chunk_new(&third, 2 * MIB);
     struct gs_offer *offer;
     cr_assert_eq(side_offer(&third, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_dir_count(dir) == 2, 5000), "%d are left", side_dir_count(dir));
+    cr_assert(SIDE_WAIT(side_dir_count(dir) == 2), "%d are left", side_dir_count(dir));
     side_chunk_free(&third, &chunk);
 }
