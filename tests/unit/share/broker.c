@@ -126,6 +126,35 @@ Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_servi
     kill(child, SIGKILL);
 }
 
+/* The socket of a process that lives, so far, has gone. Its opener, refused for now, stands still
+ * for longer than it waits, and the process is killed only then. */
+Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    char path[128], hex[2 * GS_TOKEN_SIZE + 1];
+    struct other third;
+    uint64_t goes_on;
+
+    offer_and_leave(0, token);
+    token_to_hex(token, hex);
+    snprintf(path, sizeof path, "%s/%.*s", dir, 2 * GS_INSTANCE_SIZE, hex + 16);
+    cr_assert_eq(unlink(path), 0);
+    other_start(&third, dir, NULL);
+    fprintf(third.in, "open %s\n", hex);
+    fflush(third.in);
+    usleep(100000);
+    kill(third.pid, SIGSTOP);
+    usleep(1100000);
+    goes_on = side_now();
+    kill(third.pid, SIGCONT);
+    usleep(50000);
+    other_kill(&other);
+    cr_assert_not_null(fgets(third.answer, sizeof third.answer, third.out));
+    cr_assert(!strncmp(third.answer, "ok ", 3) || !side_within(goes_on, 500000000), "%s",
+              third.answer);
+    cr_assert_eq(other_stop(&third), 0);
+}
+
 Test(share_broker, killed_itself_takes_nobody_down)
 {
     unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
