@@ -95,7 +95,8 @@ Test(share_life, nothing_exists_before_the_first_use)
     cr_assert_eq(side_threads(), threads);
     cr_assert_eq(side_open_fds(), fds);
     offer = offer_at(0, 512, token);
-    cr_assert_eq(side_dir_count(dir), 1);
+    if (!side_with_broker()) /* or that one is there already */
+        cr_assert_eq(side_dir_count(dir), 1);
     cr_assert_geq(side_threads(), threads + 1);
     cr_assert(SIDE_WAIT(side_threads() == threads + 1), "%d", side_threads());
     cr_assert(side_withdraws(&side, offer));
@@ -395,7 +396,7 @@ Test(share_life, what_a_dead_exporter_shared_stays)
         cr_assert_eq(none, 1);
     }
     cr_assert_eq(errno, 1234);
-    cr_assert_lt(side_now() - start, 500000000, "an exporter that is gone was waited for");
+    cr_assert(side_within(start, options.timeout_ns / 2), "an exporter that is gone was waited for");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(*(char *)address, 77);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -420,7 +421,7 @@ Test(share_life, a_dead_exporter_whose_child_holds_its_socket_is_not_waited_for)
     start = side_now();
     cr_assert_eq(gs_share_open(side.share, second, SIDE_CONTEXT, 0, &address),
                  side_with_broker() ? GS_OK : GS_UNREACHABLE);
-    cr_assert_lt(side_now() - start, side_with_broker() ? 2000000000 : 500000000);
+    cr_assert(side_within(start, options.timeout_ns / 2));
     kill(child, SIGKILL);
     remove_leftovers();
 }
@@ -523,6 +524,7 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     struct gs_share_options one_client = options;
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
+    struct gs_share_stats stats;
     struct other second;
     unsigned long address;
     pid_t child = 0;
@@ -544,7 +546,7 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
         }
         cr_assert_eq(other_open(turn, token, &address), GS_OK, "turn %d", i);
         other_ask(turn, "close %lx", address);
-        usleep(50000);
+        cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.holds == 0)));
     }
     cr_assert(side_gets_back(&side, offer));
     cr_assert_eq(other_stop(&second), 0);
@@ -576,6 +578,7 @@ Test(share_life, an_exporter_killed_while_a_block_is_opened_is_not_waited_for)
                        side_logged());
     waitpid(killer, NULL, 0);
     other_kill(&other);
+    remove_leftovers();
 }
 
 Test(share_life, sharing_that_is_off_offers_and_opens_nothing)
