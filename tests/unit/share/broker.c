@@ -40,12 +40,12 @@ static void teardown(void)
     pid_t broker = side_broker_pid(dir);
 
     if (other.pid)
-        cr_assert_eq(other_stop(&other), 0);
+        SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
-    cr_assert_eq(memdriver_alive(), 0);
+    SIDE_MUST(memdriver_alive() == 0);
     if (broker) {
         kill(broker, SIGTERM);
-        cr_assert(side_broker_gone(dir));
+        SIDE_MUST(side_broker_gone(dir));
     }
     side_dir_remove(dir);
 }

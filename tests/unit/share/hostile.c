@@ -56,9 +56,9 @@ static void stop(void)
 static void teardown(void)
 {
     if (other.pid)
-        cr_assert_eq(other_stop(&other), 0);
+        SIDE_MUST(other_stop(&other) == 0);
     stop();
-    cr_assert_leq(side_dir_count(dir), 0);
+    SIDE_MUST(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 

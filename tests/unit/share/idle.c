@@ -32,9 +32,9 @@ static void setup(void)
 
 static void teardown(void)
 {
-    cr_assert_eq(other_stop(&other), 0);
+    SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
-    cr_assert_eq(memdriver_alive(), 0);
+    SIDE_MUST(memdriver_alive() == 0);
     side_dir_remove(dir);
 }
 

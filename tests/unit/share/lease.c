@@ -65,7 +65,7 @@ static void teardown(void)
     stop_other();
     side_stop(&side);
     side_chunk_free(&side, &chunk);
-    cr_assert(side_broker_end(dir));
+    SIDE_MUST(side_broker_end(dir));
     side_dir_remove(dir);
 }
 

@@ -30,12 +30,12 @@ static void setup(void)
 static void teardown(void)
 {
     if (other.pid)
-        cr_assert_eq(other_stop(&other), 0);
+        SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
-    cr_assert_eq(memdriver_alive(), 0);
-    cr_assert(side_broker_end(dir));
-    cr_assert_leq(side_dir_count(dir), 0, "something is left in the directory");
+    SIDE_MUST(memdriver_alive() == 0);
+    SIDE_MUST(side_broker_end(dir));
+    SIDE_MUST(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 

@@ -58,10 +58,10 @@ static void setup(void)
 
 static void teardown(void)
 {
-    cr_assert_eq(other_stop(&other), 0);
+    SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
-    cr_assert_eq(memdriver_alive(), 0);
+    SIDE_MUST(memdriver_alive() == 0);
     side_dir_remove(dir);
 }
 

@@ -42,7 +42,7 @@ static void teardown(void)
     if (second.pid)
         other_stop(&second);
     side_stop(&third);
-    cr_assert_eq(memdriver_alive(), 0);
+    SIDE_MUST(memdriver_alive() == 0);
     side_dir_remove(dir);
 }
 

@@ -6,6 +6,9 @@
 #ifndef GS_TESTS_SIDE_H
 #define GS_TESTS_SIDE_H
 
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "core/share/share.h"
 #include "memdriver.h"
 
@@ -79,6 +82,14 @@ unsigned side_log_lines(void);
 
 int side_open_fds(void);
 int side_threads(void);
+/* For teardowns: a cr_assert that fails there fails no test (Criterion 2.4.1), a crash does. */
+#define SIDE_MUST(condition)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
 /* Looks until `condition` holds; false: it never does. */
 #define SIDE_WAIT(condition)                                                                       \
     ({                                                                                             \
