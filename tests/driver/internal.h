@@ -36,44 +36,7 @@
 #pragma GCC visibility push(default)
 #include "softcuda.h"
 
-/* What the headers at hand are too old to declare. */
-#if CUDA_VERSION < 13000
-CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                       CUmemcpyAttributes *, size_t *, size_t, CUstream);
-CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                            CUmemcpyAttributes *, size_t *, size_t, CUstream);
-CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                         CUstream);
-CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                              CUstream);
-#endif
-#if CUDA_VERSION < 13020
-CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *,
-                                             CUstream);
-CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t,
-                                                  CUmemcpyAttributes *, CUstream);
-CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                               CUstream);
-CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                                    CUstream);
-#endif
-#if CUDA_VERSION < 13010
-typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream, CUstreamCigCaptureParams *);
-CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream, CUstreamCigCaptureParams *);
-#endif
-#if CUDA_VERSION < 13030
-typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph,
-                                               CUgraphRecaptureCallback, void *);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMode, CUgraph,
-                                                    CUgraphRecaptureCallback, void *);
-#endif
-#if CUDA_VERSION < 13040
-CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *,
-                                   const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
-CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode, CUgraphNodeParams *);
-#endif
+#include "shim/cuda_newer.h"
 #pragma GCC visibility pop
 
 #define SD_DRIVER_VERSION 13040
