@@ -485,7 +485,7 @@ static void free_all(struct gs_pool *pool)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
             if (block->state == GS_BLOCK_LIVE) {
                 gs_pool_unlive(pool, block);
-                gs_block_list_push(&pool->retiring, block);
+                gs_pool_retire_more(pool, block);
             }
 }
 
