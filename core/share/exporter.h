@@ -56,8 +56,11 @@ void gs_exports_free(struct gs_share *share);
 
 /* The offer that these bytes are the token of, pinned, or NULL. */
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE]);
-/* Takes the pin away and leaves `holds` (0 or 1) holds in its place. */
-void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned holds);
+/* One hold more of what is pinned, before its opener hears of it and somebody looks whether it is
+ * held. Where that cannot be told him, it is dropped again. */
+void gs_offer_hold(struct gs_share *share, struct gs_offer *offer);
+/* Takes the pin away; `granted`: with a hold in its place. */
+void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted);
 void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);

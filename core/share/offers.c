@@ -87,7 +87,7 @@ static uint64_t export_next(struct gs_share *share, uint64_t now)
         if (!offer)
             return GS_NEVER;
         exported = prepare(share, offer);
-        gs_offer_unpin(share, offer, 0);
+        gs_offer_unpin(share, offer, false);
     }
     if (exported)
         share->exported_ns = now;
@@ -103,7 +103,7 @@ uint64_t gs_offers_work(struct gs_share *share, uint64_t now)
         if (!offer)
             return export_next(share, now);
         gs_clients_recall(share, offer);
-        gs_offer_unpin(share, offer, 0);
+        gs_offer_unpin(share, offer, false);
     }
     return now;
 }
@@ -283,15 +283,21 @@ static void note_unheld(struct gs_share *share, struct gs_offer *offer)
         offer->keep_until_ns = gs_now() + share->options.keep_ns;
 }
 
-void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, unsigned holds)
+void gs_offer_hold(struct gs_share *share, struct gs_offer *offer)
+{
+    gs_lock_take(&share->lock);
+    offer->holds++;
+    gs_limbo_note_locked(share, offer);
+    gs_lock_release(&share->lock);
+}
+
+void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted)
 {
     gs_lock_take(&share->lock);
     offer->pins--;
-    offer->holds += holds;
-    if (holds) {
+    if (granted) {
         offer->opened = true;
         offer->recalled = false; /* the newest holder was not asked */
-        gs_limbo_note_locked(share, offer);
     }
     if (offer->freed_ns || offer->wanted)
         recall_locked(share, offer);

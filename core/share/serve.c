@@ -171,14 +171,17 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     exported = gs_now();
     if (!reason) {
         hold = hold_add(client, offer);
-        if (!hold)
-            reason = GS_REFUSED_MEMORY;
-        else
+        if (hold) {
+            gs_offer_hold(share, offer);
             error = send_grant(client, offer, share->options.isolate, open->head.request, fd);
+        } else {
+            reason = GS_REFUSED_MEMORY;
+        }
     }
     if (fresh)
         gs_export_keep(share, offer, fd);
     if (error) {
+        gs_offer_drop(share, offer, 1);
         hold_remove(client, hold);
         hold = NULL;
         reason = reason_of(error);
@@ -195,7 +198,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     if (exported - share->served_ns < ROW_NS)
         gs_thread_expect(share, exported);
     share->served_ns = exported;
-    gs_offer_unpin(share, offer, hold ? 1 : 0);
+    gs_offer_unpin(share, offer, hold != NULL);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
     return !reason ||
@@ -219,7 +222,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         return gs_relay_serve(share, client, open);
     offer = gs_offer_pin(share, open->token);
     if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
-        gs_offer_unpin(share, offer, 0);
+        gs_offer_unpin(share, offer, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
     }
     return offer ? grant(share, client, offer, open)

@@ -172,7 +172,7 @@ static void look_at_new_blocks(size_t size, bool is_wiped)
 {
     unsigned left = 1, seen = 0;
 
-    for (int round = 0; round < 200 && left > 0; round++) {
+    for (int round = 0; round < 1500 && left > 0; round++) {
         CUdeviceptr ptr[4];
 
         for (int i = 0; i < 4; i++) {

@@ -259,7 +259,7 @@ static void broker_end(const char *dir)
     snprintf(path, sizeof path, "%s/broker", dir);
     if (broker)
         kill(broker, SIGTERM);
-    for (int i = 0; i < 5000 && access(path, F_OK) == 0; i++)
+    for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
         usleep(1000);
 }
 

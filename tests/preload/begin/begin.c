@@ -151,7 +151,7 @@ static void signals_are_blocked(void)
     const struct timespec pause = {.tv_nsec = 1000000};
     unsigned found = 0;
 
-    for (int i = 0; led && i < 5000 && found < 2; i++) {
+    for (int i = 0; led && i < 30000 && found < 2; i++) {
         DIR *tasks = opendir("/proc/self/task");
 
         found = 0;

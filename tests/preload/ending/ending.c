@@ -350,7 +350,7 @@ static void gets_back(CUdeviceptr mine, size_t left)
 
     OK(cuMemFree_v2(mine));
     for (int i = 0; free_memory() < left; i++) {
-        CHECK(i < 500, "%zu bytes of ours do not come back", left - free_memory());
+        CHECK(i < 3000, "%zu bytes of ours do not come back", left - free_memory());
         nanosleep(&pause, NULL);
     }
 }
@@ -394,7 +394,7 @@ static void await(pid_t pid, const char *name)
         nanosleep(&pause, NULL);
         CHECK(kill(pid, SIGTERM) == 0, "it is gone");
     }
-    for (int i = 0; i < 4000 && (ended = waitpid(pid, &status, WNOHANG)) == 0; i++)
+    for (int i = 0; i < 8000 && (ended = waitpid(pid, &status, WNOHANG)) == 0; i++)
         nanosleep(&pause, NULL);
     if (ended == 0)
         kill(pid, SIGKILL);

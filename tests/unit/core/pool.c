@@ -172,9 +172,11 @@ Test(pool, free_does_not_wait_and_native_free_does)
         fixture_start(&f);
         MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         block = must_alloc(&f, 4096);
+        softcuda_hold(!native);
         fixture_spin_fill(&f, stream, block, 1, 1, 300000000);
         MUST(gs_core_free(f.core, block));
         cr_assert_eq(cuStreamQuery(stream), native ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+        softcuda_hold(0);
         if (native) /* and the memory is ready at once */
             cr_assert_eq(must_alloc(&f, 4096), block);
         MUST(cuStreamSynchronize(stream));

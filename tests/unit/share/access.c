@@ -38,8 +38,8 @@ static void teardown(void)
         other_stop(&other);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
-    cr_assert_eq(memdriver_alive(), 0);
-    cr_assert(side_broker_end(dir));
+    SIDE_MUST(memdriver_alive() == 0);
+    SIDE_MUST(side_broker_end(dir));
     side_dir_remove(dir);
 }
 

@@ -20,6 +20,8 @@
 #include "other.h"
 #include "side.h"
 
+#define MS UINT64_C(1000000)
+
 static char dir[64];
 static struct gs_share_options options;
 static struct side side;
@@ -38,12 +40,12 @@ static void teardown(void)
     pid_t broker = side_broker_pid(dir);
 
     if (other.pid)
-        cr_assert_eq(other_stop(&other), 0);
+        SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
-    cr_assert_eq(memdriver_alive(), 0);
+    SIDE_MUST(memdriver_alive() == 0);
     if (broker) {
         kill(broker, SIGTERM);
-        cr_assert(side_broker_gone(dir, 5000));
+        SIDE_MUST(side_broker_gone(dir));
     }
     side_dir_remove(dir);
 }
@@ -58,7 +60,13 @@ static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
 static void offer_and_leave(unsigned long number, unsigned char *ret_token)
 {
     other_offer(&other, number * 512, 512, (int)(70 + number), ret_token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1, 5000), "the broker has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1), "the broker has %llu", side_broker_left(dir));
+}
+
+/* Its share thread may be at the offer just now. */
+static bool other_withdraws(void)
+{
+    return !strcmp(other_ask(&other, "withdraw"), "ok");
 }
 
 Test(share_broker, serves_what_a_killed_process_shared)
@@ -106,7 +114,7 @@ Test(share_broker, does_not_serve_what_was_taken_back)
 
     offer_and_leave(0, kept);
     offer_and_leave(1, back);
-    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
+    cr_assert(SIDE_WAIT(other_withdraws()));
     other_kill(&other); /* at once: what it said before counts */
     cr_assert_eq(open_it(back, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
@@ -126,6 +134,35 @@ Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_servi
     kill(child, SIGKILL);
 }
 
+/* The socket of a process that lives, so far, has gone. Its opener, refused for now, stands still
+ * for longer than it waits, and the process is killed only then. */
+Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    char path[128], hex[2 * GS_TOKEN_SIZE + 1];
+    struct other third;
+    uint64_t goes_on;
+
+    offer_and_leave(0, token);
+    token_to_hex(token, hex);
+    snprintf(path, sizeof path, "%s/%.*s", dir, 2 * GS_INSTANCE_SIZE, hex + 16);
+    cr_assert_eq(unlink(path), 0);
+    other_start(&third, dir, NULL);
+    fprintf(third.in, "open %s\n", hex);
+    fflush(third.in);
+    usleep(100000);
+    kill(third.pid, SIGSTOP);
+    usleep(1100000);
+    goes_on = side_now();
+    kill(third.pid, SIGCONT);
+    usleep(50000);
+    other_kill(&other);
+    cr_assert_not_null(fgets(third.answer, sizeof third.answer, third.out));
+    cr_assert(!strncmp(third.answer, "ok ", 3) || !side_within(goes_on, 500 * MS), "%s",
+              third.answer);
+    cr_assert_eq(other_stop(&third), 0);
+}
+
 Test(share_broker, killed_itself_takes_nobody_down)
 {
     unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
@@ -142,18 +179,18 @@ Test(share_broker, killed_itself_takes_nobody_down)
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, before);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL, 5000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL));
     cr_assert_eq(other_open(&other, before, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, after);
     cr_assert_eq(other_open(&other, after, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
 
@@ -164,12 +201,12 @@ Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
 
     for (unsigned i = 0; i < 3; i++)
         offer_and_leave(i, token[i]);
-    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok"); /* the last one */
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 5000));
+    cr_assert(SIDE_WAIT(other_withdraws())); /* the last one */
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 20000), "it has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
     other_offer(&other, 8192, 512, 73, token[3]);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3));
     other_kill(&other);
     for (int i = 0; i < 4; i++) {
         cr_assert_eq(open_it(token[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
@@ -187,9 +224,9 @@ Test(share_broker, the_next_one_is_not_left_what_was_freed)
     offer_and_leave(0, kept);
     offer_and_leave(1, freed);
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok"), 5000));
-    cr_assert_str_eq(other_ask(&other, "withdraw"), "ok");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "it has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws()));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "it has %llu", side_broker_left(dir));
     other_kill(&other);
     cr_assert_eq(open_it(freed, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
@@ -218,9 +255,9 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(children_ended, children);
-    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
     side_chunk_free(&second, &chunk);
 }
@@ -260,7 +297,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     side_start(&second, &brokered);
     chunk = side_chunk_new(&second, 2 * MIB);
     cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
     cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
     cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
@@ -268,7 +305,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
     cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
     cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
-    cr_assert_geq(side_withdraw_ms(&second, offer, 2000), 0);
+    cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
     side_chunk_free(&second, &chunk);
 }
@@ -289,28 +326,36 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &there), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 2000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
-    cr_assert_geq(side_withdraw_ms(&side, offer, 2000), 0);
+    cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
 
 Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
 {
     unsigned char token[GS_TOKEN_SIZE];
+    gs_status status = GS_UNREACHABLE;
     CUdeviceptr address;
 
     cr_assert_eq(other_stop(&other), 0);
-    other_start(&other, dir, "keep=300");
-    offer_and_leave(0, token);
-    other_kill(&other);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    for (int i = 0; i < 10 && status != GS_OK; i++) {
+        uint64_t killed;
+
+        other_start(&other, dir, "keep=300");
+        offer_and_leave(0, token);
+        killed = side_now();
+        other_kill(&other);
+        status = open_it(token, &address);
+        cr_assert(status == GS_OK || !side_within(killed, 300 * MS), "%d", status);
+    }
+    cr_assert_eq(status, GS_OK, "it is never opened in time");
     usleep(1000000);
     cr_assert_neq(side_broker_pid(dir), 0, "it ended under its opener");
     cr_assert_eq(side_broker_left(dir), 1, "what is open was dropped");
     side_stop(&side);
-    cr_assert(side_broker_gone(dir, 5000), "it does not end");
+    cr_assert(side_broker_gone(dir), "it does not end");
     side_start(&side, &options);
     cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
 }
@@ -318,19 +363,30 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
 Test(share_broker, keeps_what_is_opened_now_and_then)
 {
     unsigned char token[GS_TOKEN_SIZE];
+    gs_status status = GS_UNREACHABLE;
     CUdeviceptr address;
-    uint64_t end;
 
     side_stop(&side);
     options.idle_ns = 0;
     side_start(&side, &options);
     cr_assert_eq(other_stop(&other), 0);
-    other_start(&other, dir, "keep=400");
-    offer_and_leave(0, token);
-    other_kill(&other);
-    for (end = side_now() + 1500000000; side_now() < end; usleep(20000)) {
-        cr_assert_eq(open_it(token, &address), GS_OK);
-        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    for (int i = 0; i < 5 && status != GS_OK; i++) { /* what was opened too late is gone */
+        uint64_t begin, last;
+
+        other_start(&other, dir, "keep=400");
+        offer_and_leave(0, token);
+        begin = last = side_now();
+        other_kill(&other);
+        do {
+            uint64_t now = side_now();
+
+            status = open_it(token, &address);
+            cr_assert(status == GS_OK || !side_within(last, 400 * MS), "%d", status);
+            if (status == GS_OK)
+                cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+            last = now;
+            usleep(20000);
+        } while (status == GS_OK && side_within(begin, 1500 * MS));
     }
 }
 
@@ -396,17 +452,20 @@ Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
 Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
 {
     unsigned char real[GS_TOKEN_SIZE], token[GS_TOKEN_SIZE];
-    int fd, memory = open("/dev/null", O_RDONLY);
+    int fd, memory = open("/dev/null", O_RDONLY), reason;
+    uint64_t closed;
 
     offer_and_leave(0, real); /* so that a broker runs */
     token_by_hand(9, 1, token);
     fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
     share_by_hand(fd, token, memory);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2, 2000));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    closed = side_now();
     close(fd);
     fd = dial_broker(token + 8, -1);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+    reason = ask_open(fd, token);
+    cr_assert(reason == GS_REFUSED_EARLY || !side_within(closed, 1000 * MS), "%d", reason);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
     close(fd);
     close(memory);
@@ -471,7 +530,7 @@ Test(share_broker, there_is_one_for_a_directory)
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0);
     cr_assert_eq(side_broker_pid(dir), first);
     kill(first, SIGKILL); /* its socket stays behind, and is no hindrance */
-    cr_assert(SIDE_WAIT(side_broker_pid(dir) == 0, 2000));
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) != first));
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
     cr_assert_neq(side_broker_pid(dir), 0);
 }
@@ -494,14 +553,12 @@ Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
 Test(share_broker, a_locked_directory_is_not_waited_for_for_ever)
 {
     char said[512];
-    uint64_t begin = side_now();
     int fd;
 
     cr_assert_eq(mkdir(dir, 0700), 0);
     fd = open(dir, O_RDONLY | O_CLOEXEC); /* as anybody may who can read it */
     cr_assert_eq(flock(fd, LOCK_EX), 0);
     cr_assert_neq(run_broker("", said, sizeof said), 0);
-    cr_assert_lt(side_now() - begin, 10000000000);
     cr_assert_not_null(strstr(said, "cannot be locked"), "%s", said);
     close(fd);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
@@ -544,7 +601,7 @@ static pid_t broker_by_hand(const char *name, const char *value)
         _exit(127);
     }
     snprintf(path, sizeof path, "%s/broker", dir);
-    cr_assert(SIDE_WAIT(access(path, F_OK) == 0, 5000));
+    cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     return child;
 }
 
@@ -563,10 +620,10 @@ Test(share_broker, one_that_is_started_later_is_found)
     chunk = side_chunk_new(&sharer, 2 * MIB);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 20000), "nothing was left with it");
-    cr_assert_geq(side_withdraw_ms(&sharer, offer, 5000), 0);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "nothing was left with it");
+    cr_assert(side_gets_back(&sharer, offer));
     cr_assert_eq(open_it(token, &address), GS_STALE);
     cr_assert_eq(side_log_lines(), 1);
     side_stop(&sharer);
@@ -588,13 +645,13 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
     side_start(&sharer, &brokered);
     chunk = side_chunk_new(&sharer, 2 * MIB);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer[0]), GS_OK);
-    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL, 5000));
-    cr_assert_geq(side_withdraw_ms(&sharer, offer[0], 5000), 0);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    cr_assert(side_gets_back(&sharer, offer[0]));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     usleep(2500000); /* it could have been looked for */
     for (unsigned i = 0; i < 2; i++) {
         cr_assert_eq(side_offer(&sharer, &chunk, 4096 * i, 512, &offer[i]), GS_OK);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1, 5000));
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
     }
     usleep(200000);
     cr_assert_eq(side_broker_left(dir), 2);
@@ -694,7 +751,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
         if (!other.pid)
             other_start(&other, dir, "keep=60000");
         other_offer(&other, 0, 512, 70, token);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1, 5000));
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1));
         other_kill(&other);
         cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -703,7 +760,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
             before = side_open_fds();
         }
     }
-    cr_assert(SIDE_WAIT(side_open_fds() <= before, 3000), "%d, %d before", side_open_fds(), before);
+    cr_assert(SIDE_WAIT(side_open_fds() <= before), "%d, %d before", side_open_fds(), before);
 }
 
 Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
@@ -712,7 +769,7 @@ Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
 
     offer_and_leave(0, token);
     kill(side_broker_pid(dir), SIGTERM);
-    cr_assert(side_broker_gone(dir, 5000));
+    cr_assert(side_broker_gone(dir));
 }
 
 Test(share_broker, ps_tells_who_holds_what)
@@ -730,9 +787,9 @@ Test(share_broker, ps_tells_who_holds_what)
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
     cr_assert_not_null(strstr(said, "broker pid "), "%s", said);
-    snprintf(expected, sizeof expected, "from pid %d (share_other) for 0 s: 1 blocks left here",
-             (int)other.pid);
+    snprintf(expected, sizeof expected, "from pid %d (share_other) for ", (int)other.pid);
     cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(strstr(said, expected), " s: 1 blocks left here"), "%s", said);
 }
 
 Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
@@ -740,7 +797,7 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     unsigned char token[2][GS_TOKEN_SIZE];
     CUdeviceptr address;
     char said[2048], expected[128];
-    long first, second;
+    long freed, first, second;
 
     offer_and_leave(0, token[0]);
     cr_assert_eq(open_it(token[0], &address), GS_OK);
@@ -750,7 +807,8 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     usleep(1100000);
     cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
-    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for 0 s"), "%s", said);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for "), "%s", said);
+    freed = atol(strstr(said, ", the oldest for ") + strlen(", the oldest for "));
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
     cr_assert_not_null(strstr(said, "): 2 blocks, 3 KiB, the longest for "), "%s", said);
@@ -758,7 +816,7 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     cr_assert_not_null(strstr(said, " s; of freed ones 1, 2 KiB\n"), "%s", said);
     cr_assert_not_null(strstr(said, "block 2 of 2 KiB: held for "), "%s", said);
     second = atol(strstr(said, " KiB: held for ") + strlen(" KiB: held for "));
-    cr_assert(second >= 1 && first >= second + 2, "%s", said);
+    cr_assert(second >= freed + 1 && first >= second + 2, "%s", said);
 }
 
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
@@ -832,25 +890,30 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
     char path[128];
 
     activator_start(&activator);
-    for (unsigned round = 1, starts = 0; round <= 3; round++) {
+    for (unsigned round = 1; round <= 3; round++) {
+        unsigned starts = STARTS(activator);
+        gs_status status;
+        uint64_t killed;
+
         if (!other.pid)
             other_start(&other, dir, "keep=400");
         usleep(50000);
         cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
-        offer_and_leave(0, token);
-        starts++;
-        cr_assert(SIDE_WAIT(STARTS(activator) == starts, 5000)); /* it may serve before it counts */
+        offer_and_leave(0, token); /* which asks it how much it has, and so may start it twice */
+        cr_assert(SIDE_WAIT(STARTS(activator) > starts)); /* it may serve before it counts */
         if (round == 2) { /* under those who use it: they get a new one */
+            starts = STARTS(activator);
             kill(BROKER(activator), SIGKILL);
-            cr_assert(SIDE_WAIT(STARTS(activator) == starts + 1, 20000));
-            starts++;
-            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1, 5000));
+            cr_assert(SIDE_WAIT(STARTS(activator) > starts));
+            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
         }
+        killed = side_now();
         other_kill(&other);
-        cr_assert_eq(open_it(token, &address), GS_OK);
-        cr_assert_eq(*(char *)address, 70);
+        status = open_it(token, &address);
+        cr_assert(status == GS_OK || !side_within(killed, 400 * MS), "%d", status);
+        cr_assert(status != GS_OK || *(char *)address == 70);
         side_stop(&side);
-        cr_assert(SIDE_WAIT(BROKER(activator) == 0, 8000), "it does not end");
+        cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
         side_start(&side, &options);
     }
     snprintf(path, sizeof path, "%s/broker", dir);

@@ -55,7 +55,7 @@ static gs_status try_offer(void)
     chunk = side_chunk_new(&side, 2 * MIB);
     status = side_offer(&side, &chunk, 0, 512, &offer);
     if (status == GS_OK) {
-        cr_assert(SIDE_WAIT(side_dir_count(options.dir) == 1, 2000), "dead sockets are cleared");
+        cr_assert(SIDE_WAIT(side_dir_count(options.dir) == 1), "dead sockets are cleared");
         cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
     } else {
         cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), status);
@@ -252,9 +252,9 @@ Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay
     live = bind_at(live_name, true);
     other_start(&killed, dir, NULL);
     other_offer(&killed, 0, 512, 1, token);
+    other_kill(&killed); /* first, as it sweeps by itself */
     close(bind_at(DEAD_NAME, true));
     cr_assert_eq(side_dir_count(dir), 3);
-    other_kill(&killed);
     sweep();
     cr_assert_not(is_there(DEAD_NAME));
     cr_assert(is_there(live_name));
@@ -322,7 +322,7 @@ Test(share_directory, a_process_that_exits_amid_it_clears_all_away)
         leave_dead(MANY);
         other_start(&other, dir, NULL);
         other_offer(&other, 0, 512, 1, token);
-        cr_assert(SIDE_WAIT(side_dir_count(dir) < (int)MANY, 5000));
+        cr_assert(SIDE_WAIT(side_dir_count(dir) < (int)MANY));
         other_ask(&other, "exit");
         cr_assert_eq(waitpid(other.pid, NULL, 0), other.pid);
         cr_assert_eq(side_dir_count(dir), 0);
@@ -362,7 +362,8 @@ Test(share_directory, nothing_else_in_it_is_touched)
     cr_assert_eq(side_dir_count(dir), 6);
 }
 
-/* Opens a token whose exporter should be at `name`; the status, which must not take long. */
+/* Opens a token whose exporter should be at `name`; the status, which must not take as long as an
+ * exporter may. */
 static gs_status open_at(const char *name)
 {
     struct gs_token made = {.block_id = 1, .chunk_id = 1, .size = 512};
@@ -378,7 +379,7 @@ static gs_status open_at(const char *name)
     side_start(&side, &options);
     status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
     side_stop(&side);
-    cr_assert_lt(side_now() - begin, options.timeout_ns + 1000000000);
+    cr_assert(side_within(begin, 10000000000));
     return status;
 }
 

@@ -99,7 +99,7 @@ int side_dir_count(const char *dir)
 void side_options(struct gs_share_options *ret_options, const char *dir)
 {
     *ret_options = (struct gs_share_options){
-        .enable = true, .settle_ns = 200000000, .timeout_ns = 2000000000, .max_clients = 64,
+        .enable = true, .settle_ns = 200000000, .timeout_ns = 20000000000, .max_clients = 64,
         .left_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
     if (side_with_broker()) {
@@ -158,12 +158,12 @@ unsigned long long side_broker_left(const char *dir)
     return left;
 }
 
-bool side_broker_gone(const char *dir, int limit_ms)
+bool side_broker_gone(const char *dir)
 {
     char path[128];
 
     snprintf(path, sizeof path, "%s/broker", dir);
-    return SIDE_WAIT(access(path, F_OK) != 0, limit_ms);
+    return SIDE_WAIT(access(path, F_OK) != 0);
 }
 
 bool side_broker_end(const char *dir)
@@ -172,7 +172,7 @@ bool side_broker_end(const char *dir)
 
     if (broker)
         kill(broker, SIGTERM);
-    return side_broker_gone(dir, 5000);
+    return side_broker_gone(dir);
 }
 
 void side_start(struct side *side, const struct gs_share_options *options)
@@ -247,11 +247,16 @@ uint64_t side_now(void)
 bool side_withdraws(struct side *side, struct gs_offer *offer)
 {
     if (side_with_broker()) /* its share thread may be at the offer, to leave it there */
-        return side_withdraw_ms(side, offer, 2000) >= 0;
+        return side_gets_back(side, offer);
     return gs_share_withdraw(side->share, offer, 0, side_now(), true);
 }
 
-long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit)
+bool side_within(uint64_t since, uint64_t ns)
+{
+    return side_now() - since < ns;
+}
+
+static bool gets_back(struct side *side, struct gs_offer *offer, unsigned ms)
 {
     uint64_t start = side_now();
 
@@ -259,11 +264,21 @@ long side_withdraw_ms(struct side *side, struct gs_offer *offer, long limit)
         uint64_t now = side_now();
 
         if (gs_share_withdraw(side->share, offer, start, now, true))
-            return (long)((now - start) / 1000000);
-        if ((long)((now - start) / 1000000) > limit)
-            return -1;
+            return true;
+        if (now - start > ms * UINT64_C(1000000))
+            return false;
         usleep(1000);
     }
+}
+
+bool side_gets_back(struct side *side, struct gs_offer *offer)
+{
+    return gets_back(side, offer, SIDE_PATIENCE_MS);
+}
+
+bool side_stays_held(struct side *side, struct gs_offer *offer, unsigned ms)
+{
+    return !gets_back(side, offer, ms);
 }
 
 static int count_entries(const char *path)

@@ -27,7 +27,8 @@ static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
 static bool looks_at_all;
 
-/* Of the share thread; atomic. */
+/* Of the share thread; atomic. What it spent is CPU time, of which it gets none while the machine
+ * stands still. */
 static uint64_t calls, looks, looked_ns;
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
@@ -37,7 +38,11 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
 {
     static uint64_t last; /* when the look before this one found nothing; 0: there was none */
     int count = __real_epoll_wait(fd, events, most, limit);
-    uint64_t now = side_now();
+    struct timespec spent;
+    uint64_t now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    now = (uint64_t)spent.tv_sec * 1000000000 + (uint64_t)spent.tv_nsec;
 
     __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     if (limit == 0) {
@@ -146,26 +151,35 @@ static void open_again_and_again(uint64_t ns, uint64_t work_ns)
     cr_assert_eq(status, 0);
 }
 
-Test(share_spin, in_a_row_the_next_open_is_looked_for_and_afterwards_one_sleeps)
+static bool sleeps(void)
 {
-    uint64_t before;
+    uint64_t before = READ(calls);
 
-    open_again_and_again(20000000, 40000);
-    if (looks_at_all)
-        cr_assert_gt(READ(looks), 0);
-    usleep(400000); /* the lease has ended, and its settling time is over */
-    before = READ(calls);
     usleep(300000);
-    cr_assert_eq(READ(calls), before, "it does not sleep");
+    return READ(calls) == before;
 }
 
-/* 64 ms at once and a sixteenth of the time; the rest is for a last look that other programs delay. */
+Test(share_spin, in_a_row_the_next_open_is_looked_for_and_afterwards_one_sleeps)
+{
+    bool asleep = false;
+
+    for (int i = 0; i < 10 && (i == 0 || (looks_at_all && READ(looks) == 0)); i++)
+        open_again_and_again(20000000, 40000);
+    if (looks_at_all)
+        cr_assert_gt(READ(looks), 0);
+    usleep(400000); /* mostly the lease has ended, and its settling time is over */
+    for (int i = 0; i < 10 && !asleep; i++)
+        asleep = sleeps();
+    cr_assert(asleep);
+}
+
+/* 64 ms at once and a sixteenth of the time; the rest is for a last look. */
 Test(share_spin, whoever_comes_again_and_again_gets_a_part_of_the_time)
 {
     uint64_t begun = side_now(), most;
 
     open_again_and_again(2000000000, 60000);
-    most = (side_now() - begun) / 16 + 264000000;
+    most = (side_now() - begun) / 16 + 80000000;
     cr_assert_lt(READ(looked_ns), most, "%llu ms in looking",
                  (unsigned long long)READ(looked_ns) / 1000000);
 }
