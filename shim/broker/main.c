@@ -28,6 +28,7 @@
 
 #define UNNEEDED_NS  (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
 #define LOOK_MS      250
+#define ANSWER_MS    2000 /* for one of those that are listed */
 #define FIRST_FD     3 /* systemd's protocol */
 #define REPORTS_MAX  65536
 
@@ -184,12 +185,16 @@ static bool ask(int fd, uint32_t index, struct gs_wire_report *ret_report)
 {
     union gs_wire_message message;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int extra;
+    int ready, extra;
 
     gs_wire_start(&message, GS_WIRE_QUERY, index + 1);
     message.query.index = index;
-    if (gs_wire_send(fd, &message, -1) != 0 || poll(&answer, 1, 2000) != 1 ||
-        gs_wire_receive(fd, &message, &extra) != 0)
+    if (gs_wire_send(fd, &message, -1) != 0)
+        return false;
+    do
+        ready = poll(&answer, 1, ANSWER_MS);
+    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
+    if (ready != 1 || gs_wire_receive(fd, &message, &extra) != 0)
         return false;
     if (extra >= 0)
         close(extra);

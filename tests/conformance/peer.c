@@ -4,8 +4,9 @@
  */
 #include "peer.h"
 
-#include <limits.h>
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -126,6 +127,17 @@ struct peer *peer_start(int stdout_fd)
     return peer;
 }
 
+/* What came; a limit of time lets a machine that stands still for a moment interrupt it. */
+static ssize_t hear(struct peer *peer, struct answer *ret_answer)
+{
+    ssize_t got;
+
+    do
+        got = recv(peer->socket, ret_answer, sizeof *ret_answer, 0);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
 static struct answer peer_call_fd(struct peer *peer, const struct request *request, int fd)
 {
     union {
@@ -147,7 +159,7 @@ static struct answer peer_call_fd(struct peer *peer, const struct request *reque
     }
     cr_assert_eq(sendmsg(peer->socket, &message, MSG_NOSIGNAL), (ssize_t)sizeof *request,
                  "the peer is gone");
-    cr_assert_eq(recv(peer->socket, &answer, sizeof answer, 0), (ssize_t)sizeof answer,
+    cr_assert_eq(hear(peer, &answer), (ssize_t)sizeof answer,
                  "the peer does not answer request %d", (int)request->op);
     return answer;
 }
@@ -275,7 +287,7 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 
     cr_assert_eq(send(peer->socket, &request, sizeof request, MSG_NOSIGNAL),
                  (ssize_t)sizeof request);
-    if (recv(peer->socket, &answer, sizeof answer, 0) != (ssize_t)sizeof answer)
+    if (hear(peer, &answer) != (ssize_t)sizeof answer)
         return false;
     *ret_result = answer.result;
     *ret_failed = answer.failed;
