@@ -250,7 +250,7 @@ static void versions(uint64_t end)
         struct pollfd answer = {.fd = fd, .events = POLLIN};
 
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        message.head.version = (uint16_t)(i % 2 ? 0 : 2 + i);
+        message.head.version = (uint16_t)(i % 2 ? 0 : message.head.version + 1 + i);
         gs_wire_send(fd, &message, -1);
         /* A reset comes before the last words. */
         for (int tries = 0; tries < 2 && !reason && poll(&answer, 1, 5000) == 1; tries++)
