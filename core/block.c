@@ -16,11 +16,13 @@
 #define STRANDED_MIN ((size_t)16 << 20)
 #define STRANDED_PERCENT 8
 #define STRANDED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
-#define STRANDED_PER_SPARE 6 /* percent more for one more of spare_percent */
+#define STRANDED_PER_SPARE 2 /* percent more for one more of spare_percent */
 #define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
 #define DEBT_MIN ((size_t)16 << 20)
-#define MIXED_PART 2 /* of what was live lately, what chunks may be mixed; with spare_percent more */
+#define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
+#define MIXED_PER_SPARE 2 /* and that much more for one more of spare_percent */
+#define MIXED_MIN ((size_t)112 << 20)
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
 
@@ -226,9 +228,10 @@ static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
 static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
 {
     size_t mixed = mixed_by(chunk, need);
-    size_t most = pool->live_peak / (4 * MIXED_PART) * (4 + pool->spare_percent - GS_SPARE_PERCENT_MIN);
+    unsigned more = MIXED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN);
+    size_t most = pool->live_peak / 100 * (MIXED_PERCENT + more);
 
-    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + STRANDED_MIN;
+    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + MIXED_MIN;
 }
 
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)

@@ -223,16 +223,21 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
 
     gs_lock_take(&core->lock);
     *ret = context_find(core, handle);
+    if (!*ret)
+        *ret = context_await(core, handle); /* before the driver is asked whether it still is one */
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
+            CUcontext owner = owner_of_current(&core->driver, handle);
+
             status = core->driver.ctx_get_device(&ordinal);
-            handle = owner_of_current(&core->driver, handle);
-            if (!core->probed && !gs_fences_probe(&core->fences, handle))
+            if (!core->probed && !gs_fences_probe(&core->fences, owner))
                 core->driver.ctx_record_event = NULL;
             core->probed = true;
             core->driver.ctx_pop_current(&popped);
-            *ret = context_await(core, handle);
+            if (owner != handle)
+                *ret = context_await(core, owner);
+            handle = owner;
         }
         if (status == GS_OK && !*ret)
             status = context_make(core, handle, ordinal, ret);
@@ -480,7 +485,7 @@ static void free_all(struct gs_pool *pool)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
             if (block->state == GS_BLOCK_LIVE) {
                 gs_pool_unlive(pool, block);
-                gs_block_list_push(&pool->retiring, block);
+                gs_pool_retire_more(pool, block);
             }
 }
 

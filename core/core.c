@@ -378,7 +378,7 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     if (status == GS_OK)
         gs_pool_pass(pool, block);
     else
-        gs_block_list_push(&pool->retiring, block);
+        gs_pool_retire_more(pool, block);
     gs_stats_took(pool, began);
     return status;
 }

@@ -39,6 +39,7 @@
 #define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
 #define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
+#define GS_RETIRING_SIZES 512
 #define GS_GROWN_FOR 16
 #define GS_MIXED_TIMES 4
 
@@ -198,6 +199,7 @@ struct gs_pool {
                                      when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
     struct gs_block_list retiring;         /* the open epoch */
+    unsigned retiring_of[GS_RETIRING_SIZES]; /* large blocks in epochs, by their size */
     size_t epoch_limit;                    /* bytes at which it closes, */
     size_t epoch_min;                      /* never fewer than these unless the option says so, */
     unsigned epoch_blocks;                 /* and blocks */
@@ -334,8 +336,10 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
  * until `deadline_ns` at the latest. False: there is none, it did not pass in time, or it cannot
  * be waited for now (a capture is open). */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
-/* Whether so much retires that an allocation should wait rather than grow the pool by `size`. */
-bool gs_pool_behind(const struct gs_pool *pool, size_t size);
+/* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
+ * large block of that very size does, and the pool has more than the most that was live. Waiting
+ * for its like keeps sizes where they were: else what comes late leaves holes that nothing fits. */
+bool gs_pool_behind(struct gs_pool *pool, size_t size);
 /* A live block that the program does not know yet is its device's stream-ordered memory. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such

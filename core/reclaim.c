@@ -177,10 +177,20 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
     return held > most ? detach_bytes(pool, held - most) : NULL;
 }
 
+/* How deep this thread is in gs_chunks_release. Listeners and pinners that it calls may come back
+ * here with an allocation or a question, which are not to wait for it. */
+static _Thread_local unsigned releasing_here;
+
+bool gs_releasing_here(void)
+{
+    return releasing_here > 0;
+}
+
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 {
     size_t bytes = 0;
 
+    releasing_here++;
     while (chunks) {
         struct gs_chunk *next = chunks->next;
         void (*unmapping)(uint64_t, size_t) =
@@ -202,6 +212,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
         gs_chunk_record_free(chunks);
         chunks = next;
     }
+    releasing_here--;
     return bytes;
 }
 
@@ -474,6 +485,8 @@ static bool await_released(const struct gs_core *core)
     struct timespec pause = {.tv_nsec = 20000};
     bool any = false;
 
+    if (gs_releasing_here()) /* one of them is this thread's */
+        return false;
     while (__atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0 &&
            gs_now_ns() < deadline) {
         any = true;
@@ -491,16 +504,17 @@ static bool await_released(const struct gs_core *core)
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           CUdeviceptr *ret_address)
 {
-    gs_status status = GS_NO_MEMORY;
     const struct gs_device *device;
     CUcontext context;
+    gs_status status;
 
     gs_latch_take(&pool->lock);
     device = pool->device;
     context = pool->context;
+    status = is_over(pool, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
     gs_latch_release(&pool->lock);
 
-    if (gs_releases_finish(core) > 0)
+    if (is_out(status) && gs_releases_finish(core) > 0)
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
@@ -559,27 +573,42 @@ static bool await_cleared(struct gs_core *core)
     return true;
 }
 
-static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                         size_t bytes, unsigned step)
-{
-    uint64_t deadline = bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS;
-    size_t released;
+/* What gs_core_make_room does, one after the other. */
+enum room_step {
+    ROOM_READY,     /* what can go at once */
+    ROOM_WAITED,    /* what can be waited for */
+    ROOM_NEIGHBOUR, /* what other processes keep */
+    ROOM_CLEARED,   /* and what the driver is still clearing, again and again */
+};
 
-    if (step == 2)
-        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
-    if (step > 2)
-        return bytes == 0 && await_cleared(core);
-    if (step == 1)
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
-    released = gs_releases_finish(core);
-    released += release_pools(core, device, step == 0 ? 0 : deadline,
-                              step == 0 && bytes ? bytes : SIZE_MAX);
+static bool release_some(struct gs_core *core, const struct gs_device *device, uint64_t deadline,
+                         size_t most)
+{
+    size_t released = gs_releases_finish(core);
+
+    released += release_pools(core, device, deadline, most);
     if (released > 0)
         gs_share_await_unmapped(core->share, UNMAPPED_NS);
     return await_released(core) || released > 0;
 }
 
-bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step)
+static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                         size_t bytes, enum room_step step)
+{
+    switch (step) {
+    case ROOM_READY:
+        return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
+    case ROOM_WAITED:
+        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        return release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+    case ROOM_NEIGHBOUR:
+        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    default:
+        return bytes == 0 && await_cleared(core);
+    }
+}
+
+static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum room_step step)
 {
     struct gs_device unknown = {.ordinal = device};
     const struct gs_device *known;
@@ -591,11 +620,20 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
     known = known_device(core, device, &context);
     if (known)
         return bytes <= known->total && make_room_of(core, known, context, bytes, step);
-    if (step != 2 || !core->driver.device_get_uuid ||
+    if (step != ROOM_NEIGHBOUR || !core->driver.device_get_uuid ||
         core->driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS)
         return false;
     memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
     return make_room_of(core, &unknown, NULL, bytes, step);
+}
+
+bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
+{
+    while (*step < ROOM_CLEARED)
+        if (make_room(core, device, bytes, (*step)++))
+            return true;
+    return (*step)++ < ROOM_CLEARED + CLEARED_NS / CLEARED_STEP_NS &&
+           make_room(core, device, bytes, ROOM_CLEARED);
 }
 
 void gs_core_wipe(struct gs_core *core)

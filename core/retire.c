@@ -12,7 +12,8 @@
 #include <time.h>
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
-#define BEHIND_MIN ((size_t)64 << 20) /* what retires below this is no reason to wait */
+#define BEHIND_MIN ((size_t)64 << 20) /* what retires, or is more than was live, below this is no
+                                        reason to wait */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -119,6 +120,27 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
     go_on(pool, block, shared, true);
 }
 
+/* Sizes that share a count cost a wait in vain at times. */
+static unsigned *retiring_of(struct gs_pool *pool, size_t size)
+{
+    uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return &pool->retiring_of[(hash >> 32) % GS_RETIRING_SIZES];
+}
+
+/* Whether a block serves another of its size as soon as its epoch has passed. */
+static bool serves_next(const struct gs_block *block)
+{
+    return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
+}
+
+static void into_epoch(struct gs_pool *pool, struct gs_block *block)
+{
+    gs_block_list_push(&pool->retiring, block);
+    if (serves_next(block))
+        ++*retiring_of(pool, block->entry.size);
+}
+
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
@@ -126,6 +148,8 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
+        if (serves_next(block))
+            --*retiring_of(pool, block->entry.size);
         passed(pool, block);
     }
 }
@@ -215,7 +239,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
-    gs_block_list_push(&pool->retiring, block);
+    into_epoch(pool, block);
     if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
                              pool->retiring.bytes >= pool->epoch_limit, 0)) {
         /* What was recorded just now is looked at when it is needed. */
@@ -229,7 +253,7 @@ void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
     block->lingers = true;
-    gs_block_list_push(&pool->retiring, block);
+    into_epoch(pool, block);
     close_epoch(pool);
     pool->shared->activity(pool->shared->activity_arg);
 }
@@ -249,7 +273,7 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 {
     block->state = GS_BLOCK_RETIRING;
-    gs_block_list_push(&pool->retiring, block);
+    into_epoch(pool, block);
 }
 
 bool gs_pool_poll(struct gs_pool *pool)
@@ -373,14 +397,25 @@ size_t gs_pool_behind_bytes(const struct gs_pool *pool)
     return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
 }
 
-bool gs_pool_behind(const struct gs_pool *pool, size_t size)
+/* A GPU that was waited for in vain is so again only when the pool has grown a good deal. */
+static bool may_move(const struct gs_pool *pool, size_t size)
+{
+    return !pool->stalled || pool->oldest != pool->stalled ||
+           pool->reserved + size > pool->stalled_most;
+}
+
+bool gs_pool_behind(struct gs_pool *pool, size_t size)
 {
     size_t behind = gs_pool_behind_bytes(pool);
-    size_t most = pool->live / 100 * pool->shared->retiring_percent;
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
 
-    return behind > BEHIND_MIN && behind > most && pool->shared->retiring_percent > 0 &&
-           (!pool->stalled || pool->oldest != pool->stalled ||
-            pool->reserved + size > pool->stalled_most);
+    if (pool->shared->retiring_percent == 0 || !may_move(pool, size))
+        return false;
+    if (behind > BEHIND_MIN && behind > pool->live / 100 * pool->shared->retiring_percent)
+        return true;
+    return !small && pool->reserved + need > pool->live_peak + BEHIND_MIN &&
+           *retiring_of(pool, need) > 0;
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)

@@ -1,7 +1,6 @@
 /*
  * cuda.h with every entry point under its exact symbol name (cuMemAlloc_v2, not a macro cuMemAlloc
- * that means it), and with the prototypes that the headers at hand are too old to have: a library
- * built against CUDA 12 serves a program of CUDA 13 as well.
+ * that means it), and with the prototypes that the headers at hand are too old to have.
  */
 #ifndef GPUSHIM_SHIM_CUDA_EXACT_H
 #define GPUSHIM_SHIM_CUDA_EXACT_H
@@ -15,99 +14,6 @@
 #error "cuda.h came before cuda_exact.h, with its renaming macros: include cuda_exact.h first"
 #endif
 
-/* The vendor's declarations of what is newer than the headers at hand. Pointers to types that such
- * headers lack are opaque here: the shim only passes them on. */
-#if CUDA_VERSION < 12030
-CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream, CUgraph, const CUgraphNode *, const void *,
-                                             size_t, CUstreamCaptureMode);
-CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream, CUgraph, const CUgraphNode *,
-                                                  const void *, size_t, CUstreamCaptureMode);
-#define GS_GRAPH_EDGE_DATA void
-#else
-#define GS_GRAPH_EDGE_DATA CUgraphEdgeData
-#endif
-
-/* The shim looks into boxes, so here is what is in one. */
-#if CUDA_VERSION < 12080
-typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
-#define CU_MEMCPY_OPERAND_TYPE_POINTER 1
-typedef struct {
-    int type;
-    union {
-        struct {
-            CUdeviceptr ptr;
-            size_t rowLength, layerHeight;
-            CUmemLocation locHint;
-        } ptr;
-        struct {
-            CUarray array;
-            size_t offset[3];
-        } array;
-    } op;
-} CUmemcpy3DOperand;
-typedef struct {
-    CUmemcpy3DOperand src, dst;
-    struct {
-        size_t width, height, depth;
-    } extent;
-    int srcAccessOrder;
-    unsigned int flags;
-} CUDA_MEMCPY3D_BATCH_OP;
-#endif
-/* Of these, each header has some. */
-CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *,
-                                      unsigned long long, CUstream);
-CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *,
-                                           unsigned long long, CUstream);
-CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                         CUstream);
-CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                              CUstream);
-CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                    CUmemcpyAttributes *, size_t *, size_t, size_t *, CUstream);
-CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                         CUmemcpyAttributes *, size_t *, size_t, size_t *,
-                                         CUstream);
-CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                       CUmemcpyAttributes *, size_t *, size_t, CUstream);
-CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                            CUmemcpyAttributes *, size_t *, size_t, CUstream);
-
-#if CUDA_VERSION < 13000
-CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *, CUmemAllocationType, CUmemoryPool);
-#endif
-
-#if CUDA_VERSION < 13010
-typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream, CUstreamCigCaptureParams *);
-CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream, CUstreamCigCaptureParams *);
-CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream);
-CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream);
-#endif
-
-#if CUDA_VERSION < 13020
-CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *,
-                                             CUstream);
-CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t,
-                                                  CUmemcpyAttributes *, CUstream);
-CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                               CUstream);
-CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, unsigned long long,
-                                                    CUstream);
-#endif
-
-#if CUDA_VERSION < 13030
-typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph,
-                                               CUgraphRecaptureCallback, void *);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMode, CUgraph,
-                                                    CUgraphRecaptureCallback, void *);
-#endif
-
-#if CUDA_VERSION < 13040
-CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *,
-                                   const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
-CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode, CUgraphNodeParams *);
-#endif
+#include "cuda_newer.h"
 
 #endif

@@ -43,68 +43,45 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
     if (!gs_state_enter() || !dptr || bytesize == 0)
         return false;
     GS_KEEP_ERRNO;
-    if (captures(stream) ||
-        gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
+    if (captures(stream) || gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
         return false;
     gs_tell_allocated(address, bytesize);
     *dptr = address;
     return true;
 }
 
+/* What the driver is asked for may be memory of another device than the current one, to whose work
+ * it owes nothing: so the bytes are not said, and a full device is not waited for without end. */
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (allocate(dptr, bytesize, NULL, hStream))
         return CUDA_SUCCESS;
-    do
-        result = gs_real.cuMemAllocAsync(dptr, bytesize, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (allocate(dptr, bytesize, NULL, per_thread(hStream)))
         return CUDA_SUCCESS;
-    do
-        result = gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (pool && allocate(dptr, bytesize, pool, hStream))
         return CUDA_SUCCESS;
     gs_state_enter();
-    do
-        result = gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (pool && allocate(dptr, bytesize, pool, per_thread(hStream)))
         return CUDA_SUCCESS;
     gs_state_enter();
-    do
-        result = gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
 }
 
 /* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,
@@ -117,8 +94,7 @@ static inline bool is_the_drivers(CUdeviceptr dptr)
 /* `order` is the stream that `stream` means to `real`. What is kept over the driver's memory goes
  * before that frees it. */
 __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) const *real,
-                                                  CUdeviceptr dptr, CUstream stream,
-                                                  CUstream order)
+                                                  CUdeviceptr dptr, CUstream stream, CUstream order)
 {
     gs_status status;
 

@@ -87,7 +87,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstream
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                                      const CUgraphNode *dependencies,
-                                                     const GS_GRAPH_EDGE_DATA *dependencyData,
+                                                     const CUgraphEdgeData *dependencyData,
                                                      size_t numDependencies,
                                                      CUstreamCaptureMode mode)
 {
@@ -103,7 +103,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph h
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
                                                           const CUgraphNode *dependencies,
-                                                          const GS_GRAPH_EDGE_DATA *dependencyData,
+                                                          const CUgraphEdgeData *dependencyData,
                                                           size_t numDependencies,
                                                           CUstreamCaptureMode mode)
 {

@@ -1,9 +1,9 @@
 /*
  * Copies and fills that are added to a graph by hand, or changed there. They are checked as the
  * calls are that do such work at once: a range that leaves its block is refused. Memory of another
- * device is made reachable, for a fill as well: the driver refuses such a call and takes such a node
- * (measured on two H200s). The work is done later, in a context that the call names, by however many
- * launches.
+ * device is made reachable, for a fill as well: the driver refuses such a call and takes such a
+ * node (measured on two H200s). The work is done later, in a context that the call names, by
+ * however many launches.
  */
 #include "box.h"
 #include "hook.h"
@@ -157,16 +157,12 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph
                                         const CUgraphNode *dependencies, size_t numDependencies,
                                         CUgraphNodeParams *nodeParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    do
-        result = gs_real.cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                        nodeParams);
-    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
-    return result;
+    /* A node may be memory. */
+    return GS_WITH_ROOM(
+        -1, 0,
+        gs_real.cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -174,16 +170,12 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    do
-        result = gs_real.cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
-                                           numDependencies, nodeParams);
-    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
-    return result;
+    /* A node may be memory. */
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
+                                                  numDependencies, nodeParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -191,16 +183,12 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
-    do
-        result = gs_real.cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData,
-                                           numDependencies, nodeParams);
-    while (gs_room_again(result, -1, 0, &step)); /* a node may be memory */
-    return result;
+    /* A node may be memory. */
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData,
+                                                  numDependencies, nodeParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)

@@ -17,165 +17,88 @@ static CUdevice device_of(const CUmemAllocationProp *prop)
 GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuMemCreate(handle, size, prop, flags);
-    while (gs_room_again(result, device_of(prop), size, &step));
-    return result;
+    return GS_WITH_ROOM(device_of(prop), size, gs_real.cuMemCreate(handle, size, prop, flags));
 }
 
 GS_HOOK CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle,
                                           const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuArrayCreate_v2(pHandle, pAllocateArray);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuArrayCreate_v2(pHandle, pAllocateArray));
 }
 
 GS_HOOK CUresult CUDAAPI cuArray3DCreate_v2(CUarray *pHandle,
                                             const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray));
 }
 
 GS_HOOK CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
                                                 const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                                 unsigned int numMipmapLevels)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(
+        -1, 0, gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuCtxCreate(pctx, flags, dev);
-    while (gs_room_again(result, dev, 0, &step));
-    return result;
+    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate(pctx, flags, dev));
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuCtxCreate_v2(pctx, flags, dev);
-    while (gs_room_again(result, dev, 0, &step));
-    return result;
+    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v2(pctx, flags, dev));
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray,
                                         int numParams, unsigned int flags, CUdevice dev)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev);
-    while (gs_room_again(result, dev, 0, &step));
-    return result;
+    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
                                         unsigned int flags, CUdevice dev)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev);
-    while (gs_room_again(result, dev, 0, &step));
-    return result;
+    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
-    while (gs_room_again(result, dev, 0, &step));
-    return result;
+    return GS_WITH_ROOM(dev, 0, gs_real.cuDevicePrimaryCtxRetain(pctx, dev));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuStreamCreate(phStream, Flags);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuStreamCreate(phStream, Flags));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags,
                                                     int priority)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuStreamCreateWithPriority(phStream, flags, priority);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuStreamCreateWithPriority(phStream, flags, priority));
 }
 
 GS_HOOK CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *fname)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuModuleLoad(module, fname);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoad(module, fname));
 }
 
 GS_HOOK CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuModuleLoadData(module, image);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoadData(module, image));
 }
 
 /* The values of its options are outputs too: a second call would take them for inputs. */
@@ -183,38 +106,22 @@ GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
                                             unsigned int numOptions, CUjit_option *options,
                                             void **optionValues)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-    while (numOptions == 0 && gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM_IF(
+        numOptions == 0, -1, 0,
+        gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
 }
 
 GS_HOOK CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuModuleLoadFatBinary(module, fatCubin);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoadFatBinary(module, fatCubin));
 }
 
 GS_HOOK CUresult CUDAAPI cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuModuleGetFunction(hfunc, hmod, name);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleGetFunction(hfunc, hmod, name));
 }
 
 GS_HOOK CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
@@ -224,16 +131,11 @@ GS_HOOK CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
                                            void **libraryOptionValues,
                                            unsigned int numLibraryOptions)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
-                                           numJitOptions, libraryOptions, libraryOptionValues,
-                                           numLibraryOptions);
-    while (numJitOptions == 0 && gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM_IF(numJitOptions == 0, -1, 0,
+                           gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
+                                                     numJitOptions, libraryOptions,
+                                                     libraryOptionValues, numLibraryOptions));
 }
 
 GS_HOOK CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
@@ -243,40 +145,23 @@ GS_HOOK CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *f
                                                void **libraryOptionValues,
                                                unsigned int numLibraryOptions)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
-                                               numJitOptions, libraryOptions, libraryOptionValues,
-                                               numLibraryOptions);
-    while (numJitOptions == 0 && gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM_IF(numJitOptions == 0, -1, 0,
+                           gs_real.cuLibraryLoadFromFile(
+                               library, fileName, jitOptions, jitOptionsValues, numJitOptions,
+                               libraryOptions, libraryOptionValues, numLibraryOptions));
 }
 
 GS_HOOK CUresult CUDAAPI cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLibraryGetModule(pMod, library);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuLibraryGetModule(pMod, library));
 }
 
 GS_HOOK CUresult CUDAAPI cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuKernelGetFunction(pFunc, kernel);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuKernelGetFunction(pFunc, kernel));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -285,15 +170,11 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, uns
                                         unsigned int sharedMemBytes, CUstream hStream,
                                         void **kernelParams, void **extra)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-                                        blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+                                               blockDimY, blockDimZ, sharedMemBytes, hStream,
+                                               kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
@@ -302,42 +183,25 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX
                                              unsigned int blockDimZ, unsigned int sharedMemBytes,
                                              CUstream hStream, void **kernelParams, void **extra)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-                                             blockDimZ, sharedMemBytes, hStream, kernelParams,
-                                             extra);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+                                                    blockDimY, blockDimZ, sharedMemBytes, hStream,
+                                                    kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
                                           void **kernelParams, void **extra)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchKernelEx(config, f, kernelParams, extra);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx(config, f, kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f,
                                                void **kernelParams, void **extra)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
@@ -347,107 +211,65 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gr
                                                    unsigned int sharedMemBytes, CUstream hStream,
                                                    void **kernelParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-                                                   blockDimY, blockDimZ, sharedMemBytes, hStream,
-                                                   kernelParams);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ,
+                                                          blockDimX, blockDimY, blockDimZ,
+                                                          sharedMemBytes, hStream, kernelParams));
 }
 
-GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
-                                                        unsigned int gridDimY,
-                                                        unsigned int gridDimZ,
-                                                        unsigned int blockDimX,
-                                                        unsigned int blockDimY,
-                                                        unsigned int blockDimZ,
-                                                        unsigned int sharedMemBytes,
-                                                        CUstream hStream, void **kernelParams)
+GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
+    CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+    unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+    unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-                                                        blockDimY, blockDimZ, sharedMemBytes,
-                                                        hStream, kernelParams);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuLaunchCooperativeKernel_ptsz(
+                            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                            sharedMemBytes, hStream, kernelParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph,
                                             CUgraphNode *phErrorNode, char *logBuffer,
                                             size_t bufferSize)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer,
-                                            bufferSize);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(
+        -1, 0, gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                CUgraphNode *phErrorNode, char *logBuffer,
                                                size_t bufferSize)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer,
-                                               bufferSize);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(
+        -1, 0,
+        gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                      unsigned long long flags)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                                      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(
+    CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(
+        -1, 0, gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec,
-                                                           CUgraph hGraph,
-                                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
+    CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(
+        -1, 0, gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -455,61 +277,32 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 size_t numDependencies,
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                                nodeParams);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0,
+                        gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
+                                                       numDependencies, nodeParams));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphUpload(hGraph, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload(hGraph, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphUpload_ptsz(hGraphExec, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload_ptsz(hGraphExec, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphLaunch(hGraph, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch(hGraph, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    unsigned step = 0;
-    CUresult result;
-
     gs_state_enter();
-    do
-        result = gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream);
-    while (gs_room_again(result, -1, 0, &step));
-    return result;
+    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream));
 }

@@ -9,17 +9,27 @@
 #include "hook.h"
 #include "start.h"
 
-/* Whether a call with this result is to be made again. *step is 0 at first; `device` below 0 is the
- * current one, `bytes` 0 where they are not known. */
+/* Whether a call with this result is to be made again; the rest is gs_core_make_room's. */
 static inline bool gs_room_again(CUresult result, CUdevice device, size_t bytes, unsigned *step)
 {
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1) || !gs_state_enter())
         return false;
     GS_KEEP_ERRNO;
-    while (*step < GS_ROOM_STEPS)
-        if (gs_core_make_room(gs_core, device, bytes, (*step)++))
-            return true;
-    return false;
+    return gs_core_make_room(gs_core, device, bytes, step);
 }
+
+/* The result of a call of the driver, which is made again as long as that may help and `may`.
+ * `device` below 0: the current one; `bytes` 0: not known, or not to be waited for without end. */
+#define GS_WITH_ROOM_IF(may, device, bytes, call)                                                  \
+    ({                                                                                             \
+        unsigned gs_step = 0;                                                                      \
+        CUresult gs_result;                                                                        \
+                                                                                                   \
+        do                                                                                         \
+            gs_result = (call);                                                                    \
+        while ((may) && gs_room_again(gs_result, device, bytes, &gs_step));                        \
+        gs_result;                                                                                 \
+    })
+#define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
 
 #endif

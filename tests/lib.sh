@@ -28,6 +28,20 @@ have()
     command -v "$1" >/dev/null 2>&1
 }
 
+# try_again COMMAND…: up to three times; a download may fail once.
+try_again()
+{
+    "$@" || { sleep 3 && "$@"; } || { sleep 10 && "$@"; }
+}
+
+# run_apt ARGS…: apt-get, as root where $as_root says how; it tries again what it cannot fetch at
+# once, and waits for whoever else installs something.
+run_apt()
+{
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 \
+        -o DPkg::Lock::Timeout=120 "$@" </dev/null
+}
+
 have_header()
 {
     printf '#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1
@@ -120,10 +134,10 @@ install_what_can_be_had()
 {
     as_root=
     [ "$(id -u)" = 0 ] || as_root='sudo -n'
-    [ $# = 0 ] || $as_root apt-get update >/dev/null 2>&1 </dev/null || true
+    [ $# = 0 ] || run_apt update >/dev/null 2>&1 || true
     for package in "$@"; do
-        if have apt-get && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y \
-            --no-install-recommends "$package" >/dev/null 2>&1 </dev/null; then
+        if have apt-get &&
+            run_apt install -y --no-install-recommends "$package" >/dev/null 2>&1; then
             say "installed: $package"
         else
             say "cannot be installed here, its tests are skipped: $package"
@@ -145,9 +159,8 @@ install_packages()
     say "installing: $*"
     apt_log=$(mktemp)
     # A list that cannot be refreshed (some third party's) matters only if the install then fails.
-    $as_root apt-get update >"$apt_log" 2>&1 </dev/null || true
-    if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        "$@" >>"$apt_log" 2>&1 </dev/null; then
+    run_apt update >"$apt_log" 2>&1 || true
+    if ! run_apt install -y --no-install-recommends "$@" >>"$apt_log" 2>&1; then
         cause=$(grep -e '^E:' -e '^sudo:' "$apt_log" | tail -n 1)
         die "apt-get could not install $*: ${cause:-it gave no reason} (log: $apt_log)"
     fi
@@ -174,7 +187,7 @@ fetch_cuda_headers()
     say "fetching the CUDA headers: $cuda_wheel from PyPI"
     mkdir -p "$headers"
     unpack=$(mktemp -d "$headers/unpack.XXXXXX")
-    if ! python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
+    if ! try_again python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
         --only-binary=:all: -d "$unpack" "$cuda_wheel" >"$unpack/log" 2>&1 </dev/null; then
         cause=$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)
         rm -rf "$unpack"

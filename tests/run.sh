@@ -102,7 +102,7 @@ run_tests()
     rm -f "$log"
     status=0
     # shellcheck disable=SC2086 # $runner is a command, or nothing
-    $runner meson test -C "$folder" --no-rebuild --print-errorlogs -t "$multiplier" "$@" \
+    $runner meson test -C "$folder" --no-rebuild --print-errorlogs -t 3 "$@" \
         </dev/null || status=$?
     if [ ! -e "$log" ]; then
         fail "$name: meson test wrote no log (status $status)"
@@ -158,10 +158,8 @@ asan_build()
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
     LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
     export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
-    multiplier=3
     run_tests 'ASan tests' "$build-asan" \
         --no-suite race --no-suite conformance --no-suite driver --no-suite bench
-    multiplier=1
     unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
@@ -175,9 +173,7 @@ tsan_build()
     if setarch "$(uname -m)" -R true 2>/dev/null; then
         runner="setarch $(uname -m) -R"
     fi
-    multiplier=3
     run_tests 'TSan tests' "$build-tsan" --suite race
-    multiplier=1
     runner=
     unset TSAN_OPTIONS
 }
@@ -207,7 +203,6 @@ build=$(build_folder)
 # The tests find their build by themselves, and the shim would take the variable for a setting.
 unset GPUSHIM_BUILD
 runner=
-multiplier=1
 began_all=$(date +%s)
 
 timed 'what is missing' prepare "$@"

@@ -46,7 +46,7 @@ start()
     eval "pid_$1=$!"
     eval "exec $3>\"$place/$1.in\""
     tries=0
-    until [ -s "$place/$1.log" ] || [ $tries -ge 200 ]; do
+    until [ -s "$place/$1.log" ] || [ $tries -ge 1000 ]; do
         sleep 0.05
         tries=$((tries + 1))
     done
@@ -59,12 +59,23 @@ says()
     grep -q "$2" "$place/$1.log"
 }
 
+# left_with_broker: waits until the broker has the weights.
+left_with_broker()
+{
+    tries=0
+    until env -u GPUSHIM_BUILD "$build/shim/broker/gpushim-broker" ps | grep -q '1 blocks left here'; do
+        [ $tries -lt 1000 ] || fail 'the weights are not left with the broker'
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+}
+
 software=${1:-}
 start loader load 3
 says loader 'loaded the weights' || fail 'the first loader did not load'
 start early read 4
 says early reading || fail 'the first reader cannot read'
-sleep 0.3
+[ "$strategy" = embedded ] || left_with_broker
 kill -9 "$pid_loader"
 wait "$pid_loader" 2>/dev/null || true
 echo 'the loader was killed'
@@ -78,7 +89,6 @@ if [ "$strategy" = broker ]; then
 else
     says second 'loaded the weights' || fail 'the second loader did not load'
 fi
-sleep 0.3
 exec 4>&-
 wait "$pid_early" || fail 'the first reader saw something wrong'
 tail -n 1 "$place/early.log"

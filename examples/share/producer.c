@@ -25,7 +25,7 @@ enum {
     neighbours = 4,
     new_blocks = 256,
     looked_at = 64 << 10,
-    deadline_s = 60,
+    deadline_s = 80,
     comes_back_within_ms = 20000,
 };
 

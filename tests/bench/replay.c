@@ -10,7 +10,9 @@
  * device a third process without the shim holds the rest; on the software driver the device is
  * made that small.
  *
- * --kernel submits kernels of that length all the while, so that the GPU runs behind the calls.
+ * --kernel submits kernels of that length all the while, so that the GPU runs behind the calls: by
+ * as many launches at most as the driver's queue takes, if each stands for those that a program
+ * makes beside so many calls.
  */
 #include "../conformance/kernels.h"
 #include "bench.h"
@@ -25,6 +27,7 @@
 
 #define PIECE (2ull << 20)
 #define CALLS_PER_KERNEL 16
+#define KERNELS_AHEAD 64
 
 static const char usage[] = "replay TRACE [--timing] [--limit BYTES|FACTORx] [--async] "
                             "[--loops N] [--idle MILLISECONDS] [--kernel MICROSECONDS]";
@@ -34,6 +37,8 @@ struct plan {
     bool timing, async, memory_process;
     uint64_t limit, loops, idle_ms, kernel_us;
     CUfunction spin;
+    CUevent ended[KERNELS_AHEAD];
+    unsigned kernels;
     unsigned calls; /* since the last kernel */
     struct trace trace;
     CUdeviceptr *blocks; /* by slot; 0: not live, or it could not be allocated */
@@ -140,6 +145,8 @@ static void load_kernel(struct plan *plan)
         return;
     MUST(cuModuleLoadData(&module, kernels_ptx));
     MUST(cuModuleGetFunction(&plan->spin, module, "spin"));
+    for (unsigned i = 0; i < KERNELS_AHEAD; i++)
+        MUST(cuEventCreate(&plan->ended[i], CU_EVENT_DISABLE_TIMING));
 }
 
 static void work(struct plan *plan)
@@ -147,10 +154,15 @@ static void work(struct plan *plan)
     unsigned long long ns = plan->kernel_us * 1000;
     void *arguments[] = {&ns};
 
+    CUevent ended;
+
     if (!plan->spin || ++plan->calls < CALLS_PER_KERNEL)
         return;
     plan->calls = 0;
+    ended = plan->ended[plan->kernels++ % KERNELS_AHEAD];
+    MUST(cuEventSynchronize(ended));
     MUST(cuLaunchKernel(plan->spin, 1, 1, 1, 1, 1, 1, 0, plan->stream, arguments, NULL));
+    MUST(cuEventRecord(ended, plan->stream));
 }
 
 /* Returns whether the call worked. */

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The longest that a lease may outlive its holder: a forked child lives 5 s, then it rests. */
-#define COME_BACK_NS (UINT64_C(15000) * MS)
+/* Longer than a lease may outlive its holder: a forked child lives 5 s, then it rests. */
+#define COME_BACK_NS (UINT64_C(45000) * MS)
 
 static unsigned count_descriptors(const char *kind)
 {

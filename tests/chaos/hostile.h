@@ -20,11 +20,13 @@ enum timed { T_ALLOC, T_FREE, T_HANDLE, T_OPEN, TIMED };
 struct board {
     unsigned char token[GS_TOKEN_SIZE]; /* of the block that honest openers open; then: */
     _Atomic bool ready, stop;
+    _Atomic bool over; /* the phase: its attackers end */
     unsigned char own[GS_TOKEN_SIZE]; /* of a block of the exporter; then: */
     _Atomic bool has_own;
     bool by_broker;                   /* what is attacked is the broker */
     pid_t honest;                     /* the honest opener, whom others claim to be */
-    _Atomic uint64_t worst[TIMED], bucket[TIMED][BUCKETS];
+    _Atomic uint64_t worst[TIMED];           /* in ticks, see hostile.c */
+    _Atomic uint64_t bucket[TIMED][BUCKETS]; /* in nanoseconds */
     _Atomic unsigned honest_opens, connected, turned_away;
     char wrong[256];
     _Atomic bool is_wrong;
@@ -40,7 +42,7 @@ void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct phase {
     const char *name;
-    void (*attack)(uint64_t end); /* until then; NULL: nobody attacks */
+    void (*attack)(void); /* until the phase is over; NULL: nobody attacks */
     unsigned attackers;
     bool is_many, is_other_user; /* these have rules of their own */
     bool for_broker;             /* means nothing to an exporter */

@@ -24,12 +24,12 @@ BUGS = {
         "    held = offer->holds > 0 || offer->pins > 0;\n",
         "    held = offer->pins > 0;\n    if (!held && offer->holds > 0)\n"
         "        return gs_lock_release(&share->lock), true;\n",
-        ["--seconds", "40", "--processes", "12"],
+        ["--seconds", "100", "--processes", "12"],
         r"holds a block of .* and sees [0-9a-f]{8} in word"),
     "fence": (
         "        passed &= use_passed(share, &opened->uses[i]);\n",
         "        passed |= use_passed(share, &opened->uses[i]);\n",
-        ["--seconds", "40", "--processes", "12"],
+        ["--seconds", "100", "--processes", "12"],
         r"its own block of .* has [0-9a-f]{8} in word|sees [0-9a-f]{8} in word|ILLEGAL_ADDRESS"),
 }
 

@@ -28,9 +28,9 @@
 #define MIB          ((size_t)1 << 20)
 #define BLOCK_MOST   (2048 * MIB)
 #define QUIET_NS     (150 * MS) /* for so long the new bytes are watched */
-#define BACK_NS      (UINT64_C(10000) * MS)
+#define BACK_NS      (UINT64_C(30000) * MS)
 #define KERNEL_NS    (UINT64_C(8000) * MS)
-#define ROUND_S      60
+#define ROUND_S      90
 #define OWN_STAMP    0x11111111u
 #define SECOND_STAMP 0x22222222u
 #define LOW_FDS      64

@@ -117,6 +117,15 @@ void conform_start(void)
     OK(cuCtxSetCurrent(context));
 }
 
+bool is_busy(CUstream stream)
+{
+    CUresult r = cuStreamQuery(stream);
+
+    if (r != CUDA_ERROR_NOT_READY)
+        OK(r);
+    return r == CUDA_ERROR_NOT_READY;
+}
+
 CUstream new_stream(void)
 {
     CUstream stream = NULL;

@@ -68,6 +68,13 @@ void *driver_lookup(const char *name, int version, cuuint64_t flags);
 uint64_t now_ns(void);
 void sleep_ms(unsigned int ms);
 
+/* A test that looks at what is so while a kernel runs looks again, up to so often, where the kernel
+ * had ended by then: the machine may have stood still. */
+#define BUSY_TRIES 15
+
+/* Whether work of the stream is still to be done. Fails the test where the driver does not say. */
+bool is_busy(CUstream stream);
+
 /* A non-blocking stream of the current context. Fails the test where there is none. */
 CUstream new_stream(void);
 

@@ -326,24 +326,27 @@ Test(contexts, a_free_does_not_wait_for_another_device)
     CUcontext second = NULL;
     CUdeviceptr ptr = 0;
     CUstream stream;
-    uint64_t start, took;
+    bool busy = false;
 
     if (devices() < 2)
         cr_skip_test("one device");
-    OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(cuDevicePrimaryCtxRetain(&second, 1));
     OK(cuCtxSetCurrent(second));
     stream = new_stream();
     OK(launch_spin(stream, MILLISECOND));
     OK(cuStreamSynchronize(stream));
-    OK(launch_spin(stream, 600 * MILLISECOND));
-    OK(cuCtxSetCurrent(context));
-    start = now_ns();
-    OK(cuMemFree(ptr));
-    took = now_ns() - start;
-    cr_assert_lt(took, 300 * MILLISECOND);
-    OK(cuCtxSetCurrent(second));
-    OK(cuCtxSynchronize());
+    for (int i = 0; i < BUSY_TRIES && !busy; i++) {
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAlloc(&ptr, 4 * MIB));
+        OK(cuCtxSetCurrent(second));
+        OK(launch_spin(stream, 600 * MILLISECOND));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemFree(ptr));
+        OK(cuCtxSetCurrent(second));
+        busy = is_busy(stream);
+        OK(cuCtxSynchronize());
+    }
+    cr_assert(busy, "the free ends with the kernel");
 }
 
 Test(contexts, copies_between_devices)

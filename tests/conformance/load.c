@@ -411,7 +411,7 @@ static void all_is_back(const size_t *before)
     cuuint64_t used = 1;
     bool back = false;
 
-    for (int i = 0; i < 100 && !back; i++) {
+    for (int i = 0; i < 600 && !back; i++) {
         free_memory(now);
         back = true;
         for (int k = 0; k < devices; k++)

@@ -4,8 +4,9 @@
  */
 #include "peer.h"
 
-#include <limits.h>
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -31,6 +32,8 @@ enum peer_op {
     PEER_STORE,
     PEER_BAD_BATCH,
     PEER_WAIT_EVENT,
+    PEER_STREAM_WAIT_EVENT,
+    PEER_RECORD_EVENT,
     PEER_IMPORT_POOL,
     PEER_QUIT
 };
@@ -126,6 +129,17 @@ struct peer *peer_start(int stdout_fd)
     return peer;
 }
 
+/* What came; a limit of time lets a machine that stands still for a moment interrupt it. */
+static ssize_t hear(struct peer *peer, struct answer *ret_answer)
+{
+    ssize_t got;
+
+    do
+        got = recv(peer->socket, ret_answer, sizeof *ret_answer, 0);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
 static struct answer peer_call_fd(struct peer *peer, const struct request *request, int fd)
 {
     union {
@@ -147,7 +161,7 @@ static struct answer peer_call_fd(struct peer *peer, const struct request *reque
     }
     cr_assert_eq(sendmsg(peer->socket, &message, MSG_NOSIGNAL), (ssize_t)sizeof *request,
                  "the peer is gone");
-    cr_assert_eq(recv(peer->socket, &answer, sizeof answer, 0), (ssize_t)sizeof answer,
+    cr_assert_eq(hear(peer, &answer), (ssize_t)sizeof answer,
                  "the peer does not answer request %d", (int)request->op);
     return answer;
 }
@@ -257,6 +271,20 @@ CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
     return peer_call(peer, &r).result;
 }
 
+CUresult peer_stream_wait_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_STREAM_WAIT_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
+CUresult peer_record_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_RECORD_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
                           CUdeviceptr *ret_ptr)
 {
@@ -275,7 +303,7 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 
     cr_assert_eq(send(peer->socket, &request, sizeof request, MSG_NOSIGNAL),
                  (ssize_t)sizeof request);
-    if (recv(peer->socket, &answer, sizeof answer, 0) != (ssize_t)sizeof answer)
+    if (hear(peer, &answer) != (ssize_t)sizeof answer)
         return false;
     *ret_result = answer.result;
     *ret_failed = answer.failed;
@@ -284,7 +312,21 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 
 /* ---- the peer's side: no Criterion here ---- */
 
-static CUresult serve_wait_event(const CUipcEventHandle *handle)
+static CUresult wait_in_a_stream(CUevent event)
+{
+    CUstream stream = NULL;
+    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cuStreamWaitEvent(stream, event, 0);
+    if (r == CUDA_SUCCESS)
+        r = cuStreamSynchronize(stream);
+    cuStreamDestroy(stream);
+    return r;
+}
+
+static CUresult serve_event(enum peer_op op, const CUipcEventHandle *handle)
 {
     __typeof__(&cuIpcOpenEventHandle) open =
         (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
@@ -293,7 +335,12 @@ static CUresult serve_wait_event(const CUipcEventHandle *handle)
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = cuEventSynchronize(event);
+    if (op == PEER_RECORD_EVENT)
+        r = cuEventRecord(event, CU_STREAM_LEGACY);
+    else if (op == PEER_STREAM_WAIT_EVENT)
+        r = wait_in_a_stream(event);
+    else
+        r = cuEventSynchronize(event);
     cuEventDestroy(event);
     return r;
 }
@@ -405,7 +452,9 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
         return serve_bad_batch((int)request->size, (enum bad_batch)request->value,
                                &answer->failed);
     case PEER_WAIT_EVENT:
-        return serve_wait_event(&request->event);
+    case PEER_STREAM_WAIT_EVENT:
+    case PEER_RECORD_EVENT:
+        return serve_event(request->op, &request->event);
     case PEER_IMPORT_POOL:
         return serve_import_pool(request, fd, &answer->ptr);
     case PEER_QUIT:

@@ -342,7 +342,7 @@ class Case:
             take.remove()
             give.remove()
 
-    def play_left(self, broker, kill_giver):
+    def play_left(self, broker, host, kill_giver):
         """The giver ends, or its container is killed; another container opens what it shared."""
         settings = {**BROKERED, "GPUSHIM_SHARE_BROKER": "installed"}
         running = [broker.start(self)]
@@ -351,7 +351,7 @@ class Case:
             give = self.start("give-left", HERE, settings)
             running += [give, self.start("take-left", HERE, settings)]
             wait_for(self.talk("handle"), "the giver's handle", give)
-            time.sleep(LEFT_S)
+            host.wait_for_block(self)
             if kill_giver:
                 give.kill()
             else:
@@ -365,7 +365,7 @@ class Case:
             for one in reversed(running):
                 one.remove()
 
-    def play_within(self):
+    def play_within(self, host):
         """The giver starts the broker in its own container, and ends; then all of that container is
         killed, the broker in it too."""
         settings = {**BROKERED, "GPUSHIM_SHARE_BROKER": "/bin/gpushim-broker"}
@@ -377,7 +377,7 @@ class Case:
             running.append(self.start("take-left", HERE, settings))
             wait_for(os.path.join(self.shared, "run", "broker"), "the broker's start", give)
             wait_for(self.talk("handle"), "the giver's handle", give)
-            time.sleep(LEFT_S)
+            host.wait_for_block(self)
             self.say("leave")
             wait_for(self.talk("ended"), "the giver's end", give)
             self.say("gone")
@@ -396,7 +396,6 @@ class Case:
 
 
 BROKERED = {"GPUSHIM_SHARE_STRATEGY": "broker", "GPUSHIM_SHARE_KEEP": "60 s"}
-LEFT_S = 1.5    # after the handle is out, the broker has the memory, too
 
 
 class HostBroker:
@@ -405,18 +404,34 @@ class HostBroker:
     def __init__(self, program):
         self.program = program
 
-    def start(self, case):
+    def command(self, case, *arguments):
+        """And its environment."""
         outside = str(case.runtime.outside(HERE))
-        command = [self.program]
+        command = [self.program, *arguments]
         if os.geteuid() == 0 and outside != "0":
-            command = ["setpriv", "--reuid", outside, "--regid", outside, "--clear-groups",
-                       self.program]
-        env = {"PATH": os.environ["PATH"], "GPUSHIM_CONFIG": "", "GPUSHIM_LOG": "debug",
-               "GPUSHIM_SHARE_DIR": os.path.join(case.shared, "run"), **BROKERED}
+            command = ["setpriv", "--reuid", outside, "--regid", outside, "--clear-groups"] + command
+        return command, {"PATH": os.environ["PATH"], "GPUSHIM_CONFIG": "", "GPUSHIM_LOG": "debug",
+                         "GPUSHIM_SHARE_DIR": os.path.join(case.shared, "run"), **BROKERED}
+
+    def start(self, case):
+        command, env = self.command(case)
         case.logs["broker"] = os.path.join(case.shared, "broker.log")
         with open(case.logs["broker"], "wb") as output:
             return Running(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL,
                                             stdout=output, stderr=subprocess.STDOUT))
+
+    def wait_for_block(self, case):
+        """Until the broker, wherever it runs, has what the giver shared."""
+        command, env = self.command(case, "ps")
+        end = time.monotonic() + TIMEOUT
+        said = ""
+        while not re.search(r"from pid .*: 1 blocks left here", said):
+            if time.monotonic() > end:
+                raise Failure(f"the giver's block is not left with the broker: {said}")
+            time.sleep(0.01)
+            said = subprocess.run(command, env=env, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=TIMEOUT, check=False).stdout
 
 
 class ContainedBroker:
@@ -443,12 +458,13 @@ def try_out(runtime, folder):
 
 
 def prove_broker(runtime, folder, broker):
-    Case(runtime, folder, "broker on the host").play_left(HostBroker(broker), False)
-    Case(runtime, folder, "broker on the host, giver killed").play_left(HostBroker(broker), True)
+    host = HostBroker(broker)
+    Case(runtime, folder, "broker on the host").play_left(host, host, False)
+    Case(runtime, folder, "broker on the host, giver killed").play_left(host, host, True)
     print("a broker on the host: serves what a container shared that ended or was killed")
-    Case(runtime, folder, "broker in a container").play_left(ContainedBroker, True)
+    Case(runtime, folder, "broker in a container").play_left(ContainedBroker, host, True)
     print("a broker in a third container: the same")
-    Case(runtime, folder, "broker on demand").play_within()
+    Case(runtime, folder, "broker on demand").play_within(host)
     print("a broker that a process starts in its container: serves until that is killed")
 
 

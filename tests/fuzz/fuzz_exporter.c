@@ -15,7 +15,7 @@
 
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
 #define BLOCKS 3
-#define SOON   10000 /* ms */
+#define SOON   20000 /* ms */
 
 static struct side side;
 static struct side_chunk chunk;

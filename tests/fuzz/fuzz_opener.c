@@ -159,7 +159,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             look_at(&side, opened[i]);
         else
             opened[i] = 0;
-        MUST(side_now() - began < 100 * TIMEOUT_NS);
+        MUST(side_now() - began < 400 * TIMEOUT_NS);
     }
     for (unsigned i = 0; i < 8; i++)
         if (opened[i])

@@ -29,8 +29,8 @@
 
 #define MIB ((size_t)1 << 20)
 #define BLOCKS 64
-#define RUN_SECONDS 20
-#define BACK_MS 4000 /* until all memory is back: other processes' leases end meanwhile */
+#define RUN_SECONDS 60
+#define BACK_MS 15000 /* until all memory is back: other processes' leases end meanwhile */
 
 static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,
                                   CUDA_ERROR_NOT_SUPPORTED};

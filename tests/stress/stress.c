@@ -21,7 +21,7 @@
 #define ERA_MS 1500 /* the longest */
 #define THREADS_MAX 256
 #define VISIT_STEPS 150 /* what a context lives that comes and goes */
-#define HANG_SECONDS 15 /* beyond the time given */
+#define HANG_SECONDS 60 /* beyond the time given */
 
 struct options options = {.seconds = 10, .threads = 4, .seed = 1};
 

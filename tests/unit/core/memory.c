@@ -569,6 +569,49 @@ Test(memory, an_allocation_does_not_wait_for_ever)
     fixture_end(&f);
 }
 
+/* What comes late leaves no hole that only its like would fill: a pool that has more than was live
+ * waits for that, and for nothing else. */
+Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
+{
+    struct fixture f;
+    CUdeviceptr block[2], again;
+    CUstream stream;
+
+    fixture_options(&f);
+    f.options.retiring_percent = 100;
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must_alloc(&f, 600 * MIB);
+    block[0] = must_alloc(&f, 40 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
+    MUST(gs_core_free(f.core, block[0]));
+    block[1] = must_alloc(&f, 40 * MIB);
+    cr_assert_neq(block[1], block[0], "so little it may have more");
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    cr_assert_eq(must_alloc(&f, 40 * MIB), block[0]);
+
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 10 * MS);
+    MUST(gs_core_free(f.core, block[0]));
+    MUST(gs_core_free(f.core, block[1]));
+    must_alloc(&f, 36 * MIB);
+    cr_assert_eq(counts(&f).waits, 0);
+    again = must_alloc(&f, 40 * MIB);
+    cr_assert(again == block[0] || again == block[1]);
+    cr_assert_eq(counts(&f).waits, 1);
+
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, again, 1, 1, 0);
+    MUST(gs_core_free(f.core, again));
+    must_alloc(&f, 44 * MIB);
+    cr_assert_eq(counts(&f).waits, 1, "nothing of that size retires");
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
 struct wish {
     struct fixture *f;
     gs_status status;
