@@ -578,7 +578,7 @@ Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
     CUstream stream;
 
     fixture_options(&f);
-    f.options.retiring_percent = 100;
+    f.options.retiring_percent = 15;
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     must_alloc(&f, 600 * MIB);
