@@ -578,7 +578,7 @@ static bool waits_for_the_like(void)
     bool waited;
 
     fixture_options(&f);
-    f.options.retiring_percent = 100;
+    f.options.retiring_percent = 15;
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     must_alloc(&f, 600 * MIB);
