@@ -600,7 +600,10 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
         return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
         gs_share_await_given_back(core->share, UNMAPPED_NS);
-        return release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+        release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+        /* In any case: another thread may have given back what was missing, after the call was
+         * refused and before this one looked. */
+        return true;
     case ROOM_NEIGHBOUR:
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
     default:
