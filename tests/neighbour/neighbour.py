@@ -291,8 +291,9 @@ for case in (idle_memory_is_given, no_more_than_what_is_missing, many_give_toget
              one_that_wants_none_to_ask_keeps_it, kept_for_ever_is_given_too, during_a_capture,
              a_full_device_at_the_very_start, a_stopped_one_is_waited_for_once,
              a_standstill_of_all_counts_for_nothing, one_killed_while_it_gives,
-             killed_ones_are_forgotten, between_containers, without_futex_waitv, little_is_no_reason_for_a_thread_or_a_file,
-             a_file_that_is_not_ours, a_file_cut_short, junk_in_the_file):
+             killed_ones_are_forgotten, between_containers, without_futex_waitv,
+             little_is_no_reason_for_a_thread_or_a_file, a_file_that_is_not_ours,
+             a_file_cut_short, junk_in_the_file):
     print(case.__name__, flush=True)
     here = Machine()
     try:
