@@ -96,8 +96,10 @@ const struct gs_map *gs_core_map(const struct gs_core *core);
 
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);
-/* What is on its way to the driver gets there: its own count of free memory is right then. */
-void gs_core_finish_releases(struct gs_core *core);
+/* What is on its way to the driver gets there: its own count of free memory is right then, but for
+ * what another thread gives back after that, of which gs_core_released_since tells. */
+uint64_t gs_core_finish_releases(struct gs_core *core);
+bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
 
 /*
  * A call by which the driver takes memory for something of its own, or of the program's, found the

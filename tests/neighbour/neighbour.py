@@ -182,13 +182,15 @@ def a_standstill_of_all_counts_for_nothing(machine):
         taker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  env=machine.environment())
-        while machine.asked() == before and taker.poll() is None:
+        while machine.asked() == before:
+            if os.waitid(os.P_PID, taker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                break
             time.sleep(0.001)
         time.sleep(0.005)  # it waits now
-        taker.send_signal(signal.SIGSTOP)
+        os.kill(taker.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, taker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         time.sleep(0.4)
-        taker.send_signal(signal.SIGCONT)
+        os.kill(taker.pid, signal.SIGCONT)
         time.sleep(0.015)
         cacher.send_signal(signal.SIGCONT)
         said, _ = taker.communicate(timeout=90)
