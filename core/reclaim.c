@@ -177,10 +177,20 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
     return held > most ? detach_bytes(pool, held - most) : NULL;
 }
 
+/* How deep this thread is in gs_chunks_release. Listeners and pinners that it calls may come back
+ * here with an allocation or a question, which are not to wait for it. */
+static _Thread_local unsigned releasing_here;
+
+bool gs_releasing_here(void)
+{
+    return releasing_here > 0;
+}
+
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 {
     size_t bytes = 0;
 
+    releasing_here++;
     while (chunks) {
         struct gs_chunk *next = chunks->next;
         void (*unmapping)(uint64_t, size_t) =
@@ -202,6 +212,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
         gs_chunk_record_free(chunks);
         chunks = next;
     }
+    releasing_here--;
     return bytes;
 }
 
@@ -474,6 +485,8 @@ static bool await_released(const struct gs_core *core)
     struct timespec pause = {.tv_nsec = 20000};
     bool any = false;
 
+    if (gs_releasing_here()) /* one of them is this thread's */
+        return false;
     while (__atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0 &&
            gs_now_ns() < deadline) {
         any = true;

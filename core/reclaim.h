@@ -34,4 +34,7 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
  * much. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
+/* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
+bool gs_releasing_here(void);
+
 #endif

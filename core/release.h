@@ -40,7 +40,8 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
 void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, size_t size);
 
 /* Gives back all that is left, and waits for what other threads are at. Returns bytes that the
- * driver has got meanwhile. No lock is held. */
+ * driver has got meanwhile; 0 at once where the thread is giving back already, and a listener or
+ * pinner that this called has called. No lock is held. */
 size_t gs_releases_finish(struct gs_core *core);
 
 /* The decay thread: gives back what is left, until `stop` (atomic) is set. */

@@ -351,6 +351,29 @@ bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
     return false;
 }
 
+/* What a broker that hangs up has said last. */
+static void say_lost(struct gs_share *share, int fd)
+{
+    union gs_wire_message message;
+    int error = gs_wire_receive(fd, &message, NULL);
+
+    if (error == -ECONNRESET) /* comes before the last words */
+        error = gs_wire_receive(fd, &message, NULL);
+    if (error == -EPROTONOSUPPORT)
+        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "the broker has " GS_WIRE_VERSION_TEXT
+                    ": memory is shared as long as this process runs; use the same for both",
+                    (unsigned)message.head.version, GS_WIRE_VERSION);
+    else
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "the broker has ended%s%s: memory is shared as long as this process runs, until "
+                    "there is another",
+                    error == 0 && message.head.type == GS_WIRE_REFUSE ? ", saying: " : "",
+                    error == 0 && message.head.type == GS_WIRE_REFUSE
+                        ? gs_wire_reason_text(message.refuse.reason)
+                        : "");
+}
+
 void gs_broker_event(struct gs_share *share)
 {
     struct gs_offer *offer, *next;
@@ -365,10 +388,8 @@ void gs_broker_event(struct gs_share *share)
     HASH_ITER(hh, share->offers, offer, next)
     offer->brokered = false;
     gs_lock_release(&share->lock);
+    say_lost(share, fd);
     close(fd);
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "the broker has ended: memory is shared as long as this process runs, until there "
-                "is another");
     if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
         share->broker_pause_ns = 0; /* it was a good one */
     pause_looking(share);

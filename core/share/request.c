@@ -188,14 +188,11 @@ static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
 
 static void say_version(struct gs_share *share, const union gs_wire_message *message)
 {
-    union gs_wire_message ours;
     char reason[GS_REASON_SIZE];
 
-    gs_wire_start(&ours, GS_WIRE_HELLO, 0);
     snprintf(reason, sizeof reason,
-             "the process that shared it has another version of this library (protocol %u, here "
-             "%u); use the same for both",
-             (unsigned)message->head.version, (unsigned)ours.head.version);
+             "the process that shared it has " GS_WIRE_VERSION_TEXT "; use the same for both",
+             (unsigned)message->head.version, GS_WIRE_VERSION);
     gs_say_unreachable(share, reason);
 }
 

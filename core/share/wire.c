@@ -6,8 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WIRE_MAGIC   0x67707368u
-#define WIRE_VERSION 1
+#define WIRE_MAGIC 0x67707368u
 
 static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_HELLO] = sizeof(struct gs_wire_hello),
@@ -30,7 +29,7 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
     memset(message, 0, sizeof *message);
     message->head = (struct gs_wire_head){
         .magic = WIRE_MAGIC,
-        .version = WIRE_VERSION,
+        .version = GS_WIRE_VERSION,
         .type = (uint16_t)type,
         .size = sizes[type],
         .request = request,
@@ -62,14 +61,14 @@ const char *gs_wire_reason_text(uint32_t reason)
 static bool is_of_another_version(const union gs_wire_message *message, size_t length)
 {
     return length >= sizeof message->head && message->head.magic == WIRE_MAGIC &&
-           message->head.version != WIRE_VERSION;
+           message->head.version != GS_WIRE_VERSION;
 }
 
 bool gs_wire_valid(const union gs_wire_message *message, size_t length)
 {
     const struct gs_wire_head *head = &message->head;
 
-    return length >= sizeof *head && head->magic == WIRE_MAGIC && head->version == WIRE_VERSION &&
+    return length >= sizeof *head && head->magic == WIRE_MAGIC && head->version == GS_WIRE_VERSION &&
            head->type < GS_WIRE_TYPES && head->size == sizes[head->type] && length == head->size;
 }
 

@@ -20,8 +20,16 @@
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
- * New types and versions may come; the fields of a type in one version never change, and the head
- * and the fields of REFUSE in none. So whoever meets another version can say so in words.
+ *
+ * The version counts the whole protocol: with any change of a message's length, fields or meaning,
+ * or a type more, it goes up by one (a test has the shape of each message of this version). There
+ * is no talking down: two versions share nothing, so that none has to be tested with another, and
+ * what they have to say is that. Therefore the head and the fields of REFUSE, with its numbers, are
+ * the same in all versions, and a message of another version is answered by a REFUSE of the
+ * refuser's own version, for GS_REFUSED_VERSION. Openers, exporters, brokers and `gpushim-broker
+ * ps` name the two versions and go on with others.
+ *
+ * Version 1 is that of builds before the first release, which differed among themselves.
  */
 #ifndef GS_CORE_SHARE_WIRE_H
 #define GS_CORE_SHARE_WIRE_H
@@ -29,6 +37,8 @@
 #include <stdint.h>
 
 #include "core/share/token.h"
+
+#define GS_WIRE_VERSION 2
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -183,6 +193,8 @@ union gs_wire_message {
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request);
+
+#define GS_WIRE_VERSION_TEXT "another version of this library (protocol %u, here %u)"
 
 /* In words, for the log: also of a number that is no reason. */
 const char *gs_wire_reason_text(uint32_t reason);

@@ -181,25 +181,60 @@ static int serve_detached(const struct gs_share_options *options)
 
 /* ---- Listing -------------------------------------------------------------------------------- */
 
-static bool ask(int fd, uint32_t index, struct gs_wire_report *ret_report)
+/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. */
+static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
 {
-    union gs_wire_message message;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int ready, extra;
+    union gs_wire_message query;
+    int ready, error;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, index + 1);
-    message.query.index = index;
-    if (gs_wire_send(fd, &message, -1) != 0)
-        return false;
+    gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
+    query.query.index = index;
+    error = gs_wire_send(fd, &query, -1);
+    if (error && error != -EPIPE) /* what made it hang up may lie there */
+        return error;
     do
         ready = poll(&answer, 1, ANSWER_MS);
     while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
-    if (ready != 1 || gs_wire_receive(fd, &message, &extra) != 0)
-        return false;
-    if (extra >= 0)
-        close(extra);
-    *ret_report = message.report;
-    return message.head.type == GS_WIRE_REPORT;
+    if (ready != 1)
+        return -ETIMEDOUT;
+    error = gs_wire_receive(fd, ret_answer, NULL);
+    if (error == -ECONNRESET) /* comes before the last words */
+        error = gs_wire_receive(fd, ret_answer, NULL);
+    if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
+        ret_answer->head.type != GS_WIRE_REFUSE)
+        return -EPROTO;
+    return error;
+}
+
+/* Who listens there, where the kernel can tell. */
+static void print_who(int fd, const char *name)
+{
+    struct ucred who = {.pid = 0};
+    socklen_t size = sizeof who;
+
+    printf("%s ", strcmp(name, GS_BROKER_NAME) == 0 ? "broker" : "process");
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0)
+        printf("pid %d", (int)who.pid);
+    else
+        printf("of another PID namespace (%s)", name);
+}
+
+/* Why somebody who listens there is not listed, or not wholly. */
+static void print_silent(int fd, const char *name, int error, const union gs_wire_message *answer)
+{
+    print_who(fd, name);
+    if (error == -EPROTONOSUPPORT)
+        printf(": is of " GS_WIRE_VERSION_TEXT "; its own gpushim-broker lists it\n",
+               (unsigned)answer->head.version, GS_WIRE_VERSION);
+    else if (error == 0)
+        printf(": does not tell: %s\n", gs_wire_reason_text(answer->refuse.reason));
+    else if (error == -EPROTO)
+        printf(": gives an answer that this version does not know\n");
+    else if (error == -ETIMEDOUT)
+        printf(": does not answer\n");
+    else
+        printf(": hangs up\n");
 }
 
 static unsigned long long in_kib(uint64_t bytes)
@@ -232,24 +267,36 @@ static void print_client(const struct gs_wire_report *report)
                in_seconds(report->limbo_block_freed_ns));
 }
 
+static void print_process(const struct gs_wire_report *report)
+{
+    printf("%s pid %llu (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the "
+           "oldest for %llu s\n",
+           report->is_broker ? "broker" : "process", (unsigned long long)report->pid, report->name,
+           (unsigned long long)report->offers, in_kib(report->bytes),
+           (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
+           in_seconds(report->limbo_age_ns));
+}
+
 static void list_one(int directory, const struct gs_share_options *options, const char *name)
 {
     int fd = gs_directory_connect(directory, options, name);
-    struct gs_wire_report report;
+    union gs_wire_message answer;
+    uint32_t clients = 1;
 
     if (fd < 0)
         return;
-    for (uint32_t i = 0; i < REPORTS_MAX && ask(fd, i, &report); i++) {
-        if (i == 0)
-            printf("%s pid %llu (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu "
-                   "KiB, the oldest for %llu s\n",
-                   report.is_broker ? "broker" : "process", (unsigned long long)report.pid,
-                   report.name, (unsigned long long)report.offers, in_kib(report.bytes),
-                   (unsigned long long)report.limbo, in_kib(report.limbo_bytes),
-                   in_seconds(report.limbo_age_ns));
-        if (i >= report.clients)
+    for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
+        int error = ask(fd, i, &answer);
+
+        if (error || answer.head.type != GS_WIRE_REPORT) {
+            print_silent(fd, name, error, &answer);
             break;
-        print_client(&report);
+        }
+        if (i == 0)
+            print_process(&answer.report);
+        clients = answer.report.clients;
+        if (i < clients)
+            print_client(&answer.report);
     }
     close(fd);
 }

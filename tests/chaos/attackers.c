@@ -251,7 +251,7 @@ static void versions(void)
         struct pollfd answer = {.fd = fd, .events = POLLIN};
 
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        message.head.version = (uint16_t)(i % 2 ? 0 : 2 + i);
+        message.head.version = (uint16_t)(i % 2 ? 0 : message.head.version + 1 + i);
         gs_wire_send(fd, &message, -1);
         /* A reset comes before the last words. */
         for (int tries = 0; tries < 2 && !reason && poll(&answer, 1, ANSWER_MS) == 1; tries++)

@@ -584,33 +584,108 @@ Test(other, a_texture_lies_over_memory)
 
 /* ---- events of another process ---- */
 
-Test(other, an_event_is_waited_for_in_another_process)
+/* Memory and an event that a peer is to share. */
+struct shared_event {
+    struct peer *peer;
+    CUdeviceptr ptr, there; /* 2 MiB of ours, and where the peer has it */
+    CUstream stream;
+    CUevent event;
+    CUipcEventHandle handle;
+};
+
+static void share_event(struct shared_event *e)
 {
     __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
-    struct peer *peer = peer_start(-1);
-    CUdeviceptr ptr = 0, there = 0;
-    CUstream stream = new_stream();
-    CUipcEventHandle event_handle;
-    CUipcMemHandle handle;
-    CUevent event = NULL;
+    CUipcMemHandle memory;
+
+    e->peer = peer_start(-1);
+    e->stream = new_stream();
+    OK(cuMemAlloc(&e->ptr, 2 * MIB));
+    OK(fill_now(e->ptr, 12, MIB / 2));
+    OK(cuIpcGetMemHandle(&memory, e->ptr));
+    OK(cuEventCreate(&e->event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(get(&e->handle, e->event));
+    OK(peer_open(e->peer, &memory, &e->there));
+}
+
+static void unshare_event(struct shared_event *e)
+{
+    OK(peer_close(e->peer, e->there));
+    OK(cuStreamSynchronize(e->stream));
+    OK(cuEventDestroy(e->event));
+    OK(cuMemFree(e->ptr));
+    peer_quit(e->peer);
+}
+
+Test(other, an_event_is_waited_for_in_another_process)
+{
+    struct shared_event e;
     uint32_t other = 1;
 
-    OK(cuMemAlloc(&ptr, 2 * MIB));
-    OK(fill_now(ptr, 12, MIB / 2));
-    OK(cuIpcGetMemHandle(&handle, ptr));
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(get(&event_handle, event));
-    OK(peer_open(peer, &handle, &there));
-    OK(launch_spin_fill(stream, ptr, 13, MIB / 2, 300 * MILLISECOND));
-    OK(cuEventRecord(event, stream));
-    OK(peer_wait_event(peer, &event_handle));
-    OK(peer_count_other(peer, there, 13, MIB / 2, &other));
+    share_event(&e);
+    OK(cuEventQuery(e.event));
+    OK(launch_spin_fill(e.stream, e.ptr, 13, MIB / 2, 300 * MILLISECOND));
+    OK(cuEventRecord(e.event, e.stream));
+    OK(peer_wait_event(e.peer, &e.handle));
+    OK(peer_count_other(e.peer, e.there, 13, MIB / 2, &other));
     cr_assert_eq(other, 0);
-    OK(peer_close(peer, there));
-    OK(cuStreamSynchronize(stream));
+    OK(cuEventQuery(e.event));
+    unshare_event(&e);
+}
+
+Test(other, a_stream_of_another_process_waits_for_an_event)
+{
+    struct shared_event e;
+    uint32_t other = 1;
+
+    share_event(&e);
+    for (uint32_t value = 13; value < 15; value++) { /* it is recorded anew */
+        OK(launch_spin_fill(e.stream, e.ptr, value, MIB / 2, 200 * MILLISECOND));
+        OK(cuEventRecord(e.event, e.stream));
+        OK(peer_stream_wait_event(e.peer, &e.handle));
+        OK(peer_count_other(e.peer, e.there, value, MIB / 2, &other));
+        cr_assert_eq(other, 0);
+    }
+    unshare_event(&e);
+}
+
+Test(other, an_event_that_another_process_recorded_is_waited_for)
+{
+    struct shared_event e;
+
+    share_event(&e);
+    OK(peer_spin_fill(e.peer, e.there, 13, MIB / 2, 200 * MILLISECOND));
+    OK(peer_record_event(e.peer, &e.handle));
+    OK(cuEventSynchronize(e.event));
+    cr_assert_eq(words_other(e.ptr, 13, MIB / 2), 0);
+    OK(peer_spin_fill(e.peer, e.there, 14, MIB / 2, 200 * MILLISECOND));
+    OK(peer_record_event(e.peer, &e.handle));
+    OK(cuStreamWaitEvent(e.stream, e.event, 0));
+    OK(cuStreamSynchronize(e.stream));
+    cr_assert_eq(words_other(e.ptr, 14, MIB / 2), 0);
+    unshare_event(&e);
+}
+
+Test(other, an_event_is_shared_only_where_it_was_made_for_it)
+{
+    __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
+    __typeof__(&cuIpcOpenEventHandle) open = (__typeof__(open))need("cuIpcOpenEventHandle", 4010);
+    CUevent event = NULL, plain = NULL, again = NULL;
+    CUipcEventHandle handle;
+    CUresult r;
+
+    FAILS(cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
+    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    r = get(&handle, plain);
+    probe("event_handle_of_a_plain_event", "%s", result_name(r));
+    cr_assert_neq(r, CUDA_SUCCESS);
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(get(&handle, event));
+    r = open(&again, handle);
+    probe("event_opened_where_it_was_made", "%s", result_name(r));
+    cr_assert_neq(r, CUDA_SUCCESS);
     OK(cuEventDestroy(event));
-    OK(cuMemFree(ptr));
-    peer_quit(peer);
+    OK(cuEventDestroy(plain));
 }
 
 /* ---- calls that pass by ---- */

@@ -32,6 +32,8 @@ enum peer_op {
     PEER_STORE,
     PEER_BAD_BATCH,
     PEER_WAIT_EVENT,
+    PEER_STREAM_WAIT_EVENT,
+    PEER_RECORD_EVENT,
     PEER_IMPORT_POOL,
     PEER_QUIT
 };
@@ -269,6 +271,20 @@ CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle)
     return peer_call(peer, &r).result;
 }
 
+CUresult peer_stream_wait_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_STREAM_WAIT_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
+CUresult peer_record_event(struct peer *peer, const CUipcEventHandle *handle)
+{
+    struct request r = {.op = PEER_RECORD_EVENT, .event = *handle};
+
+    return peer_call(peer, &r).result;
+}
+
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
                           CUdeviceptr *ret_ptr)
 {
@@ -296,7 +312,21 @@ bool peer_bad_batch(struct peer *peer, int form, enum bad_batch what, CUresult *
 
 /* ---- the peer's side: no Criterion here ---- */
 
-static CUresult serve_wait_event(const CUipcEventHandle *handle)
+static CUresult wait_in_a_stream(CUevent event)
+{
+    CUstream stream = NULL;
+    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = cuStreamWaitEvent(stream, event, 0);
+    if (r == CUDA_SUCCESS)
+        r = cuStreamSynchronize(stream);
+    cuStreamDestroy(stream);
+    return r;
+}
+
+static CUresult serve_event(enum peer_op op, const CUipcEventHandle *handle)
 {
     __typeof__(&cuIpcOpenEventHandle) open =
         (__typeof__(open))driver_lookup("cuIpcOpenEventHandle", 4010, 0);
@@ -305,7 +335,12 @@ static CUresult serve_wait_event(const CUipcEventHandle *handle)
 
     if (r != CUDA_SUCCESS)
         return r;
-    r = cuEventSynchronize(event);
+    if (op == PEER_RECORD_EVENT)
+        r = cuEventRecord(event, CU_STREAM_LEGACY);
+    else if (op == PEER_STREAM_WAIT_EVENT)
+        r = wait_in_a_stream(event);
+    else
+        r = cuEventSynchronize(event);
     cuEventDestroy(event);
     return r;
 }
@@ -417,7 +452,9 @@ static CUresult serve(const struct request *request, int fd, struct answer *answ
         return serve_bad_batch((int)request->size, (enum bad_batch)request->value,
                                &answer->failed);
     case PEER_WAIT_EVENT:
-        return serve_wait_event(&request->event);
+    case PEER_STREAM_WAIT_EVENT:
+    case PEER_RECORD_EVENT:
+        return serve_event(request->op, &request->event);
     case PEER_IMPORT_POOL:
         return serve_import_pool(request, fd, &answer->ptr);
     case PEER_QUIT:

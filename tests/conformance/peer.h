@@ -47,6 +47,12 @@ CUresult peer_store(struct peer *peer, CUdeviceptr ptr, uint32_t value);
 /* Opens the event, waits for it on the host, and gives it back. */
 CUresult peer_wait_event(struct peer *peer, const CUipcEventHandle *handle);
 
+/* The same, but a stream of the peer waits for the event, and the host for the stream. */
+CUresult peer_stream_wait_event(struct peer *peer, const CUipcEventHandle *handle);
+
+/* Opens the event, records it behind what the peer's legacy stream has to do, and gives it back. */
+CUresult peer_record_event(struct peer *peer, const CUipcEventHandle *handle);
+
 /* Imports a pool from a descriptor, and memory of it; the pool goes with the peer. */
 CUresult peer_import_pool(struct peer *peer, int fd, const CUmemPoolPtrExportData *pointer,
                           CUdeviceptr *ret_ptr);

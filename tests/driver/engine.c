@@ -58,6 +58,8 @@ void sd_op_unref(struct sd_op *op)
 {
     if (!op || --op->refs)
         return;
+    if (op->work.kind == SD_SIGNAL || op->work.kind == SD_AWAIT)
+        sd_shared_unref(op->work.event.shared);
     free(op->staging);
     free(op->follow);
     free(op);
@@ -79,10 +81,10 @@ void sd_op_after(struct sd_op *op, struct sd_op *before)
     op->waits++;
 }
 
-/* What needs a thread; a join and a free are done as soon as they may. */
+/* What needs a thread; a join, a free and a signal are done as soon as they may. */
 static bool needs_thread(const struct sd_op *op)
 {
-    return op->work.kind != SD_JOIN && op->work.kind != SD_FREE;
+    return op->work.kind != SD_JOIN && op->work.kind != SD_FREE && op->work.kind != SD_SIGNAL;
 }
 
 static void *worker(void *unused);
@@ -171,6 +173,8 @@ static void op_finish(struct sd_op *op)
         now = done->next_ready;
         if (done->work.kind == SD_FREE)
             sd_block_release(done->work.free.block, NULL, NULL);
+        else if (done->work.kind == SD_SIGNAL) /* in a dead context too: others wait for it */
+            sd_shared_done(done->work.event.shared, done->work.event.record);
         done->done = true;
         done->done_at = sd_now();
         for (size_t i = 0; i < done->follow_count; i++)
@@ -238,6 +242,8 @@ static void op_run(struct sd_op *op)
         result = sd_set_run(op->context, &op->work);
     else if (!status && op->work.kind == SD_KERNEL)
         result = sd_kernel_run(op->context, &op->work);
+    else if (!status && op->work.kind == SD_AWAIT)
+        sd_shared_wait(op->work.event.shared, op->work.event.record);
     pthread_mutex_lock(&sd_lock);
     if (result && !op->context->sticky)
         op->context->sticky = result;

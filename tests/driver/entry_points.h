@@ -261,6 +261,8 @@ ROW(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, SD_PLAI
 ROW(cuMulticastGetGranularity, cuMulticastGetGranularity, 12010, SD_PLAIN, (size_t *g, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option), sd_multicast_granularity(g, prop, option))
 
 /* -- legacy IPC -- */
+ROW(cuIpcGetEventHandle, cuIpcGetEventHandle, 4010, SD_PLAIN, (CUipcEventHandle *h, CUevent e), sd_ipc_get_event_handle(h, e))
+ROW(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, SD_PLAIN, (CUevent *e, CUipcEventHandle h), sd_ipc_open_event_handle(e, h))
 ROW(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, SD_PLAIN, (CUipcMemHandle *h, CUdeviceptr p), sd_ipc_get_mem_handle(h, p))
 ROW(cuIpcOpenMemHandle, cuIpcOpenMemHandle, 4010, SD_PLAIN, (CUdeviceptr *p, CUipcMemHandle h, unsigned flags), sd_ipc_open_mem_handle(p, h, flags))
 ROW(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000, SD_PLAIN, (CUdeviceptr *p, CUipcMemHandle h, unsigned flags), sd_ipc_open_mem_handle(p, h, flags))

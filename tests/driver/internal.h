@@ -5,7 +5,7 @@
  *   faults.c      the gate each call passes: not initialised, forked, ordered to fail
  *   object.c      handles that can be checked without touching foreign memory
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
- *   stream.c event.c capture.c graph.c nodes.c   order of work
+ *   stream.c event.c eventshare.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
  *   span.c block.c memory.c array.c texture.c pool.c poolshare.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
@@ -64,6 +64,7 @@ struct sd_graph;
 struct sd_node;
 struct sd_pool;
 struct sd_queue;
+struct sd_shared;
 struct sd_stream;
 
 /* ---- object.c: handles ---- */
@@ -324,7 +325,9 @@ enum sd_work_kind {
     SD_KERNEL,
     SD_HOST_FUNCTION,
     SD_STREAM_CALLBACK,
-    SD_FREE /* a block freed in stream order */
+    SD_FREE,  /* a block freed in stream order */
+    SD_SIGNAL, /* a record of an event of several processes is done */
+    SD_AWAIT   /* until one is that another process may have made */
 };
 
 struct sd_kernel;
@@ -365,6 +368,10 @@ struct sd_work {
         struct {
             struct sd_block *block;
         } free;
+        struct {
+            struct sd_shared *shared; /* a reference, which goes with the operation */
+            uint32_t record;
+        } event; /* signal, await */
     };
 };
 
@@ -480,6 +487,7 @@ struct sd_event {
     struct sd_context *context;
     unsigned flags;
     bool recorded;
+    struct sd_shared *shared; /* of several processes: what it stands for is told there */
     struct sd_op *op; /* what it stands for; NULL: done, at `at` */
     uint64_t at;
     uint64_t capture; /* id of the capture it was recorded in, 0 outside of any */
@@ -488,6 +496,11 @@ struct sd_event {
 };
 
 CUresult sd_event_create(CUevent *event, unsigned flags);
+/* Takes `shared` over, also where it fails; NULL: the event is this process's alone. */
+CUresult sd_event_new(struct sd_context *context, unsigned flags, struct sd_shared *shared,
+                      CUevent *event);
+/* A reference to the operation that it waits for who waits for the event; NULL: it is done. */
+struct sd_op *sd_event_op(struct sd_event *event);
 CUresult sd_event_destroy(CUevent event);
 CUresult sd_event_record(CUevent event, CUstream stream, unsigned flags);
 CUresult sd_event_query(CUevent event);
@@ -497,6 +510,21 @@ CUresult sd_ctx_record_event(CUcontext ctx, CUevent event);
 CUresult sd_ctx_wait_event(CUcontext ctx, CUevent event);
 /* Everything of a dead context goes. */
 void sd_context_drop_events(struct sd_context *context);
+
+/* ---- eventshare.c: what all processes see of an event ---- */
+
+struct sd_shared *sd_shared_new(void); /* NULL: no room */
+struct sd_shared *sd_shared_ref(struct sd_shared *shared);
+void sd_shared_unref(struct sd_shared *shared); /* may be NULL */
+/* One record more: its number. */
+uint32_t sd_shared_record(struct sd_shared *shared);
+uint32_t sd_shared_last(const struct sd_shared *shared);
+bool sd_shared_is_done(const struct sd_shared *shared, uint32_t record);
+void sd_shared_done(struct sd_shared *shared, uint32_t record);
+void sd_shared_wait(struct sd_shared *shared, uint32_t record); /* without sd_lock */
+
+CUresult sd_ipc_get_event_handle(CUipcEventHandle *handle, CUevent event);
+CUresult sd_ipc_open_event_handle(CUevent *event, CUipcEventHandle handle);
 
 /* ---- capture.c ---- */
 
@@ -658,6 +686,8 @@ struct sd_segment {
     uint8_t access[SD_MAX_DEVICES];
 };
 
+/* A memfd sealed at its size, close-on-exec and among the driver's own; -1 where there is no room. */
+int sd_memfd_new(size_t size, const char *name);
 /* A close-on-exec descriptor among the driver's own; -1 where the file cannot be opened. */
 int sd_open_private(const char *path, int flags);
 /* New physical memory; OUT_OF_MEMORY past the device's limit. */
@@ -911,6 +941,8 @@ void sd_context_drop_ipc(struct sd_context *context);
 unsigned sd_ipc_opened_count(void);
 /* Random, never 0: which process this is. */
 uint64_t sd_process_token(void);
+/* A descriptor of what another process has at one of its own, if that is still the file meant. */
+CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd);
 /* The memory behind a descriptor of another process, if that still has it. */
 CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret);
 

@@ -108,21 +108,32 @@ static CUresult place_add(struct opened *opened, uint64_t ptr)
     return CUDA_SUCCESS;
 }
 
-CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret)
+CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd)
 {
     char path[64];
     struct stat st;
-    CUresult result;
     int fd;
 
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, their_fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) /* freed; or its process has ended */
         return kill(pid, 0) == 0 ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
-    if (fstat(fd, &st) < 0 || st.st_ino != inode || (uint64_t)st.st_size != size)
-        result = CUDA_ERROR_NOT_PERMITTED;
-    else
-        result = sd_phys_import(fd, ret);
+    if (fstat(fd, &st) < 0 || st.st_ino != inode || (uint64_t)st.st_size != size) {
+        close(fd);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    *ret_fd = fd;
+    return CUDA_SUCCESS;
+}
+
+CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret)
+{
+    int fd;
+    CUresult result = sd_open_theirs(pid, their_fd, inode, size, &fd);
+
+    if (result)
+        return result;
+    result = sd_phys_import(fd, ret);
     close(fd);
     return result;
 }

@@ -58,7 +58,7 @@ static int fd_private(int fd, rlim_t soft)
     return fcntl(fd, F_DUPFD_CLOEXEC, (int)soft);
 }
 
-static int memfd_new(size_t size, const char *name)
+int sd_memfd_new(size_t size, const char *name)
 {
     rlim_t soft = limit_raise();
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -148,7 +148,7 @@ CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
     if (!sd_device_take(owner, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     phys_name(device, name);
-    fd = memfd_new(size, name);
+    fd = sd_memfd_new(size, name);
     *ret = fd < 0 ? NULL : phys_add(fd, size, device, false);
     if (!*ret) {
         if (fd >= 0)

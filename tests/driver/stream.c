@@ -320,7 +320,7 @@ CUresult sd_stream_wait_event(CUstream stream, CUevent handle, unsigned flags)
 {
     struct sd_event *event = sd_object_check(handle, SD_EVENT);
     struct sd_queue *queue;
-    struct sd_op *join;
+    struct sd_op *join, *op;
     CUresult result = sd_queue_get(stream, &queue);
 
     if (result)
@@ -333,14 +333,16 @@ CUresult sd_stream_wait_event(CUstream stream, CUevent handle, unsigned flags)
     if (queue->capture || sd_capture_by_id(event->capture))
         return sd_capture_wait(queue, event);
     result = sd_capture_forbids_legacy(queue);
-    if (result || !event->op || event->op->done)
+    op = result ? NULL : sd_event_op(event);
+    if (!op)
         return result;
     join = sd_op_new(queue->context, NULL);
-    if (!join)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    sd_op_after(join, event->op);
-    sd_queue_submit(queue, join);
-    return CUDA_SUCCESS;
+    if (join) {
+        sd_op_after(join, op);
+        sd_queue_submit(queue, join);
+    }
+    sd_op_unref(op);
+    return join ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult sd_stream_add_callback(CUstream stream, CUstreamCallback fn, void *data, unsigned flags)

@@ -96,6 +96,36 @@ static int export_vmm(void)
         pause();
 }
 
+/* Writes the handle of an event that was recorded behind work which is held back, and does what it
+ * is told in letters: 'g' lets the work go, 'q' asks for the event, 'w' waits for it. Each but 'g'
+ * is answered by the result. */
+static int share_event(void)
+{
+    CUipcEventHandle handle;
+    CUdeviceptr ptr;
+    CUevent event;
+    char letter;
+
+    start();
+    MUST(cuMemAlloc(&ptr, 512));
+    MUST(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    MUST(cuIpcGetEventHandle(&handle, event));
+    softcuda_hold(1);
+    MUST(cuMemsetD32Async(ptr, 1, 128, CU_STREAM_LEGACY));
+    MUST(cuEventRecord(event, CU_STREAM_LEGACY));
+    MUST(write(1, &handle, sizeof handle) != sizeof handle);
+    while (read(0, &letter, 1) == 1) {
+        int result = 0;
+        if (letter == 'g')
+            softcuda_hold(0);
+        else
+            result = letter == 'q' ? (int)cuEventQuery(event) : (int)cuEventSynchronize(event);
+        MUST(letter != 'g' && write(1, &result, sizeof result) != sizeof result);
+    }
+    MUST(cuEventDestroy(event));
+    return 0;
+}
+
 static int create_four(void)
 {
     CUmemAllocationProp prop = prop_new();
@@ -212,6 +242,7 @@ int main(int argc, char **argv)
         int (*run)(void);
     } modes[] = {{"export_legacy", export_legacy},
                  {"export_vmm", export_vmm},
+                 {"share_event", share_event},
                  {"take_64", take_64},
                  {"create_four", create_four},
                  {"devices", devices},

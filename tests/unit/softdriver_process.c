@@ -3,6 +3,7 @@
  */
 #include "softdriver.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,146 @@ Test(softdriver_process, a_handle_with_a_changed_byte_is_junk)
         GIVES(cuIpcOpenMemHandle(&ptr, changed, 1), CUDA_ERROR_INVALID_VALUE);
     }
     kill_and_wait(child);
+}
+
+struct event_peer {
+    int to, from;
+    pid_t child;
+    CUipcEventHandle handle;
+};
+
+static void event_peer_start(struct event_peer *peer)
+{
+    int in[2], out[2];
+
+    cr_assert_eq(pipe2(in, O_CLOEXEC), 0);
+    cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
+    peer->child = peer_start("share_event", in[0], out[1]);
+    close(in[0]);
+    close(out[1]);
+    peer->to = in[1];
+    peer->from = out[0];
+    cr_assert_eq(read(peer->from, &peer->handle, sizeof peer->handle), sizeof peer->handle);
+}
+
+static void event_peer_tell(const struct event_peer *peer, char letter)
+{
+    cr_assert_eq(write(peer->to, &letter, 1), 1);
+}
+
+static int event_peer_answer(const struct event_peer *peer)
+{
+    int result = -1;
+
+    cr_assert_eq(read(peer->from, &result, sizeof result), sizeof result);
+    return result;
+}
+
+static int event_peer_ask(const struct event_peer *peer, char letter)
+{
+    event_peer_tell(peer, letter);
+    return event_peer_answer(peer);
+}
+
+static void event_peer_end(const struct event_peer *peer)
+{
+    close(peer->to);
+    cr_assert_eq(peer_wait(peer->child), 0);
+    close(peer->from);
+}
+
+Test(softdriver_process, an_event_that_another_process_recorded_is_done_with_its_work)
+{
+    struct event_peer peer;
+    CUstream stream, context_stream;
+    CUevent event, plain;
+    float ms;
+
+    event_peer_start(&peer);
+    sd_start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&context_stream, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcOpenEventHandle(&event, peer.handle));
+    GIVES(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    GIVES(cuEventElapsedTime(&ms, event, event), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuStreamWaitEvent(stream, event, 0));
+    GIVES(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    OK(cuEventRecord(plain, stream));
+    GIVES(cuEventQuery(plain), CUDA_ERROR_NOT_READY);
+    GIVES(cuStreamQuery(context_stream), CUDA_SUCCESS);
+    OK(cuCtxWaitEvent(sd_ctx, event));
+    GIVES(cuStreamQuery(context_stream), CUDA_ERROR_NOT_READY);
+    event_peer_tell(&peer, 'g');
+    OK(cuEventSynchronize(event));
+    OK(cuEventQuery(event));
+    OK(cuStreamSynchronize(stream));
+    OK(cuEventSynchronize(plain));
+    OK(cuStreamSynchronize(context_stream));
+    OK(cuEventDestroy(event));
+    event_peer_end(&peer);
+}
+
+Test(softdriver_process, an_event_recorded_here_is_waited_for_in_the_process_that_made_it)
+{
+    struct event_peer peer;
+    CUdeviceptr ptr;
+    CUevent event;
+
+    event_peer_start(&peer);
+    sd_start();
+    OK(cuIpcOpenEventHandle(&event, peer.handle));
+    event_peer_tell(&peer, 'g');
+    OK(cuEventSynchronize(event));
+    OK(cuMemAlloc(&ptr, 512));
+    for (int i = 0; i < 2; i++) {
+        softcuda_hold(1);
+        OK(cuMemsetD32Async(ptr, 1, 128, CU_STREAM_LEGACY));
+        if (i == 0)
+            OK(cuEventRecord(event, CU_STREAM_LEGACY));
+        else
+            OK(cuCtxRecordEvent(sd_ctx, event));
+        cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_ERROR_NOT_READY);
+        event_peer_tell(&peer, 'w');
+        softcuda_hold(0);
+        cr_assert_eq(event_peer_answer(&peer), CUDA_SUCCESS);
+        OK(cuEventQuery(event));
+    }
+    OK(cuEventRecord(event, CU_STREAM_LEGACY)); /* behind nothing */
+    cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_SUCCESS);
+    OK(cuMemFree(ptr));
+    OK(cuEventDestroy(event)); /* of the two, one goes first */
+    event_peer_end(&peer);
+}
+
+Test(softdriver_process, an_event_is_opened_from_a_good_handle_of_another_process)
+{
+    CUevent event, plain, again;
+    CUipcEventHandle handle;
+    struct event_peer peer;
+
+    event_peer_start(&peer);
+    sd_start();
+    GIVES(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    GIVES(cuIpcGetEventHandle(&handle, plain), CUDA_ERROR_INVALID_HANDLE);
+    GIVES(cuIpcGetEventHandle(NULL, event), CUDA_ERROR_INVALID_VALUE);
+    OK(cuIpcGetEventHandle(&handle, event));
+    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuEventDestroy(event));
+    GIVES(cuIpcGetEventHandle(&handle, event), CUDA_ERROR_INVALID_HANDLE);
+    memset(&handle, 0x11, sizeof handle);
+    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_INVALID_VALUE);
+    OK(cuIpcOpenEventHandle(&again, peer.handle));
+    GIVES(cuIpcGetEventHandle(&handle, again), CUDA_ERROR_INVALID_HANDLE);
+    GIVES(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
+    GIVES(cuIpcOpenEventHandle(&event, peer.handle), CUDA_ERROR_INVALID_CONTEXT);
+    event_peer_tell(&peer, 'g');
+    event_peer_end(&peer); /* it has destroyed its event */
+    OK(cuCtxSetCurrent(sd_ctx));
+    GIVES(cuIpcOpenEventHandle(&event, peer.handle), CUDA_ERROR_INVALID_VALUE);
+    OK(cuEventDestroy(again));
 }
 
 static int fd_receive(int socket)

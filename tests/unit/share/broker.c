@@ -819,6 +819,125 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
     cr_assert(second >= freed + 1 && first >= second + 2, "%s", said);
 }
 
+/* How somebody answers who is not of this version, or not well. */
+enum manner { OLDER, OTHER_SHAPE, TURNS_AWAY, HANGS_UP, SILENT, MANNERS };
+
+static void answer_by_hand(int fd, enum manner manner)
+{
+    union gs_wire_message asked, answer;
+    struct pollfd gone = {.fd = fd};
+
+    if (recv(fd, &asked, sizeof asked, 0) <= 0 || manner == HANGS_UP)
+        return;
+    if (manner == SILENT) {
+        poll(&gone, 1, -1);
+        return;
+    }
+    gs_wire_start(&answer, manner == OTHER_SHAPE ? GS_WIRE_REPORT : GS_WIRE_REFUSE, 0);
+    if (manner == OLDER)
+        answer.head.version--;
+    else if (manner == OTHER_SHAPE)
+        answer.head.size -= 8; /* of a build that had one figure less */
+    answer.refuse.reason = manner == OLDER ? GS_REFUSED_VERSION : GS_REFUSED_BUSY;
+    gs_wire_send(fd, &answer, -1);
+}
+
+/* A process that listens under the name and answers in that manner, until it is killed. */
+static pid_t stand_in(const char *name, enum manner manner)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int ready[2], fd;
+    pid_t child;
+    char byte;
+
+    mkdir(dir, 0700);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name);
+    cr_assert_eq(pipe2(ready, O_CLOEXEC), 0);
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, 8) != 0 ||
+            write(ready[1], "", 1) != 1)
+            _exit(1);
+        for (;;) {
+            int caller = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+
+            answer_by_hand(caller, manner);
+            close(caller);
+        }
+    }
+    close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return child;
+}
+
+static void stand_down(pid_t child, const char *name)
+{
+    char path[128];
+
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+}
+
+Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
+{
+    static const char *const said_of[MANNERS] = {
+        [OLDER] = "is of another version of this library (protocol %u, here %u)",
+        [OTHER_SHAPE] = "gives an answer that this version does not know\n",
+        [TURNS_AWAY] = "does not tell: it serves as many as it may (share.max_clients)\n",
+        [HANGS_UP] = "hangs up\n",
+        [SILENT] = "does not answer\n",
+    };
+    char said[4096], names[MANNERS][40], text[128], expected[192];
+    unsigned char token[GS_TOKEN_SIZE];
+    pid_t child[MANNERS];
+
+    for (int manner = 0; manner < MANNERS; manner++) {
+        snprintf(names[manner], sizeof names[manner], "%032x", manner);
+        child[manner] = stand_in(names[manner], manner);
+    }
+    offer_and_leave(0, token);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    for (int manner = 0; manner < MANNERS; manner++) {
+        snprintf(text, sizeof text, said_of[manner], GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
+        snprintf(expected, sizeof expected, "process pid %d: %s", (int)child[manner], text);
+        cr_expect_not_null(strstr(said, expected), "no '%s' in:\n%s", expected, said);
+        stand_down(child[manner], names[manner]);
+    }
+    snprintf(expected, sizeof expected, "process pid %d (share_other): 1 blocks", (int)other.pid);
+    cr_expect_not_null(strstr(said, expected), "%s", said);
+    cr_expect_not_null(strstr(said, "broker pid "), "%s", said);
+}
+
+Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
+{
+    pid_t child = stand_in("broker", OLDER);
+    struct side_chunk chunk;
+    struct gs_offer *offer;
+    char expected[160], said[1024];
+
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "broker pid %d: is of another version", (int)child);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    side_stop(&side);
+    options.broker = true;
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    snprintf(expected, sizeof expected,
+             "the broker has another version of this library (protocol %u, here %u): memory is "
+             "shared as long as this process runs",
+             GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), expected), 5000), "%s", side_logged());
+    stand_down(child, "broker");
+    cr_assert_geq(side_withdraw_ms(&side, offer, 5000), 0);
+    side_chunk_free(&side, &chunk);
+}
+
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
  * listens again when it has ended. */
 struct activator {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -154,6 +155,65 @@ Test(share_wire, another_version_is_told_from_garbage)
         cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EPROTO);
     }
     cr_assert_eq(side_open_fds(), before);
+}
+
+/* Every place in the messages of this version, and their lengths. Who has to change a number here
+ * has to count the version up. */
+Test(share_wire, a_version_is_its_messages)
+{
+#define AT(type, field) offsetof(struct gs_wire_##type, field)
+    static const size_t places[][2] = {
+        {AT(head, magic), 0}, {AT(head, version), 4}, {AT(head, type), 6}, {AT(head, size), 8},
+        {AT(head, request), 12}, {AT(hello, instance), 16}, {AT(hello, pid), 32},
+        {AT(hello, name), 40}, {AT(open, token), 16}, {AT(open, want_fd), 80}, {AT(open, zero), 84},
+        {AT(grant, block_id), 16}, {AT(grant, chunk_id), 24}, {AT(grant, chunk_size), 32},
+        {AT(grant, offset), 40}, {AT(grant, size), 48}, {AT(grant, uuid), 56},
+        {AT(grant, read_only), 72}, {AT(grant, strict), 76}, {AT(refuse, reason), 16},
+        {AT(refuse, driver_error), 20}, {AT(close, block_id), 16}, {AT(recall, block_id), 16},
+        {AT(keep, block_id), 16}, {AT(unmap, chunk_id), 16}, {AT(unmapped, chunk_id), 16},
+        {AT(share, token), 16}, {AT(share, chunk_size), 80}, {AT(share, offset), 88},
+        {AT(share, uuid), 96}, {AT(share, read_only), 112}, {AT(share, zero), 116},
+        {AT(unshare, block_id), 16}, {AT(query, index), 16}, {AT(query, zero), 20},
+        {AT(report, pid), 16}, {AT(report, offers), 24}, {AT(report, bytes), 32},
+        {AT(report, limbo), 40}, {AT(report, limbo_bytes), 48}, {AT(report, limbo_age_ns), 56},
+        {AT(report, clients), 64}, {AT(report, is_broker), 68}, {AT(report, client_pid), 72},
+        {AT(report, client_age_ns), 80}, {AT(report, holds), 88}, {AT(report, hold_bytes), 96},
+        {AT(report, hold_age_ns), 104}, {AT(report, limbo_holds), 112},
+        {AT(report, limbo_hold_bytes), 120}, {AT(report, limbo_block_id), 128},
+        {AT(report, limbo_block_size), 136}, {AT(report, limbo_block_freed_ns), 144},
+        {AT(report, limbo_block_held_ns), 152}, {AT(report, left), 160}, {AT(report, name), 168},
+        {AT(report, client_name), 184},
+    };
+#undef AT
+    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24};
+    union gs_wire_message message;
+
+    cr_assert_eq(GS_WIRE_VERSION, 2);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
+    cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
+    for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
+        gs_wire_start(&message, type, 0);
+        cr_assert_eq(message.head.version, GS_WIRE_VERSION);
+        cr_assert_eq(message.head.size, lengths[type], "type %d has %u bytes", type,
+                     message.head.size);
+    }
+}
+
+/* What every version has to understand of every other. */
+Test(share_wire, the_head_and_the_refusal_are_those_of_all_versions)
+{
+    const unsigned char old[] = {0x68, 0x73, 0x70, 0x67, 1, 0, 4, 0, 24, 0, 0, 0,
+                                 7,    0,    0,    0,    9, 0, 0, 0, 3,  0, 0, 0};
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_REFUSE, 7);
+    message.head.version = 1;
+    message.refuse.reason = GS_REFUSED_VERSION;
+    message.refuse.driver_error = 3;
+    cr_assert_eq(message.head.size, sizeof old);
+    cr_assert_eq(memcmp(&message, old, sizeof old), 0);
+    cr_assert_eq((int)GS_REFUSED_VERSION, 9);
 }
 
 Test(share_wire, descriptors_that_nobody_wants_do_not_get_in)

@@ -1,0 +1,228 @@
+/*
+ * How often the share thread looks for the next message before it sleeps, counted. To it the time is
+ * what the test makes it: it passes in its epoll_wait alone, so that no other program of the machine
+ * has a part in what is counted. The program is linked for that with its own epoll_wait and gs_now.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "core/share/internal.h"
+#include "core/share/wire.h"
+#include "side.h"
+
+#define US       UINT64_C(1000)
+#define LOOK_NS  (10 * US)
+#define ROW_LOOKS 15 /* of 150 us, after the last open of a row */
+#define ALL      (-1)
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer;
+static unsigned char token[GS_TOKEN_SIZE];
+static int client;
+
+/* All atomic: what a test sets, before it sends: how many looks find nothing (ALL: every one), and
+ * how long a sleep is until a message comes. */
+static int vain;
+static uint64_t slept_ns;
+/* And what the share thread sets: how often it has looked, when it is, and for how many milliseconds
+ * at most it sleeps now (0: it does not). */
+static uint64_t looks, now_ns;
+static int asleep;
+
+static _Thread_local bool is_share_thread;
+
+#define READ(counter) __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
+#define SET(counter, value) __atomic_store_n(&(counter), (value), __ATOMIC_SEQ_CST)
+
+int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
+uint64_t __real_gs_now(void);
+uint64_t __wrap_gs_now(void);
+
+uint64_t __wrap_gs_now(void)
+{
+    return is_share_thread ? READ(now_ns) : __real_gs_now();
+}
+
+static void pass(uint64_t ns)
+{
+    __atomic_add_fetch(&now_ns, ns, __ATOMIC_SEQ_CST);
+}
+
+/* Threads of its own have woken it: that takes no time, whenever they come to it. */
+static bool is_wake(const struct epoll_event *events, int count)
+{
+    return count == 1 && events->data.u64 >> 56 == GS_WATCH_WAKE;
+}
+
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
+{
+    static int looked; /* since something was found */
+    int count;
+
+    if (!is_share_thread) {
+        SET(now_ns, __real_gs_now());
+        is_share_thread = true;
+    }
+    if (limit == 0) {
+        pass(LOOK_NS);
+        __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
+        if (READ(vain) == ALL || looked++ < READ(vain))
+            return 0;
+        looked = 0;
+        return __real_epoll_wait(fd, events, most, -1); /* it is there at this look */
+    }
+    looked = 0;
+    SET(asleep, limit);
+    count = __real_epoll_wait(fd, events, most, limit);
+    SET(asleep, 0);
+    if (count <= 0)
+        pass((uint64_t)limit * 1000 * US);
+    else if (!is_wake(events, count))
+        pass(READ(slept_ns));
+    return count;
+}
+
+/* The share thread sleeps, and has nothing to do for `limit` milliseconds. */
+static bool sleeps(int limit)
+{
+    return SIDE_WAIT(READ(asleep) >= limit, 20000);
+}
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    side.share->spins = true; /* whatever CPUs there are */
+    SET(slept_ns, 100 * US);
+    SET(vain, ALL);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(sleeps(1)); /* its time has begun */
+}
+
+static void teardown(void)
+{
+    close(client);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_looks, .init = setup, .fini = teardown, .timeout = 60);
+
+static void dial(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    union gs_wire_message message;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    cr_assert_eq(connect(client, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
+}
+
+/* Opens the block once more. */
+static void open_again(void)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
+    cr_assert_eq(recv(client, &message, sizeof message, 0), (ssize_t)message.head.size);
+    cr_assert_eq(message.head.type, GS_WIRE_GRANT);
+}
+
+/* Each open is found at the eleventh look, or slept for as long. Looking is 64 ms at once and a
+ * sixteenth of the time. */
+Test(share_looks, whoever_comes_again_and_again_is_looked_for_in_a_part_of_the_time)
+{
+    uint64_t begun, looked, most;
+
+    dial();
+    open_again();
+    cr_assert(sleeps(1));
+    SET(vain, 10);
+    begun = READ(now_ns);
+    looked = READ(looks);
+    while (READ(now_ns) - begun < 600000 * US)
+        open_again();
+    looked = (READ(looks) - looked) * LOOK_NS;
+    most = 64000 * US + (READ(now_ns) - begun) / 16;
+    cr_assert_leq(looked, most + ROW_LOOKS * LOOK_NS, "%llu us in looking, not %llu",
+                  (unsigned long long)(looked / US), (unsigned long long)(most / US));
+    cr_assert_geq(looked, most - most / 8, "%llu us in looking, of %llu",
+                  (unsigned long long)(looked / US), (unsigned long long)(most / US));
+}
+
+/* For 150 us, and after that in vain not for 20 ms. */
+Test(share_looks, who_does_not_come_is_looked_for_now_and_then)
+{
+    uint64_t begun, looked;
+
+    dial();
+    SET(slept_ns, 500 * US); /* too late, and still a row */
+    begun = READ(now_ns);
+    looked = READ(looks);
+    for (int i = 0; i < 400; i++) {
+        open_again();
+        cr_assert(sleeps(1));
+    }
+    looked = READ(looks) - looked;
+    begun = READ(now_ns) - begun;
+    cr_assert_geq(begun, 200000 * US);
+    cr_assert_leq(looked, (begun / GS_SPIN_REST_NS + 2) * ROW_LOOKS);
+    cr_assert_geq(looked, (begun / GS_SPIN_REST_NS - 2) * ROW_LOOKS);
+}
+
+/* One that has come late once is no reason not to look for the next one. */
+Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
+{
+    uint64_t looked;
+
+    dial();
+    SET(slept_ns, 25000 * US); /* no row, and what was in vain is long ago */
+    for (int i = 0; i < 3; i++) {
+        open_again();
+        cr_assert(sleeps(1));
+    }
+    SET(slept_ns, 500 * US);
+    looked = READ(looks);
+    open_again();
+    cr_assert(sleeps(1));
+    cr_assert_eq(READ(looks) - looked, ROW_LOOKS);
+}
+
+/* With nothing to do it is woken by others, and to see whether the program's first thread has gone:
+ * also while one has the block open and is silent, and when it has gone and its lease has ended. */
+Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
+{
+    uint64_t looked;
+
+    dial();
+    for (int i = 0; i < 100; i++)
+        open_again();
+    cr_assert(sleeps(1000), "%d ms", READ(asleep));
+    looked = READ(looks);
+    SET(slept_ns, 25000 * US);
+    close(client);
+    client = -1;
+    cr_assert(SIDE_WAIT(side.leases_ended > 0, 20000));
+    cr_assert(sleeps(1000), "%d ms", READ(asleep));
+    cr_assert_eq(READ(looks), looked);
+}
