@@ -69,7 +69,9 @@ static void finish(void)
 
 static void make_room(void)
 {
-    gs_core_make_room(f.core, 0, 2 * MIB, 0);
+    unsigned step = 0;
+
+    gs_core_make_room(f.core, 0, 2 * MIB, &step);
 }
 
 /* What is left to the background goes by this thread or by the decay thread. */
