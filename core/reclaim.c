@@ -519,7 +519,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status) && await_released(core))
@@ -529,10 +529,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status))
         status = wait_for_block(core, pool, life, size, ret_address);
     if (is_out(status)) {
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         gs_device_release(core, device, true);
         await_released(core); /* what waited for the same work may have been faster */
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status))
@@ -588,7 +588,7 @@ static bool release_some(struct gs_core *core, const struct gs_device *device, u
 
     released += release_pools(core, device, deadline, most);
     if (released > 0)
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return await_released(core) || released > 0;
 }
 
@@ -599,7 +599,7 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     case ROOM_READY:
         return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         return release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
     case ROOM_NEIGHBOUR:
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);

@@ -1,8 +1,10 @@
 /* Blocks that the program has freed and others still hold come back by themselves: nobody has to
- * allocate, free or ask for it. */
+ * allocate, free or ask for it. Who runs out of memory waits for those of the same GPU. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -21,6 +23,21 @@ static struct fixture f;
 static struct gs_context *context;
 static int client;
 static char dir[64];
+
+/* Of the test's thread: how often it waits for others. */
+static _Thread_local unsigned waits;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                                  const struct timespec *until)
+{
+    waits++;
+    return __real_pthread_cond_timedwait(changed, mutex, until);
+}
 
 static void start(uint64_t grace_ns)
 {
@@ -138,6 +155,48 @@ Test(leases, a_block_that_another_process_gives_back_leaves_limbo)
     cr_assert_eq(fixture_pool(&f).ready, 8 * MIB);
     close(client);
     end();
+}
+
+/* Allocates in the current context until there is no more, which is looked for everywhere. */
+static void fill_device(void)
+{
+    CUdeviceptr address;
+
+    while (gs_core_alloc(f.core, 32 * MIB, &address) == GS_OK)
+        continue;
+}
+
+Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t block_id;
+    CUcontext second;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(0);
+    address = must_share(token);
+    block_id = must_open(token);
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cuCtxSetCurrent(second));
+    fill_device();
+    MUST(cuCtxSetCurrent(f.context));
+    must_free(address);
+    MUST(cuCtxSetCurrent(second));
+    waits = 0;
+    fill_device();
+    gs_core_make_room(f.core, 1, MIB, &(unsigned){1});
+    cr_assert_eq(waits, 0);
+    gs_core_make_room(f.core, 0, MIB, &(unsigned){1});
+    cr_assert_gt(waits, 0, "that GPU's own is waited for");
+    MUST(cuCtxSetCurrent(f.context));
+    give_back(block_id);
+    cr_assert(leaves_limbo());
+    close(client);
+    gs_core_destroy(f.core);
+    MUST(cuDevicePrimaryCtxRelease(1));
+    rmdir(dir);
 }
 
 Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
