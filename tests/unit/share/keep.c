@@ -218,6 +218,8 @@ Test(share_keep, under_isolation_it_is_unmapped_before_any_reuse)
     other_start(&other, dir, NULL);
     round_trip(0, 1);
     cr_assert_not(is_mapped());
+    cr_assert_null(strstr(side_logged(), "is hung up on"), "it wanted to keep it: %s",
+                   side_logged());
 }
 
 Test(share_keep, beyond_the_bound_the_oldest_goes)
