@@ -542,7 +542,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status) && await_released(core, RELEASED_NS))
@@ -552,10 +552,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status))
         status = wait_for_block(core, pool, life, size, ret_address);
     if (is_out(status)) {
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         gs_device_release(core, device, true);
         await_released(core, RELEASED_NS); /* what waited for the same work may have been faster */
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status))
@@ -611,7 +611,7 @@ static bool release_some(struct gs_core *core, const struct gs_device *device, u
 
     released += release_pools(core, device, deadline, most);
     if (released > 0)
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return await_released(core, RELEASED_NS) || released > 0;
 }
 
@@ -622,7 +622,7 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     case ROOM_READY:
         return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */

@@ -96,7 +96,6 @@ struct gs_share {
     } work[GS_WORKS];
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
-    unsigned unmaps_due;               /* how many there are */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */

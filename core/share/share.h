@@ -162,12 +162,15 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
  * processes keep of it for their next open. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
-/* Memory is out: waits until no block is held by others that was freed less than `limit_ns` ago;
- * what others have closed and only keep for their next open comes back within milliseconds. */
-void gs_share_await_given_back(struct gs_share *share, uint64_t limit_ns);
+/* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by others
+ * that was freed less than `limit_ns` ago; what others have closed and only keep for their next open
+ * comes back within milliseconds. */
+void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
+                               uint64_t limit_ns);
 
-/* Memory is out: waits until the mappings that were called back are gone, `limit_ns` at most. */
-void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns);
+/* The same: waits until the mappings of it that were called back are gone, `limit_ns` at most. */
+void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
+                             uint64_t limit_ns);
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 

@@ -479,7 +479,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
         gs_status status;
 
         gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
-        gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+        gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
         limit_fds((rlim_t)(highest + left));
         status = other_open(&other, token, &address);
         limit_fds(before.rlim_cur);

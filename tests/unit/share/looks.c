@@ -222,7 +222,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     SET(slept_ns, 25000 * US);
     close(client);
     client = -1;
-    cr_assert(SIDE_WAIT(side.leases_ended > 0));
+    cr_assert(SIDE_WAIT(READ(side.leases_ended) > 0));
     cr_assert(sleeps(1000), "%d ms", READ(asleep));
     cr_assert_eq(READ(looks), looked);
 }

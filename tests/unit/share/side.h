@@ -73,6 +73,10 @@ void side_chunk_free(struct side *side, const struct side_chunk *chunk);
 gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
                      struct gs_offer **ret_offer);
 
+/* The GPU that holds all chunks of side_chunk_new, and another. */
+extern const unsigned char side_gpu[16], side_other_gpu[16];
+#define SIDE_HOUR (UINT64_C(3600) * 1000000000)
+
 uint64_t side_now(void);
 /* Withdraws without grace as soon as it goes; false: it never does. */
 bool side_gets_back(struct side *side, struct gs_offer *offer);
