@@ -82,8 +82,8 @@
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                         \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
            "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
-           "for a freed block of just its size a large allocation waits already at 64 MiB "        \
-           "beyond what the program held lately, and 0 never waits.")                              \
+           "for a freed block of just its size a large allocation waits already where the "        \
+           "process has half that share more than the program held lately, and 0 never waits.")    \
     OPTION(pool, decay, TIME("0", "60 min"), "2 s",                                                \
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
     OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \

@@ -460,11 +460,6 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
-void gs_core_finish_releases(struct gs_core *core)
-{
-    gs_releases_finish(core);
-}
-
 /* ---- Ask -------------------------------------------------------------------------------- */
 
 static gs_status find_import(struct gs_core *core, CUdeviceptr address,

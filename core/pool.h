@@ -337,8 +337,9 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
  * be waited for now (a capture is open). */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
- * large block of that very size does, and the pool has more than the most that was live. Waiting
- * for its like keeps sizes where they were: else what comes late leaves holes that nothing fits. */
+ * large block of that very size does and the pool has half that much more than was live lately.
+ * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
+ * fits. */
 bool gs_pool_behind(struct gs_pool *pool, size_t size);
 /* A live block that the program does not know yet is its device's stream-ordered memory. */
 void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);

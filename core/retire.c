@@ -404,18 +404,24 @@ static bool may_move(const struct gs_pool *pool, size_t size)
            pool->reserved + size > pool->stalled_most;
 }
 
+static bool exceeds(size_t bytes, size_t live, size_t most)
+{
+    return bytes > live + (most > BEHIND_MIN ? most : BEHIND_MIN);
+}
+
 bool gs_pool_behind(struct gs_pool *pool, size_t size)
 {
+    const unsigned percent = pool->shared->retiring_percent;
     size_t behind = gs_pool_behind_bytes(pool);
     bool small;
     size_t need = gs_pool_round(pool, size, &small);
 
-    if (pool->shared->retiring_percent == 0 || !may_move(pool, size))
+    if (percent == 0 || !may_move(pool, size))
         return false;
-    if (behind > BEHIND_MIN && behind > pool->live / 100 * pool->shared->retiring_percent)
+    if (exceeds(behind, 0, pool->live / 100 * percent))
         return true;
-    return !small && pool->reserved + need > pool->live_peak + BEHIND_MIN &&
-           *retiring_of(pool, need) > 0;
+    return !small && *retiring_of(pool, need) > 0 &&
+           exceeds(pool->reserved + need, pool->live_peak, pool->live_peak / 200 * percent);
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)

@@ -18,9 +18,11 @@ static void (*call)(void);
 static unsigned calls, sleeps; /* atomic */
 static _Thread_local bool within;
 
-/* Waiting for chunks on their way is sleeping for a while again and again. */
+/* Waiting for chunks on their way is sleeping for a while again and again. TSan's library, which has
+ * a nanosleep of its own, links only with one that can be seen. */
 int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left);
+__attribute__((visibility("default"))) int __wrap_nanosleep(const struct timespec *wanted,
+                                                            struct timespec *left);
 
 int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left)
 {

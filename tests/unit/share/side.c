@@ -99,7 +99,7 @@ int side_dir_count(const char *dir)
 void side_options(struct gs_share_options *ret_options, const char *dir)
 {
     *ret_options = (struct gs_share_options){
-        .enable = true, .settle_ns = 200000000, .timeout_ns = 20000000000, .max_clients = 64,
+        .enable = true, .settle_ns = 200000000, .timeout_ns = 60000000000, .max_clients = 64,
         .left_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
     if (side_with_broker()) {
@@ -115,6 +115,18 @@ bool side_with_broker(void)
     const char *strategy = getenv("SIDE_STRATEGY");
 
     return strategy && strcmp(strategy, "broker") == 0;
+}
+
+int side_listen(const char *path)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(at.sun_path, sizeof at.sun_path, "%s.new", path);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, 8) != 0 ||
+        rename(at.sun_path, path) != 0)
+        abort();
+    return fd;
 }
 
 static int broker_connect(const char *dir)

@@ -48,7 +48,11 @@ int side_dir_count(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
-/* Defaults: grace 0, settle 200 ms, timeout 20 s, 64 clients, up to 64 blocks idle for a minute:
+/* A socket that listens there, and was not to be seen before it did: whoever shares clears away what
+ * does not. */
+int side_listen(const char *path);
+
+/* Defaults: grace 0, settle 200 ms, timeout 60 s, 64 clients, up to 64 blocks idle for a minute:
  * so what is given back after a close was called back. With a broker where SIDE_STRATEGY says so. */
 void side_options(struct gs_share_options *ret_options, const char *dir);
 bool side_with_broker(void);

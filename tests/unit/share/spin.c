@@ -90,7 +90,6 @@ static void setup(void)
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
-    usleep(100000); /* it has looked who else is there */
 }
 
 static void teardown(void)
@@ -196,9 +195,7 @@ Test(share_spin, an_opener_that_waits_for_long_sleeps)
 
     gs_token_write(&silent, token);
     path_of(token, &to);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
-    cr_assert_eq(listen(fd, 8), 0);
+    fd = side_listen(to.sun_path);
     getrusage(RUSAGE_THREAD, &before);
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
     getrusage(RUSAGE_THREAD, &after);
