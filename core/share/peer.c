@@ -240,8 +240,10 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
-    if (peer->fd >= 0 && !peer->relayed)
-        gs_wire_send(peer->fd, &message, -1);
+    if (peer->fd < 0 || peer->relayed)
+        return;
+    gs_wire_send(peer->fd, &message, -1);
+    peer->crossing++;
 }
 
 /* An answer to a request that was given up. One that nobody asked for makes the peer deaf. */
