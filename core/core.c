@@ -460,11 +460,6 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     return status == GS_OK ? gs_core_free(core, address) : status;
 }
 
-void gs_core_finish_releases(struct gs_core *core)
-{
-    gs_releases_finish(core);
-}
-
 /* ---- Ask -------------------------------------------------------------------------------- */
 
 static gs_status find_import(struct gs_core *core, CUdeviceptr address,
@@ -624,6 +619,10 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
             status = GS_INVALID;
         gs_latch_release(&block->chunk->pool->lock);
     }
+    if (status != GS_OK)
+        gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                    "no IPC handle: the block at %llx was freed meanwhile",
+                    (unsigned long long)address);
     gs_share_withdraw(core->share, offer, 0, gs_now_ns(), true);
     return status == GS_OK ? GS_OK : GS_INVALID;
 }

@@ -96,15 +96,18 @@ const struct gs_map *gs_core_map(const struct gs_core *core);
 
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);
-/* What is on its way to the driver gets there: its own count of free memory is right then. */
-void gs_core_finish_releases(struct gs_core *core);
+/* What is on its way to the driver gets there: its own count of free memory is right then, but for
+ * what another thread gives back after that, of which gs_core_released_since tells. */
+uint64_t gs_core_finish_releases(struct gs_core *core);
+bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
 
 /*
  * A call by which the driver takes memory for something of its own, or of the program's, found the
  * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
  * kept here: what is ready of the `bytes` that are wanted (0: not known), all that can be waited
- * for, what other processes keep. Then, where the bytes are not known, half a second for what the
- * driver has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
+ * for (and the call is made again in any case: another thread may have given back what there was),
+ * what other processes keep. Then, where the bytes are not known, half a second for what the driver
+ * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
  * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
  * in two tries. True: the call is worth another try, and this may be asked again. False: no more
  * can be had.

@@ -15,6 +15,7 @@
 #define QUIET_MS   100 /* after asking in vain */
 #define GROWING_MS 1000
 #define LOOK_NS    (5 * GS_PAGE_MS) /* two answers at once may look like one */
+#define LOOK_MOST_NS (2 * LOOK_NS)  /* a look that takes longer stood still, as all may have */
 #define WANTED_MIN ((size_t)256 << 20) /* who asks has more to allocate; twice as much each time */
 
 struct asking {
@@ -87,18 +88,20 @@ static void note_missing(const struct asking *asking)
 
 static void await_answers(struct asking *asking, uint64_t wanted)
 {
-    uint64_t begun = gs_now_ns(), now = begun;
+    uint64_t looked = gs_now_ns(), waited = 0;
     uint32_t seen;
 
     while (gs_page_get(asking->fd, GS_PAGE_AT(answered), &seen, sizeof seen)) {
         bool giving = see_answers(asking);
-        uint64_t end = begun + (giving ? GIVING_MS : WAIT_MS) * GS_PAGE_MS;
+        uint64_t most = (giving ? GIVING_MS : WAIT_MS) * GS_PAGE_MS, took;
 
-        if (asking->count == 0 || asking->given >= wanted || now >= end)
+        if (asking->count == 0 || asking->given >= wanted || waited >= most)
             break;
         gs_page_wait(asking->page, GS_PAGE_AT(answered), seen,
-                     end - now < LOOK_NS ? end - now : LOOK_NS);
-        now = gs_now_ns();
+                     most - waited < LOOK_NS ? most - waited : LOOK_NS);
+        took = gs_now_ns() - looked;
+        looked += took;
+        waited += took < LOOK_MOST_NS ? took : LOOK_MOST_NS;
     }
     note_missing(asking);
 }

@@ -46,10 +46,11 @@ void gs_page_pause(uint64_t ns)
 
 bool gs_page_lock_within(int fd, off_t byte, uint64_t ns)
 {
-    uint64_t end = gs_now_ns() + ns;
     int error;
 
-    while ((error = gs_page_lock(fd, F_WRLCK, byte)) == EAGAIN && gs_now_ns() < end)
+    /* By pauses, not by the clock: when the machine has stood still, who has it has as well. */
+    for (uint64_t waited = 0; (error = gs_page_lock(fd, F_WRLCK, byte)) == EAGAIN && waited < ns;
+         waited += GS_PAGE_MS)
         gs_page_pause(GS_PAGE_MS);
     return error == 0;
 }

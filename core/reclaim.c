@@ -18,6 +18,7 @@
 #define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live */
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
+#define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define START_NS UINT64_C(500000000)
 #define WEIGHED_NS UINT64_C(100000000) /* at least between two weighings */
@@ -204,7 +205,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
             gs_device_unmap(shared->driver, chunks->handle, chunks->span.base,
                             chunks->span.size);
             bytes += chunks->span.size;
-            __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_RELAXED);
+            __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
         }
         if (chunks->releasing)
             __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
@@ -408,8 +409,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     return status;
 }
 
-/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
- * block. GS_NO_MEMORY: nothing was ready. */
+/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then
+ * the block. GS_NO_MEMORY: nothing was ready. */
 static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           bool all, CUdeviceptr *ret_address)
 {
@@ -477,24 +478,46 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint
     return status;
 }
 
-/* Waits for what other threads have taken out of the pools and are giving back; whether there was
- * any. */
-static bool await_released(const struct gs_core *core)
+static bool is_releasing(const struct gs_core *core)
 {
-    uint64_t deadline = gs_now_ns() + RELEASED_NS;
+    return __atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0;
+}
+
+/* Waits for what other threads have taken out of the pools and are giving back; whether there was
+ * any. Pauses count, not the clock: where all stood still, so did they. */
+static bool await_released(const struct gs_core *core, uint64_t limit_ns)
+{
     struct timespec pause = {.tv_nsec = 20000};
+    uint64_t waited = 0;
     bool any = false;
 
     if (gs_releasing_here()) /* one of them is this thread's */
         return false;
-    while (__atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0 &&
-           gs_now_ns() < deadline) {
+    while (is_releasing(core) && waited < limit_ns) {
         any = true;
         nanosleep(&pause, NULL);
+        waited += (uint64_t)pause.tv_nsec;
         if (pause.tv_nsec < 1000000)
             pause.tv_nsec *= 2;
     }
     return any;
+}
+
+static uint64_t released_ns(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->shared.released_ns, __ATOMIC_SEQ_CST);
+}
+
+uint64_t gs_core_finish_releases(struct gs_core *core)
+{
+    gs_releases_finish(core);
+    await_released(core, COUNTED_NS);
+    return released_ns(core);
+}
+
+bool gs_core_released_since(const struct gs_core *core, uint64_t finished)
+{
+    return is_releasing(core) || released_ns(core) != finished;
 }
 
 /*
@@ -519,20 +542,20 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
-    if (is_out(status) && await_released(core))
+    if (is_out(status) && await_released(core, RELEASED_NS))
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
         status = take_anywhere(core, device, context, size, false, ret_address);
     if (is_out(status))
         status = wait_for_block(core, pool, life, size, ret_address);
     if (is_out(status)) {
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         gs_device_release(core, device, true);
-        await_released(core); /* what waited for the same work may have been faster */
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
+        await_released(core, RELEASED_NS); /* what waited for the same work may have been faster */
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     if (is_out(status))
@@ -565,7 +588,7 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
 static bool await_cleared(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
-    uint64_t released = __atomic_load_n(&core->shared.released_ns, __ATOMIC_RELAXED);
+    uint64_t released = released_ns(core);
 
     if (!released || gs_now_ns() - released > CLEARED_NS)
         return false;
@@ -588,8 +611,8 @@ static bool release_some(struct gs_core *core, const struct gs_device *device, u
 
     released += release_pools(core, device, deadline, most);
     if (released > 0)
-        gs_share_await_unmapped(core->share, UNMAPPED_NS);
-    return await_released(core) || released > 0;
+        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
+    return await_released(core, RELEASED_NS) || released > 0;
 }
 
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
@@ -599,8 +622,11 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     case ROOM_READY:
         return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
-        gs_share_await_given_back(core->share, UNMAPPED_NS);
-        return release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
+        release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+        /* In any case: another thread may have given back what was missing, after the call was
+         * refused and before this one looked. */
+        return true;
     case ROOM_NEIGHBOUR:
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
     default:

@@ -41,7 +41,11 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
         return false;
     GS_KEEP_ERRNO;
     if (!pdptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
-        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is", flags);
+        if (pdptr)
+            gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is",
+                   flags);
+        else
+            gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: nowhere to write its address to");
         *ret_result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -81,6 +85,9 @@ GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
     GS_KEEP_ERRNO;
     if (gs_ours(dptr)) {
         status = gs_core_close(gs_core, dptr);
+        if (status == GS_NOT_OURS && gs_ours(dptr))
+            gs_log(GS_LOG_DEBUG, "no IPC memory was closed: what was opened does not begin at %llx",
+                   (unsigned long long)dptr);
         if (status != GS_NOT_OURS || gs_ours(dptr))
             return gs_result(status);
     }

@@ -15,6 +15,8 @@
  * give a pitch of 1024). */
 #define PITCH_ALIGNMENT 512u
 
+#define INFO_TRIES 3 /* at two figures that belong together */
+
 GS_PATCHABLE(cuMemAlloc_v2);
 GS_PATCHABLE(cuMemAllocPitch_v2);
 GS_PATCHABLE(cuMemFree_v2);
@@ -76,17 +78,22 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     size_t free_bytes, total_bytes, cached;
+    uint64_t finished;
+    int tries = 0;
     CUresult result;
 
     if (!gs_state_enter())
         return gs_real.cuMemGetInfo_v2(free, total);
     GS_KEEP_ERRNO;
-    gs_core_finish_releases(gs_core);
-    result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
-    /* What the program has freed is free to it, though the pool still holds it. */
-    cached = gs_core_cached(gs_core);
+    do {
+        finished = gs_core_finish_releases(gs_core);
+        result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+        /* What the program has freed is free to it, though the pool still holds it. What goes from
+         * there to the driver in between is in neither figure: both are taken again. */
+        cached = gs_core_cached(gs_core);
+    } while (gs_core_released_since(gs_core, finished) && ++tries < INFO_TRIES);
     if (free) /* the driver takes either as NULL */
         *free = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
     if (total)

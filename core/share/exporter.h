@@ -140,8 +140,9 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open);
 
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
-/* The client keeps the chunk; false: it may not, or there is no host memory to note it. */
-bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* The client keeps the chunk of the offer; false: it may not, or there is no host memory to note
+ * it. */
+bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
 void gs_keep_client_gone(struct gs_share *share, struct gs_client *client);
@@ -154,6 +155,8 @@ void gs_keeps_free(struct gs_share *share);
 /* Sends the RECALLs and UNMAPs that are due (clients.c). */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 
+/* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
+bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
 /* Waits, the lock held, until something was given back; false: `until_ns` has come. */
 bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
 

@@ -87,8 +87,7 @@ struct gs_share {
     uint64_t limbo_count, limbo_bytes;
     uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
     bool limbo_said;       /* it is, and was said */
-    bool isolation_said; /* atomic */
-    bool refusal_said; /* atomic: why nothing can be offered was logged */
+    bool refusal_said; /* atomic: why something is not offered was logged as a warning */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_work_queue {
@@ -96,7 +95,6 @@ struct gs_share {
     } work[GS_WORKS];
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
-    unsigned unmaps_due;               /* how many there are */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
@@ -163,6 +161,8 @@ gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
 /* The share thread: an opener's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
+/* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
+void gs_say_not_offered(struct gs_share *share, const char *reason);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */

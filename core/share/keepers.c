@@ -12,12 +12,14 @@
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define KEEPS_MAX 65536 /* chunks that one client keeps */
 
 struct gs_kept_chunk {
     uint64_t chunk_id;
+    unsigned char uuid[16]; /* of the device that holds it */
     unsigned keepers; /* clients */
     bool gone;        /* its memory is to go: among share->unmaps, unless waited for in vain */
     bool asked;       /* and they have been asked */
@@ -34,15 +36,16 @@ static struct gs_kept_chunk *chunk_locked(struct gs_share *share, uint64_t chunk
 }
 
 /* One keeper more, for whom there may be no record yet. */
-static bool count_locked(struct gs_share *share, uint64_t chunk_id)
+static bool count_locked(struct gs_share *share, const struct gs_share_source *source)
 {
-    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id);
+    struct gs_kept_chunk *chunk = chunk_locked(share, source->chunk_id);
 
     if (!chunk) {
         chunk = calloc(1, sizeof *chunk);
         if (!chunk)
             return false;
-        chunk->chunk_id = chunk_id;
+        chunk->chunk_id = source->chunk_id;
+        memcpy(chunk->uuid, source->uuid, sizeof chunk->uuid);
         HASH_ADD(hh, share->kept_chunks, chunk_id, sizeof chunk->chunk_id, chunk);
         if (!chunk->hh.tbl) {
             free(chunk);
@@ -63,8 +66,7 @@ static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
         while (*link != chunk)
             link = &(*link)->next;
         *link = chunk->next;
-        if (--share->unmaps_due == 0)
-            pthread_cond_broadcast(&share->given_back);
+        pthread_cond_broadcast(&share->given_back);
     }
     HASH_DEL(share->kept_chunks, chunk);
     free(chunk);
@@ -78,8 +80,9 @@ static struct gs_keep *keep_of(struct gs_client *client, uint64_t chunk_id)
     return keep;
 }
 
-bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chunk_id)
+bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer)
 {
+    uint64_t chunk_id = offer->source.chunk_id;
     struct gs_keep *keep;
     bool counted;
 
@@ -99,7 +102,7 @@ bool gs_keep_add(struct gs_share *share, struct gs_client *client, uint64_t chun
         return false;
     }
     gs_lock_take(&share->lock);
-    counted = count_locked(share, chunk_id);
+    counted = count_locked(share, &offer->source);
     gs_lock_release(&share->lock);
     if (!counted) {
         HASH_DEL(client->keeps, keep);
@@ -144,7 +147,6 @@ void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id)
     chunk->gone = true;
     chunk->next = share->unmaps;
     share->unmaps = chunk;
-    share->unmaps_due++;
     share->unmaps_new = true;
     gs_thread_wake(share);
 }
@@ -186,21 +188,34 @@ void gs_keep_work(struct gs_share *share)
         }
 }
 
+bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16])
+{
+    return !uuid || memcmp(uuid, device, 16) == 0;
+}
+
+static bool is_due_locked(const struct gs_share *share, const unsigned char *uuid)
+{
+    const struct gs_kept_chunk *chunk = share->unmaps;
+
+    while (chunk && !gs_is_of_device(uuid, chunk->uuid))
+        chunk = chunk->next;
+    return chunk != NULL;
+}
+
 /* Whoever has been asked and does not answer is not waited for again. */
-static void give_up_locked(struct gs_share *share)
+static void give_up_locked(struct gs_share *share, const unsigned char *uuid)
 {
     struct gs_kept_chunk **link = &share->unmaps;
 
     while (*link) {
         struct gs_kept_chunk *chunk = *link;
 
-        if (!chunk->asked) {
+        if (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid)) {
             link = &chunk->next;
             continue;
         }
         *link = chunk->next;
         chunk->gone = false;
-        share->unmaps_due--;
     }
 }
 
@@ -212,16 +227,17 @@ bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
     return pthread_cond_timedwait(&share->given_back, &share->lock.mutex, &end) == 0;
 }
 
-void gs_share_await_unmapped(struct gs_share *share, uint64_t limit_ns)
+void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
+                             uint64_t limit_ns)
 {
     uint64_t end = gs_now() + limit_ns;
     bool more = true;
 
     gs_lock_take(&share->lock);
-    while (share->unmaps_due > 0 && more)
+    while (is_due_locked(share, uuid) && more)
         more = gs_wait_given_back_locked(share, end);
     if (!more)
-        give_up_locked(share);
+        give_up_locked(share, uuid);
     gs_lock_release(&share->lock);
 }
 

@@ -1,6 +1,7 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
 #include "core/share/exporter.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -117,43 +118,52 @@ static void recall_locked(struct gs_share *share, struct gs_offer *offer)
     gs_offer_ask_locked(share, offer, GS_WORK_RECALL);
 }
 
-static void say_not_offered(struct gs_share *share, const char *reason)
+void gs_say_not_offered(struct gs_share *share, const char *reason)
 {
-    if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
-        gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
+    bool said = __atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED);
+
+    gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING, "memory cannot be shared: %s",
+                reason);
+}
+
+static gs_status no_host_memory(struct gs_share *share)
+{
+    gs_say_not_offered(share, "no host memory is left");
+    return GS_NO_HOST_MEMORY;
 }
 
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
                          struct gs_offer **ret_offer)
 {
     int saved = errno;
+    char reason[GS_REASON_SIZE];
     struct gs_offer *offer;
     gs_status status;
     bool entered;
 
     if (!share->options.enable) {
-        say_not_offered(share, "share.enable is off");
+        gs_say_not_offered(share, "share.enable is off");
         return GS_NOT_OFFERED;
     }
     if (share->options.isolate && !source->alone) {
-        if (!__atomic_exchange_n(&share->isolation_said, true, __ATOMIC_RELAXED))
-            gs_log_line(&share->log, GS_LOG_WARNING,
-                        "a block of %zu bytes is not shared: it lies with others in one chunk and "
-                        "share.isolate is on; place blocks alone (share.isolate = alone)",
-                        source->size);
+        snprintf(reason, sizeof reason,
+                 "a block of %zu bytes lies with others in one chunk and share.isolate is on; place "
+                 "blocks alone (share.isolate = alone)",
+                 source->size);
+        gs_say_not_offered(share, reason);
         return GS_NOT_OFFERED;
     }
     status = gs_socket_start(share);
     offer = status == GS_OK ? calloc(1, sizeof *offer) : NULL;
     errno = saved;
     if (!offer)
-        return status == GS_OK ? GS_NO_HOST_MEMORY : status;
+        return status == GS_OK ? no_host_memory(share) : status;
     offer->source = *source;
     offer->read_only = share->options.read_only;
     offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
-        say_not_offered(share, "the kernel has no random bytes for its handle");
+        gs_say_not_offered(share, "the kernel has no random bytes for its handle");
         free(offer);
         errno = saved;
         return GS_NOT_OFFERED;
@@ -166,7 +176,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);
-        return GS_NO_HOST_MEMORY;
+        return no_host_memory(share);
     }
     *ret_offer = offer;
     return GS_OK;

@@ -342,6 +342,8 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     gs_lock_take(&share->opener_lock);
     status = open_locked(share, &read, token, context, device, ret_address);
     gs_lock_release(&share->opener_lock);
+    if (status == GS_NO_HOST_MEMORY)
+        gs_say_unreachable(share, "no host memory is left");
     errno = saved;
     return status;
 }

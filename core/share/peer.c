@@ -240,8 +240,10 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
-    if (peer->fd >= 0 && !peer->relayed)
-        gs_wire_send(peer->fd, &message, -1);
+    if (peer->fd < 0 || peer->relayed)
+        return;
+    gs_wire_send(peer->fd, &message, -1);
+    peer->crossing++;
 }
 
 /* An answer to a request that was given up. One that nobody asked for makes the peer deaf. */
@@ -255,8 +257,8 @@ static void take_late(struct gs_peer *peer, const union gs_wire_message *message
         gs_peer_return(peer, message->grant.block_id);
 }
 
-/* A RECALL or UNMAP of what is not here is fine where its answer may have crossed it; an exporter that goes on
- * talking beyond that is not listened to any more, or it could keep this process busy. */
+/* A RECALL or UNMAP of what is not here is fine where its answer may have crossed it; an exporter
+ * that goes on talking beyond that is not listened to any more, or it could keep this process busy. */
 void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {

@@ -238,7 +238,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
         return gs_client_fault(client, "it closed a block that it does not hold");
-    if (keeps && !gs_keep_add(share, client, hold->offer->source.chunk_id))
+    if (keeps && !gs_keep_add(share, client, hold->offer))
         return gs_client_fault(client, "it keeps more mapped than it may");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);

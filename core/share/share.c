@@ -227,8 +227,7 @@ static gs_status socket_start(struct gs_share *share)
     }
     if (directory >= 0)
         close(directory);
-    if (!__atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED))
-        gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: %s", reason);
+    gs_say_not_offered(share, reason);
     return GS_NOT_OFFERED;
 }
 

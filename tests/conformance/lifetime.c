@@ -5,6 +5,8 @@
 #include "peer.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 TestSuite(lifetime, .init = conform_start, .timeout = 60);
 
@@ -146,16 +148,50 @@ Test(lifetime, memory_outlives_the_exporters_death)
     exporter_leaves(true, 4 * KIB);
 }
 
+static bool with_broker(void)
+{
+    const char *strategy = getenv("GPUSHIM_SHARE_STRATEGY");
+
+    return under_shim() && strategy && strcmp(strategy, "broker") == 0;
+}
+
 Test(lifetime, a_dead_exporters_handle_is_refused)
 {
-    struct peer *peer = peer_start(-1);
     CUdeviceptr theirs = 0, opened = 0;
     CUipcMemHandle handle;
+    struct peer *peer;
 
+    if (with_broker())
+        cr_skip_test("the broker may have it");
+    peer = peer_start(-1);
     OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
     OK(peer_share(peer, theirs, &handle));
     peer_kill(peer);
     FAILS(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+}
+
+/* It gets the memory some time after its handle was made, sooner than it is killed at one try. */
+Test(lifetime, a_dead_exporters_handle_opens_with_a_broker)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    CUdeviceptr theirs = 0, opened = 0;
+    CUipcMemHandle handle;
+
+    if (!with_broker())
+        cr_skip_test("no broker");
+    for (unsigned ms = 1; result != CUDA_SUCCESS && ms <= 10000; ms *= 10) {
+        struct peer *peer = peer_start(-1);
+
+        OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, 4 * MIB));
+        OK(peer_fill(peer, theirs, THERE, MIB));
+        OK(peer_share(peer, theirs, &handle));
+        usleep(ms * 1000);
+        peer_kill(peer);
+        result = cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    }
+    OK(result);
+    cr_assert_eq(words_other(opened, THERE, MIB), 0);
+    OK(cuIpcCloseMemHandle(opened));
 }
 
 /* A freed block that an opener held comes back when the opener is gone, however it went. */

@@ -150,6 +150,21 @@ Test(room, memory_freed_behind_a_kernel_is_there_when_it_is_wanted)
     OK(cuCtxSynchronize());
 }
 
+/* Another thread gives back the last of what is kept when the driver has just refused a call. */
+Test(room, what_came_back_after_the_refusal_is_found)
+{
+    int (*fail)(const char *, unsigned, CUresult) =
+        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    CUdeviceptr ptr = 0;
+
+    if (!fail || !under_shim())
+        cr_skip_test("the refusal is made by the software driver, and hidden by the shim");
+    OK(cuMemAlloc(&ptr, 4 * MIB));
+    cr_assert_eq(fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    OK(create(2 * MIB));
+    OK(cuMemFree(ptr));
+}
+
 Test(room, what_is_in_use_leaves_none)
 {
     size_t size = most();

@@ -67,6 +67,10 @@ class Machine:
             time.sleep(0.005)
         sys.exit(f'failed: {count} processes listen')
 
+    def asked(self):
+        """The number of the last request (struct gs_page)."""
+        return (self.run / FILE).read_bytes()[:4]
+
     def take(self, *arguments, wrap=(), **settings):
         done = subprocess.run([*wrap, PROGRAM, '--take', *map(str, arguments)], text=True,
                               capture_output=True, stdin=subprocess.DEVNULL, timeout=90,
@@ -167,6 +171,35 @@ def a_stopped_one_is_waited_for_once(machine):
     machine.leave()
 
 
+def a_standstill_of_all_counts_for_nothing(machine):
+    """Who asks and who is asked are stopped for longer than an answer is waited for."""
+    for _ in range(TRIES):  # if it was stopped too late
+        cacher = machine.cache('--percent', 60)
+        machine.await_listeners(1)
+        cacher.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, cacher.pid, os.WSTOPPED)
+        before = machine.asked()
+        taker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 env=machine.environment())
+        while machine.asked() == before:
+            if os.waitid(os.P_PID, taker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                break
+            time.sleep(0.001)
+        time.sleep(0.005)  # it waits now
+        os.kill(taker.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, taker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        time.sleep(0.4)
+        os.kill(taker.pid, signal.SIGCONT)
+        time.sleep(0.015)
+        cacher.send_signal(signal.SIGCONT)
+        said, _ = taker.communicate(timeout=90)
+        machine.leave()
+        if json.loads(said)['result'] == 'success':
+            return
+    sys.exit('failed: it waits on when it goes on')
+
+
 def one_killed_while_it_gives(machine):
     machine.cache('--percent', 30)
     killed = machine.cache('--percent', 30, '--pieces', 4, SOFTCUDA_FAULTS='cuMemUnmap:kill:3')
@@ -259,9 +292,10 @@ def junk_in_the_file(machine):
 for case in (idle_memory_is_given, no_more_than_what_is_missing, many_give_together,
              one_that_wants_none_to_ask_keeps_it, kept_for_ever_is_given_too, during_a_capture,
              a_full_device_at_the_very_start, a_stopped_one_is_waited_for_once,
-             one_killed_while_it_gives, killed_ones_are_forgotten, between_containers,
-             without_futex_waitv, little_is_no_reason_for_a_thread_or_a_file,
-             a_file_that_is_not_ours, a_file_cut_short, junk_in_the_file):
+             a_standstill_of_all_counts_for_nothing, one_killed_while_it_gives,
+             killed_ones_are_forgotten, between_containers, without_futex_waitv,
+             little_is_no_reason_for_a_thread_or_a_file, a_file_that_is_not_ours,
+             a_file_cut_short, junk_in_the_file):
     print(case.__name__, flush=True)
     here = Machine()
     try:

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shim/gpushim.h"
+#include "softcuda.h"
 
 #define MIB ((size_t)1 << 20)
 #define PAIRS 20000
@@ -59,6 +60,43 @@ static uint64_t timed(const struct gpushim_memory *memory)
     return calls;
 }
 
+/* An allocation that cannot be had: all that is kept goes back to the driver. */
+static void *give_back(void *arg)
+{
+    CUcontext context;
+    CUdeviceptr all;
+    size_t left, total;
+
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+          cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemGetInfo(&left, &total) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&all, total) == CUDA_ERROR_OUT_OF_MEMORY);
+    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
+    return arg;
+}
+
+/* What is free stays free while it goes from the library to the driver. */
+static void watch_it_go(void)
+{
+    size_t before, now, total;
+    CUdeviceptr kept, block;
+    pthread_t thread;
+
+    CHECK(cuMemAlloc(&kept, 4 * MIB) == CUDA_SUCCESS); /* so that not all can be had */
+    CHECK(cuMemAlloc(&block, 100 * MIB) == CUDA_SUCCESS && cuMemFree(block) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS && cuMemGetInfo(&before, &total) == CUDA_SUCCESS);
+    CHECK(softcuda_delay("cuMemUnmap", 30000) == 0);
+    done = false;
+    CHECK(pthread_create(&thread, NULL, give_back, NULL) == 0);
+    while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
+        CHECK(cuMemGetInfo(&now, &total) == CUDA_SUCCESS);
+        CHECK(now >= before);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(look().cached < 100 * MIB);
+    softcuda_reset();
+    CHECK(cuMemFree(kept) == CUDA_SUCCESS);
+}
+
 int main(void)
 {
     struct gpushim_memory memory = {.size = sizeof memory};
@@ -98,5 +136,6 @@ int main(void)
     CHECK(memory.hits + memory.misses >= PAIRS + 2 && memory.events > 0);
     CHECK(cuMemFree(small) == CUDA_SUCCESS && cuMemFree(large) == CUDA_SUCCESS);
     CHECK(look().live == 0);
+    watch_it_go();
     return 0;
 }

@@ -80,32 +80,44 @@ Test(softdriver_streams, the_legacy_stream_waits_for_blocking_streams_only)
     GIVES(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
 }
 
-static void *other_thread(void *stream_ret)
+/* The machine may stand still until a kernel has ended: then another. */
+#define TRIES 15
+
+static void *other_thread(void *arg)
 {
+    CUresult r = CUDA_SUCCESS;
+
     OK(cuCtxSetCurrent(sd_ctx));
-    OK(sd_spin(CU_STREAM_PER_THREAD, 100 * MS));
-    GIVES(cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_READY);
-    return NULL;
+    for (int i = 0; i < TRIES && r == CUDA_SUCCESS; i++) {
+        OK(sd_spin(CU_STREAM_PER_THREAD, 100 * MS));
+        r = cuStreamQuery(CU_STREAM_PER_THREAD);
+    }
+    cr_assert_eq(r, CUDA_ERROR_NOT_READY);
+    return arg;
 }
 
 Test(softdriver_streams, a_context_event_waits_for_everything_before_it_and_nothing_after)
 {
     CUstream a = stream_new(CU_STREAM_NON_BLOCKING), b = stream_new(CU_STREAM_NON_BLOCKING);
     CUevent event = event_new();
+    CUresult r = CUDA_SUCCESS;
     pthread_t thread;
-    uint64_t start = now_ns();
+    uint64_t start = 0;
 
     OK(sd_spin(a, 60 * MS));
     OK(cuStreamDestroy(a));
-    pthread_create(&thread, NULL, other_thread, NULL);
-    pthread_join(thread, NULL);
-    OK(cuCtxRecordEvent(sd_ctx, event));
+    for (int i = 0; i < TRIES && r == CUDA_SUCCESS; i++) {
+        start = now_ns();
+        pthread_create(&thread, NULL, other_thread, NULL);
+        pthread_join(thread, NULL);
+        OK(cuCtxRecordEvent(sd_ctx, event));
+        r = cuEventQuery(event);
+    }
+    cr_assert_eq(r, CUDA_ERROR_NOT_READY);
     OK(sd_spin(b, 3000 * MS));
-    GIVES(cuEventQuery(event), CUDA_ERROR_NOT_READY);
     OK(cuEventSynchronize(event));
     cr_assert_geq(now_ns() - start, 100 * MS, "the ended thread's default stream was not awaited");
-    cr_assert_lt(now_ns() - start, 2500 * MS, "later work was awaited");
-    GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY); /* later work is not awaited */
 }
 
 Test(softdriver_streams, an_event_orders_two_streams)
@@ -141,18 +153,25 @@ Test(softdriver_streams, an_event_is_done_until_it_is_recorded)
 
 Test(softdriver_streams, events_measure_time)
 {
+    CUresult early = CUDA_SUCCESS;
     CUevent start, end;
+    uint64_t began = 0;
     float ms = 0;
 
     OK(cuEventCreate(&start, 0));
     OK(cuEventCreate(&end, 0));
-    OK(cuEventRecord(start, NULL));
-    OK(sd_spin(NULL, 50 * MS));
-    OK(cuEventRecord(end, NULL));
-    GIVES(cuEventElapsedTime(&ms, start, end), CUDA_ERROR_NOT_READY);
+    for (int i = 0; i < TRIES && early == CUDA_SUCCESS; i++) {
+        began = now_ns();
+        OK(cuEventRecord(start, NULL));
+        OK(sd_spin(NULL, 50 * MS));
+        OK(cuEventRecord(end, NULL));
+        early = cuEventElapsedTime(&ms, start, end);
+    }
+    cr_assert_eq(early, CUDA_ERROR_NOT_READY);
     OK(cuEventSynchronize(end));
     OK(cuEventElapsedTime(&ms, start, end));
-    cr_assert_float_eq(ms, 150, 101);
+    cr_assert_geq(ms, 49);
+    cr_assert_leq(ms, (float)(now_ns() - began) / 1e6F + 1);
 }
 
 static CUresult seen_in_callback;
@@ -191,17 +210,16 @@ Test(softdriver_streams, freeing_waits_for_all_work_of_its_own_context_only)
     uint64_t start;
 
     OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(sd_spin(stream, 80 * MS));
     start = now_ns();
+    OK(sd_spin(stream, 80 * MS));
     OK(cuMemFree(ptr));
-    cr_assert_geq(now_ns() - start, 60 * MS);
+    cr_assert_geq(now_ns() - start, 80 * MS);
     OK(cuDevicePrimaryCtxRetain(&second, 1));
     OK(cuCtxPushCurrent(second));
     OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(sd_spin(stream, 2000 * MS));
-    start = now_ns();
     OK(cuMemFree(ptr));
-    cr_assert_lt(now_ns() - start, 1500 * MS);
+    GIVES(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
 }
 
 Test(softdriver_streams, stale_and_junk_handles_are_errors)

@@ -479,7 +479,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
         gs_status status;
 
         gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
-        gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+        gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
         limit_fds((rlim_t)(highest + left));
         status = other_open(&other, token, &address);
         limit_fds(before.rlim_cur);
@@ -771,6 +771,63 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
         path_of(asked, &address);
         unlink(address.sun_path);
     }
+}
+
+/* An exporter by hand whose first grant is of no use, and whose program frees that block before the
+ * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called back. */
+static pid_t recaller(const unsigned char *at)
+{
+    struct sockaddr_un address;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    pid_t child;
+
+    path_of(at, &address);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(listener, 4), 0);
+    child = fork();
+    if (child == 0) {
+        union gs_wire_message message;
+        int fd, opens = 0, closes = 0;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(SIDE_PATIENCE_MS / 1000);
+        fd = accept(listener, NULL, NULL);
+        while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
+            struct gs_token asked;
+
+            closes += message.head.type == GS_WIRE_CLOSE || message.head.type == GS_WIRE_KEEP;
+            if (message.head.type != GS_WIRE_OPEN)
+                continue;
+            gs_token_read(message.open.token, &asked);
+            lie_once(fd, ++opens == 1 ? NO_FD : HONEST, &asked, message.head.request);
+            gs_wire_start(&message, GS_WIRE_RECALL, 0);
+            message.recall.block_id = asked.block_id;
+            gs_wire_send(fd, &message, -1);
+        }
+        _exit(closes == 2 ? 42 : 0);
+    }
+    close(listener);
+    return child;
+}
+
+Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobody_deaf)
+{
+    unsigned char asked[GS_TOKEN_SIZE];
+    struct sockaddr_un address;
+    CUdeviceptr opened;
+    int exit_status;
+    pid_t child;
+
+    usleep(100000); /* whoever shares has connected to all there are */
+    make_token(asked, 0x66);
+    child = recaller(asked);
+    cr_assert_neq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
+    cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
+    cr_assert_eq(waitpid(child, &exit_status, 0), child);
+    cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42, "it is not listened to");
+    path_of(asked, &address);
+    unlink(address.sun_path);
 }
 
 Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)

@@ -116,7 +116,7 @@ Test(share_keep, when_the_chunk_goes_it_is_unmapped_and_that_is_waited_for)
     cr_assert(is_mapped());
     begin = side_now();
     gs_share_chunk_gone(side.share, chunk.id);
-    gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
     cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2));
     cr_assert_not(is_mapped());
     cr_assert_leq(census(), 1, "a handle is left"); /* a spare event */
@@ -135,12 +135,25 @@ Test(share_keep, its_opener_does_not_answer_and_the_wait_ends)
     stop_other();
     gs_share_chunk_gone(side.share, chunk.id);
     begin = side_now();
-    gs_share_await_unmapped(side.share, 200 * MS);
+    gs_share_await_unmapped(side.share, NULL, 200 * MS);
     cr_assert_not(side_within(begin, 200 * MS), "nothing was waited for");
-    gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
     cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2), "it was waited for again");
     kill(other.pid, SIGCONT);
     cr_assert(SIDE_WAIT(!is_mapped()));
+}
+
+/* The wait that would be one in vain ends with the test's time. */
+Test(share_keep, one_gpu_does_not_wait_for_what_is_unmapped_of_another)
+{
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    stop_other();
+    gs_share_chunk_gone(side.share, chunk.id);
+    gs_share_await_unmapped(side.share, side_other_gpu, SIDE_HOUR);
+    kill(other.pid, SIGCONT);
+    gs_share_await_unmapped(side.share, side_gpu, SIDE_HOUR);
+    cr_assert_not(is_mapped());
 }
 
 Test(share_keep, its_opener_is_killed_and_the_wait_ends_with_its_exit)
@@ -151,7 +164,7 @@ Test(share_keep, its_opener_is_killed_and_the_wait_ends_with_its_exit)
     round_trip(0, 1);
     other_kill(&other);
     gs_share_chunk_gone(side.share, chunk.id);
-    gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
     cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2));
 }
 
@@ -184,7 +197,7 @@ Test(share_keep, its_time_ends)
     cr_assert(SIDE_WAIT(!is_mapped()));
     gs_share_chunk_gone(side.share, chunk.id); /* nobody is asked */
     begin = side_now();
-    gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
     cr_assert(side_within(begin, SIDE_PATIENCE_MS * MS / 2));
 }
 
@@ -205,6 +218,8 @@ Test(share_keep, under_isolation_it_is_unmapped_before_any_reuse)
     other_start(&other, dir, NULL);
     round_trip(0, 1);
     cr_assert_not(is_mapped());
+    cr_assert_null(strstr(side_logged(), "is hung up on"), "it wanted to keep it: %s",
+                   side_logged());
 }
 
 Test(share_keep, beyond_the_bound_the_oldest_goes)
@@ -274,7 +289,7 @@ Test(share_keep, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
         gs_share_chunk_gone(side.share, chunks[i].id);
         side_chunk_free(&side, &chunks[i]);
     }
-    gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+    gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "mapped"), "ok 0")));
     chunk = first;
 }
@@ -344,7 +359,7 @@ Test(share_keep, a_false_keep_ends_the_connection)
             cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
             cr_assert_eq(message.unmap.chunk_id, chunk.id);
             say(fd, GS_WIRE_UNMAPPED, chunk.id);
-            gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * MS);
+            gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
             say(fd, GS_WIRE_KEEP, 12345);
         }
         cr_assert_eq(next_message(fd, &message), GS_WIRE_REFUSE);

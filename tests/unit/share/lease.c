@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -287,6 +288,16 @@ static uint64_t end_with_a_pipe(void)
 Test(share_lease, a_descriptor_that_is_no_pidfd_is_not_believed)
 {
     assert_rests(end_with_a_pipe, SETTLE_MS, 900);
+}
+
+static uint64_t end_with_silence(void)
+{
+    return hang_up_after(eventfd(0, EFD_CLOEXEC)); /* as a pidfd of one that never ends */
+}
+
+Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
+{
+    assert_rests(end_with_silence, SETTLE_MS, 900);
 }
 #endif
 

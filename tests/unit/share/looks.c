@@ -1,7 +1,8 @@
 /*
- * How often the share thread looks for the next message before it sleeps, counted. To it the time is
- * what the test makes it: it passes in its epoll_wait alone, so that no other program of the machine
- * has a part in what is counted. The program is linked for that with its own epoll_wait and gs_now.
+ * How often the share thread looks for the next message before it sleeps, counted. To it the time
+ * is what the test makes it: it passes in its epoll_wait alone, so that no other program of the
+ * machine has a part in what is counted. The program is linked for that with its own epoll_wait and
+ * gs_now.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -33,8 +34,8 @@ static int client;
 static int vain;
 static uint64_t slept_ns;
 /* And what the share thread sets: how often it has looked, when it is, how much of that has passed
- * while somebody came, how often a sleep was over before (the machine stood still), and for how many
- * milliseconds at most it sleeps now (0: it does not). */
+ * while somebody came, how often a sleep was over before (the machine stood still), and for how
+ * many milliseconds at most it sleeps now (0: it does not). */
 static uint64_t looks, now_ns, company_ns;
 static unsigned overslept;
 static int asleep;
@@ -241,7 +242,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     SET(slept_ns, 25000 * US);
     close(client);
     client = -1;
-    cr_assert(SIDE_WAIT(side.leases_ended > 0));
+    cr_assert(SIDE_WAIT(READ(side.leases_ended) > 0));
     cr_assert(sleeps(1000), "%d ms", READ(asleep));
     cr_assert_eq(READ(looks), looked);
 }

@@ -71,14 +71,17 @@ Test(share_memory, an_offer_without_memory_is_none)
 {
     struct gs_offer *offer = NULL;
     gs_status status;
+    size_t said;
     int tries = 0;
 
     do {
+        said = strlen(side_logged());
         fail_in = ++tries;
         status = side_offer(&side, &chunk, 0, 512, &offer);
         cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY || status == GS_NOT_OFFERED,
                   "try %d: %d", tries, status);
         cr_assert_eq(offer != NULL, status == GS_OK);
+        cr_assert(status == GS_OK || strlen(side_logged()) > said, "try %d is not said", tries);
     } while (fail_in == 0 && tries < 100); /* until a call made fewer allocations than that */
     cr_assert_geq(tries, 3);
     cr_assert_lt(tries, 100);
@@ -107,6 +110,7 @@ Test(share_memory, an_open_without_memory_changes_nothing)
         } else {
             failed++;
             cr_assert_eq(status, GS_NO_HOST_MEMORY, "allocation %d: %d", n, status);
+            cr_assert_not_null(strstr(side_logged(), "no host memory is left"));
             cr_assert_eq(address, 0);
         }
         cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")),

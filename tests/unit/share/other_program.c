@@ -130,7 +130,7 @@ static void serve(const char *line)
         printf("ok\n");
     } else if (!strcmp(word, "gone")) {
         gs_share_chunk_gone(side.share, chunk.id);
-        gs_share_await_unmapped(side.share, SIDE_PATIENCE_MS * UINT64_C(1000000));
+        gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * UINT64_C(1000000));
         printf("ok\n");
     } else if (!strcmp(word, "fds")) {
         printf("ok %d\n", side_open_fds());

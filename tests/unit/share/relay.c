@@ -191,6 +191,19 @@ Test(share_relay, each_serves_what_it_has)
     cr_assert_eq(*(char *)two, 82);
 }
 
+Test(share_relay, what_it_has_and_did_not_pass_on_it_does_not_serve)
+{
+    unsigned char more[GS_TOKEN_SIZE];
+    unsigned long address;
+
+    share_and_pass_on();
+    other_offer(&first, 4096, 512, 82, more);
+    cr_assert_eq(other_open(&second, more, &address), GS_OK);
+    other_kill(&first);
+    cr_assert_neq(try_open(more), GS_OK);
+    cr_assert_eq(*(char *)opens(token), 71);
+}
+
 Test(share_relay, a_changed_handle_is_refused)
 {
     share_and_pass_on();

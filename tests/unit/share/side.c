@@ -232,6 +232,8 @@ void side_chunk_free(struct side *side, const struct side_chunk *chunk)
     side->driver.mem_release(chunk->handle);
 }
 
+const unsigned char side_gpu[16] = "softdevice00000", side_other_gpu[16] = "softdevice00001";
+
 gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
                      struct gs_offer **ret_offer)
 {
@@ -242,9 +244,9 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
                                          __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
-                                     .alone = true,
-                                     .uuid = "softdevice00000"};
+                                     .alone = true};
 
+    memcpy(source.uuid, side_gpu, sizeof source.uuid);
     return gs_share_offer(side->share, &source, ret_offer);
 }
 
