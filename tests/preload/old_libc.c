@@ -38,7 +38,7 @@ static void *thread_main(void *argument)
 
 static void threads(void)
 {
-    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* the detached thread may run late */
     pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_t thread;
     void *value = NULL;
