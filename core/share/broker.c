@@ -137,13 +137,14 @@ static int start_broker(struct gs_share *share)
 /* Sends, waiting a little for room: share thread only. */
 static int send_waiting(int fd, const union gs_wire_message *message, int attached)
 {
-    uint64_t end = gs_now() + SEND_WAIT_MS * GS_NS_PER_MS;
+    uint64_t looked = gs_now(), waited = 0;
     int error;
 
     while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
 
-        if (gs_now() >= end)
+        waited += gs_look_counts(&looked);
+        if (waited >= SEND_WAIT_MS * GS_NS_PER_MS)
             return error;
         if (error == -ETOOMANYREFS) /* descriptors under way, a limit of the user's */
             usleep(1000);

@@ -147,6 +147,9 @@ struct gs_share {
 };
 
 uint64_t gs_now(void);
+/* How much of a wait is over since the look before this one. Who looks every few milliseconds and
+ * finds that it took much longer has stood still, and so may have those that are waited for. */
+uint64_t gs_look_counts(uint64_t *looked);
 
 /* ---- share.c, thread.c ---------------------------------------------------------------------- */
 

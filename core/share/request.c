@@ -17,8 +17,7 @@
 #define SPIN_NS (200 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 150 us */
 
 #define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
-#define EARLY_STEP_US 5000        /* looking again after this; */
-#define EARLY_LOOK_NS (20 * GS_NS_PER_MS) /* a look that takes longer stood still, and counts so much */
+#define EARLY_STEP_US 5000        /* looking again after this */
 
 /* Sends, waiting for room up to `deadline`. */
 static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
@@ -252,15 +251,6 @@ static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *
            (peer->by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
-/* How much of a wait is over since the look before this one. */
-static uint64_t look_counts(uint64_t *looked)
-{
-    uint64_t now = gs_now(), took = now - *looked;
-
-    *looked = now;
-    return took < EARLY_LOOK_NS ? took : EARLY_LOOK_NS;
-}
-
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                       const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                       struct gs_wire_grant *ret_grant, int *ret_fd)
@@ -279,7 +269,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
             if (!is_for_now(peer, &message, status))
                 break;
-            waited += look_counts(&looked);
+            waited += gs_look_counts(&looked);
             if (waited >= EARLY_NS || (looked - begin >= EARLY_NS &&
                                        looked - begin >= share->options.timeout_ns)) {
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));

@@ -21,6 +21,16 @@ uint64_t gs_now(void)
     return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+#define LOOK_MOST_NS (20 * GS_NS_PER_MS)
+
+uint64_t gs_look_counts(uint64_t *looked)
+{
+    uint64_t now = gs_now(), took = now - *looked;
+
+    *looked = now;
+    return took < LOOK_MOST_NS ? took : LOOK_MOST_NS;
+}
+
 /* Whether whom one waits for can run meanwhile. */
 static bool has_cpus(void)
 {

@@ -163,6 +163,33 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
     cr_assert_eq(other_stop(&third), 0);
 }
 
+/* Nor is a broker slow that had no time to read. */
+Test(share_broker, a_process_that_stood_still_waits_on_for_room)
+{
+    enum { MANY = 500 }; /* more than the socket takes, and what one may leave */
+    unsigned char token[GS_TOKEN_SIZE];
+    uint64_t goes_on;
+    pid_t broker;
+    bool in_time, said;
+
+    offer_and_leave(0, token);
+    broker = side_broker_pid(dir);
+    kill(broker, SIGSTOP);
+    for (unsigned i = 1; i < MANY; i++)
+        other_offer(&other, i * 512, 512, 1, token);
+    usleep(50000);
+    kill(other.pid, SIGSTOP);
+    usleep(700000);
+    goes_on = side_now();
+    kill(other.pid, SIGCONT);
+    usleep(30000);
+    kill(broker, SIGCONT);
+    in_time = side_broker_left(dir) > 0 && side_within(goes_on, 400 * MS); /* it reads */
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == MANY), "it has %llu", side_broker_left(dir));
+    said = !strcmp(other_ask(&other, "said without"), "ok");
+    cr_assert(!said || !in_time);
+}
+
 Test(share_broker, killed_itself_takes_nobody_down)
 {
     unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
