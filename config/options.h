@@ -75,11 +75,11 @@
            "What cuMemFree does while the GPU still works: deferred returns at once and reuses "   \
            "the memory when that work is done, native waits for the work as the driver does.")     \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
-           "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")       \
+           "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")\
     OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
            "How much memory is freed before one GPU event is recorded to learn when all of it "    \
            "may be reused; 0 records one for every free.")                                         \
-    OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                         \
+    OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                        \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
            "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
            "for a freed block of just its size a large allocation waits already where the "        \

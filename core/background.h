@@ -1,12 +1,12 @@
 /*
- * The threads of the library's own: the pool's decay thread, the share thread, and what these start.
- * Every signal is blocked in them, so the program's handlers never run there.
+ * The threads of the library's own: the pool's decay thread, the share thread, and what these
+ * start. Every signal is blocked in them, so the program's handlers never run there.
  *
- * They do not keep a process alive. A process whose main was left by pthread_exit ends when its last
- * thread does, by libc's count, which has ours in it; and where ours were the only ones left, no
- * signal but SIGKILL could end it. So each of them looks now and then whether main has gone, and,
- * once it has, whether any thread but ours is left; if not, the process exits as libc would have
- * made it. Nothing tells a thread that main has ended, hence the looks, each one read of
+ * They do not keep a process alive. A process whose main was left by pthread_exit ends when its
+ * last thread does, by libc's count, which has ours in it; and where ours were the only ones left,
+ * no signal but SIGKILL could end it. So each of them looks now and then whether main has gone,
+ * and, once it has, whether any thread but ours is left; if not, the process exits as libc would
+ * have made it. Nothing tells a thread that main has ended, hence the looks, each one read of
  * /proc/self/stat: after 1, 2 and 4 s, then every 8 s; once main has gone, every second.
  *
  * A driver's threads are not ours: what they keep alive stays so. Those of a real driver do keep

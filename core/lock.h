@@ -1,6 +1,7 @@
 /*
  * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
- * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed here.
+ * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
+ * here.
  */
 #ifndef GS_CORE_LOCK_H
 #define GS_CORE_LOCK_H

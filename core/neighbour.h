@@ -57,9 +57,9 @@ struct gs_neighbour {
 void gs_neighbour_join(struct gs_core *core);
 
 /*
- * The decay thread: sleeps until *state is not `expected`, somebody asks, or `ns` are over. Where the
- * kernel cannot wait for both, it is `deaf` to who asks, or else sees the state late. May return
- * early.
+ * The decay thread: sleeps until *state is not `expected`, somebody asks, or `ns` are over. Where
+ * the kernel cannot wait for both, it is `deaf` to who asks, or else sees the state late. May
+ * return early.
  */
 void gs_neighbour_sleep(struct gs_core *core, int *state, int expected, uint64_t ns, bool deaf);
 /* The decay thread: whether a request is there that was not looked at. */

@@ -50,8 +50,8 @@ static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t
 
 /*
  * A kept registration may be of memory that the program has freed since. That its pages are a live
- * block's is proven under the pool's lock, and noted with it: the block's pages, and how many blocks
- * of the chunk had been freed by then. While that number stays the next hit needs no lock.
+ * block's is proven under the pool's lock, and noted with it: the block's pages, and how many
+ * blocks of the chunk had been freed by then. While that number stays the next hit needs no lock.
  *
  *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
  */

@@ -9,10 +9,10 @@
  * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
  * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
  * others, as far as the memory stranded that way stays a small share of what is live, and what
- * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours merge; a
- * small block that becomes ready goes to a quick list of its exact size first and merges when an
- * allocation finds nothing else; of the large ones that are their chunk's only block the last one is
- * kept apart.
+ * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a
+ * chunk form a list in address order, and free neighbours merge; a small block that becomes ready
+ * goes to a quick list of its exact size first and merges when an allocation finds nothing else; of
+ * the large ones that are their chunk's only block the last one is kept apart.
  *
  * A context has one pool, and more for small blocks of threads that got into each other's way.
  *
@@ -270,11 +270,11 @@ void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_bloc
 size_t gs_pool_strandable(const struct gs_pool *pool);
 
 /*
- * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks would
- * have whole pages to each and the rest free. A chunk whose last block is small keeps all but that
- * block's pages. The debt of all chunks of a device stays a small share of its memory, and of what it
- * has left (what others use is not ours to share), so that no
- * more than that share is ever missing where the driver alone would still have had memory.
+ * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks
+ * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
+ * that block's pages. The debt of all chunks of a device stays a small share of its memory, and of
+ * what it has left (what others use is not ours to share), so that no more than that share is ever
+ * missing where the driver alone would still have had memory.
  *
  * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
  * since it was ready as a whole. Such a block, where it stays, keeps a chunk from going back and

@@ -409,8 +409,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     return status;
 }
 
-/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then the
- * block. GS_NO_MEMORY: nothing was ready. */
+/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then
+ * the block. GS_NO_MEMORY: nothing was ready. */
 static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           bool all, CUdeviceptr *ret_address)
 {

@@ -13,8 +13,8 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
 void gs_pool_weigh(struct gs_pool *pool);
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
- * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a record
- * that another context has by now is left alone (GS_NO_CONTEXT). */
+ * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a
+ * record that another context has by now is left alone (GS_NO_CONTEXT). */
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                        CUdeviceptr *ret_address);
 

@@ -88,9 +88,9 @@ size_t gs_releases_finish(struct gs_core *core)
     return bytes;
 }
 
-/* Whether the pool may grow by `size` while `left` bytes that were its own are not the driver's yet:
- * with them it holds no more than it did at some time, or a share more where making and giving back
- * take much of the time. Other pools are not asked. */
+/* Whether the pool may grow by `size` while `left` bytes that were its own are not the driver's
+ * yet: with them it holds no more than it did at some time, or a share more where making and giving
+ * back take much of the time. Other pools are not asked. */
 static bool has_room(const struct gs_pool *pool, size_t left, size_t size)
 {
     unsigned percent = LOAD(pool->spare_percent);

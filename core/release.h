@@ -2,8 +2,8 @@
  * Giving chunks back to the driver in the background. Unmapping and releasing one takes 30 us and
  * more with its size, which an allocation that makes room for another size need not wait for: it
  * leaves them to the decay thread (core/decay.h), as long as the pool holds no more for it than it
- * did at some time before, or a little more where all of it takes time that is felt. Who runs out of
- * memory, and who asks how much is free, gives back what is left of them itself.
+ * did at some time before, or a little more where all of it takes time that is felt. Who runs out
+ * of memory, and who asks how much is free, gives back what is left of them itself.
  */
 #ifndef GS_CORE_RELEASE_H
 #define GS_CORE_RELEASE_H

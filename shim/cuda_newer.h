@@ -1,7 +1,7 @@
 /*
  * What the cuda.h at hand is too old to declare, as the vendor's newer ones do: a library built
- * against CUDA 12 serves a program of CUDA 13 as well, and so does the software driver of the tests.
- * Included after cuda.h, with its exact symbol names.
+ * against CUDA 12 serves a program of CUDA 13 as well, and so does the software driver of the
+ * tests. Included after cuda.h, with its exact symbol names.
  */
 #ifndef GPUSHIM_SHIM_CUDA_NEWER_H
 #define GPUSHIM_SHIM_CUDA_NEWER_H

@@ -23,8 +23,8 @@ static _Atomic int target = STDERR_FILENO;
 
 static const char *const level_names[] = {"off", "error", "warning", "info", "debug"};
 
-/* Places that warned, told apart by their formats' addresses. A place that finds no room here is not
- * capped. */
+/* Places that warned, told apart by their formats' addresses. A place that finds no room here is
+ * not capped. */
 static struct {
     _Atomic(const void *) id;
     atomic_uint count;

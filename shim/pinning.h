@@ -4,8 +4,8 @@
  *
  * Each library is found when its first call or look-up comes, never loaded, and then kept loaded.
  * What is hooked is the default version of each symbol; a look-up of another version
- * (ibv_reg_mr@IBVERBS_1.0) gets what it would without us. A call passes on to the library, untouched,
- * whenever the shim is not at work in this process.
+ * (ibv_reg_mr@IBVERBS_1.0) gets what it would without us. A call passes on to the library,
+ * untouched, whenever the shim is not at work in this process.
  *
  * The prototypes are written out here with the few fields that are used: the library is built
  * without the headers of any of them.

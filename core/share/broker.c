@@ -544,8 +544,8 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, int
     if (has)
         return true;
     gs_log_line(&share->log, share->left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
-                "a block of process %d (%.15s) is not kept: %u of at most %u are (share.broker_blocks), in "
-                "%u chunks of at most %u (ulimit -n)",
+                "a block of process %d (%.15s) is not kept: %u of at most %u are "
+                "(share.broker_blocks), in %u chunks of at most %u (ulimit -n)",
                 (int)client->pid, client->name, HASH_COUNT(share->offers), most,
                 HASH_COUNT(share->left_chunks), chunks);
     share->left_said = true;

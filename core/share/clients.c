@@ -225,9 +225,9 @@ static bool send_due(struct gs_client *client, enum gs_wire_type type, uint64_t 
 }
 
 /*
- * Sends the RECALLs and UNMAPs that are due, as many as leave most of the socket's buffer free: an answer must
- * always fit, since a client that does not take its answers is let go. The rest follows when the
- * client has read.
+ * Sends the RECALLs and UNMAPs that are due, as many as leave most of the socket's buffer free: an
+ * answer must always fit, since a client that does not take its answers is let go. The rest follows
+ * when the client has read.
  */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 {

@@ -140,7 +140,8 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open);
 
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
-/* The client keeps the chunk of the offer; false: it may not, or there is no host memory to note it. */
+/* The client keeps the chunk of the offer; false: it may not, or there is no host memory to note
+ * it. */
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);

@@ -112,7 +112,8 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
             __atomic_store_n(&share->sleep_until_ns, now + GS_SPIN_REST_NS, __ATOMIC_RELAXED);
         }
         if (!error && gs_now() >= deadline && ret_message->head.request != peer->request) {
-            gs_peer_take_other(share, peer, ret_message, *ret_fd); /* it talks on about something else */
+            /* It talks on about something else. */
+            gs_peer_take_other(share, peer, ret_message, *ret_fd);
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {

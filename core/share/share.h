@@ -162,9 +162,9 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
  * processes keep of it for their next open. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
-/* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by others
- * that was freed less than `limit_ns` ago; what others have closed and only keep for their next open
- * comes back within milliseconds. */
+/* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
+ * others that was freed less than `limit_ns` ago; what others have closed and only keep for their
+ * next open comes back within milliseconds. */
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns);
 
@@ -180,8 +180,8 @@ bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
 
 /*
  * Opens a block of another process for `context` (current in the calling thread) on `device`, and
- * returns its address. Opened again: the same address, one count more.
- * GS_BAD_TOKEN, GS_STALE, GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
+ * returns its address. Opened again: the same address, one count more. GS_BAD_TOKEN, GS_STALE,
+ * GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
  */
 gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);
@@ -220,7 +220,8 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
 bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice device);
 /* Gives a device access to it. GS_NOT_OURS: there is none. Or the driver's error. */
 gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
-/* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is held meanwhile, of rank OPENER. */
+/* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is
+ * held meanwhile, of rank OPENER. */
 void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
                        void (*visit)(CUcontext context, void *arg), void *arg);
 

@@ -3,8 +3,8 @@
  *
  *   register [--ranges N] [--threads N] [--milliseconds N]
  *
- * Prints one JSON line a row. A time is the thread's own on its core, so that a busy machine does not
- * spoil it, and the middle one of five. Rows:
+ * Prints one JSON line a row. A time is the thread's own on its core, so that a busy machine does
+ * not spoil it, and the middle one of five. Rows:
  *
  *   hit          finding a kept registration among so many and giving it back, and the instructions
  *                of that: of ranges in no order ("any"), and of 64 of them again and again ("few"),

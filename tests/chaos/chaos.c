@@ -5,10 +5,11 @@
  *
  * See chaos.h. Start it without the shim: it gives that to its processes itself, from
  * ../../shim/libgpushim.so beside this program unless --shim names one; "none" gives none, to see
- * what the driver alone does. With --strategy broker, brokers are killed as well; --broker names the
- * program, ../../shim/broker/gpushim-broker beside this one is taken where it is there. The same
- * seed takes the same choices, at other instants. The last line is "chaos: ok KILLS kills CHECKS checks" or what went wrong; the exit status 0, 1 for
- * something wrong, 2 for a call that cannot be met.
+ * what the driver alone does. With --strategy broker, brokers are killed as well; --broker names
+ * the program, ../../shim/broker/gpushim-broker beside this one is taken where it is there. The
+ * same seed takes the same choices, at other instants. The last line is "chaos: ok KILLS kills
+ * CHECKS checks" or what went wrong; the exit status 0, 1 for something wrong, 2 for a call that
+ * cannot be met.
  */
 #include "chaos.h"
 

@@ -266,16 +266,27 @@ static long status_kib(pid_t pid, const char *field)
     return kib;
 }
 
-static unsigned count_fds(pid_t pid)
+/* The software driver has a descriptor for each chunk that a process keeps. */
+static bool is_memory(int list, const char *name)
 {
+    static const char memory[] = "/memfd:softcuda";
+    char target[sizeof memory - 1];
+
+    return readlinkat(list, name, target, sizeof target) == sizeof target &&
+           memcmp(target, memory, sizeof target) == 0;
+}
+
+static unsigned count_fds(pid_t pid, bool with_memory)
+{
+    struct dirent *entry;
     char path[64];
     unsigned count = 0;
     DIR *list;
 
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     list = opendir(path);
-    while (list && readdir(list))
-        count++;
+    while (list && (entry = readdir(list)))
+        count += with_memory || !is_memory(dirfd(list), entry->d_name);
     if (list)
         closedir(list);
     return count;
@@ -325,7 +336,7 @@ struct bounds {
 static void look(struct bounds *bounds)
 {
     long rss = status_kib(bounds->attacked, "VmRSS:");
-    unsigned fds = count_fds(bounds->attacked);
+    unsigned fds = count_fds(bounds->attacked, true);
 
     bounds->rss_most_kib = rss > bounds->rss_most_kib ? rss : bounds->rss_most_kib;
     bounds->fds_most = fds > bounds->fds_most ? fds : bounds->fds_most;
@@ -357,7 +368,8 @@ static bool judge_times(const struct phase *phase, bool last)
 
 static void judge(const struct phase *phase, const struct bounds *bounds)
 {
-    printf("   %u connections, %u turned away, %u honest opens, VmRSS at most %ld KiB (+%ld), at most %u descriptors\n",
+    printf("   %u connections, %u turned away, %u honest opens, VmRSS at most %ld KiB (+%ld), "
+           "at most %u descriptors\n",
            atomic_load(&board->connected), atomic_load(&board->turned_away),
            atomic_load(&board->honest_opens), bounds->rss_most_kib,
            bounds->rss_most_kib - bounds->rss_kib, bounds->fds_most);
@@ -449,15 +461,16 @@ static bool end_one(pid_t pid)
     return false;
 }
 
-/* What the attackers' connections took is given back within a few seconds; what they left with the broker is
- * kept for a while. */
+/* What the attackers' connections took is given back within a few seconds; what they left with the
+ * broker is kept for a while. How many chunks a program's pool keeps is not their doing. */
 static void check_rest(const struct bounds *bounds)
 {
-    unsigned left = count_fds(bounds->attacked);
+    const bool with_memory = board->by_broker;
+    unsigned left = count_fds(bounds->attacked, with_memory);
 
     for (int i = 0; i < PATIENCE_MS / 10 && left > bounds->fds + 8; i++) {
         sleep_us(10000);
-        left = count_fds(bounds->attacked);
+        left = count_fds(bounds->attacked, with_memory);
     }
     if (left > bounds->fds + 8)
         wrong("what was attacked keeps %u descriptors, it had %u", left, bounds->fds);

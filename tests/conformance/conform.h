@@ -94,8 +94,8 @@ CUresult launch_count_other(CUstream stream, CUdeviceptr ptr, uint32_t value, si
                             CUdeviceptr out);
 CUresult launch_copy(CUstream stream, CUdeviceptr dst, CUdeviceptr src, size_t words);
 
-/* Two copies by cuMemcpyBatchAsync in its form of CUDA 12.8 (0) or of CUDA 13 (1), which has no place
- * for the index; ret_fail is 77 then. NOT_FOUND where the driver has no such form. */
+/* Two copies by cuMemcpyBatchAsync in its form of CUDA 12.8 (0) or of CUDA 13 (1), which has no
+ * place for the index; ret_fail is 77 then. NOT_FOUND where the driver has no such form. */
 CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t *ret_fail,
                     CUstream stream);
 

@@ -1,7 +1,7 @@
 /*
- * A second process with CUDA: the program conformance_peer, which does what the test asks it to over
- * a socket and answers with the driver's result. It has the test's environment (so it runs under
- * the shim where the test does) and dies with the test.
+ * A second process with CUDA: the program conformance_peer, which does what the test asks it to
+ * over a socket and answers with the driver's result. It has the test's environment (so it runs
+ * under the shim where the test does) and dies with the test.
  *
  * A call fails the test where the peer does not answer within half a minute; what the driver
  * answered is the call's result.

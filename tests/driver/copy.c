@@ -5,9 +5,8 @@
  * Pageable host memory is read at the call (a copy of it waits in the operation), and written
  * before the call returns; pinned memory is used when the work runs. Between devices, as measured:
  * cuMemAlloc memory of another device can be copied device to device without peer access, VMM
- * memory only where access was set, and so between host and device; fills need access in every case,
- * but for nodes added to a graph by hand.
- * A peer copy has no place in a capture.
+ * memory only where access was set, and so between host and device; fills need access in every
+ * case, but for nodes added to a graph by hand. A peer copy has no place in a capture.
  */
 #include "internal.h"
 

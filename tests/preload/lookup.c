@@ -1,8 +1,8 @@
 /*
  * What a program sees of the driver, by every way of asking, against the stub driver.
  *
- * usage: lookup CASE LIBCUDA [CTOR_LIBRARY or third.c's]. "native" and "absent" hold without the shim as well
- * and are run that way too: they say what the shim has to look like when it is off.
+ * usage: lookup CASE LIBCUDA [CTOR_LIBRARY or third.c's]. "native" and "absent" hold without the
+ * shim as well and are run that way too: they say what the shim has to look like when it is off.
  */
 #include "../../shim/cuda_exact.h"
 #include "check.h"

@@ -1,6 +1,6 @@
 /*
- * A communication library that uses gpushim.h: it registers through the cache, and listens. Found by
- * dlsym, as it is meant to be; run under the library.
+ * A communication library that uses gpushim.h: it registers through the cache, and listens. Found
+ * by dlsym, as it is meant to be; run under the library.
  */
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 /*
- * A libgdrapi.so.2 without its kernel driver: pins are counted, and looked at when they end, whether
- * their memory went before. Mapping one gives its own address, as the memory is the host's here.
+ * A libgdrapi.so.2 without its kernel driver: pins are counted, and looked at when they end,
+ * whether their memory went before. Mapping one gives its own address, as the memory is the host's
+ * here.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -10,9 +10,9 @@
  * what the dynamic linker gives for cuMemFree_v2, as UCX writes it (exit status 77: not on this
  * machine).
  *
- * Without the library the deregistration of a region in the cache comes after its memory went, which
- * the stand-in counts as wrong. Under the library the memory waits for it. Either way no message may
- * carry another block's bytes.
+ * Without the library the deregistration of a region in the cache comes after its memory went,
+ * which the stand-in counts as wrong. Under the library the memory waits for it. Either way no
+ * message may carry another block's bytes.
  */
 #include <cuda.h>
 #include <dlfcn.h>

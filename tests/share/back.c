@@ -1,7 +1,7 @@
 /*
  * Memory that is freed while another process has it mapped. Where that one only keeps it for its
- * next open, its mapping is called back and no descriptor keeps the memory from the driver; where it
- * has it open, the log tells.
+ * next open, its mapping is called back and no descriptor keeps the memory from the driver; where
+ * it has it open, the log tells.
  *
  *   back full      the program needs the memory: an allocation that finds the GPU full
  *   back create    the same by a call of another kind, cuMemCreate

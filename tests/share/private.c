@@ -1,6 +1,7 @@
 /*
  * A process that uses memory of its own alone has no share thread and no socket, in its descriptors
- * or in the folder of the sockets; one that has asked for a handle has both. The library is preloaded.
+ * or in the folder of the sockets; one that has asked for a handle has both. The library is
+ * preloaded.
  */
 #include <dirent.h>
 #include <stdbool.h>

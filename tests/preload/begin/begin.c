@@ -151,7 +151,8 @@ static void signals_are_blocked(void)
     const struct timespec pause = {.tv_nsec = 1000000};
     unsigned found = 0;
 
-    for (int i = 0; led && i < 30000 && found < 2; i++) {
+    /* A thread that they have started has their name until it gives itself one. */
+    for (int i = 0; led && i < 30000 && found != 2; i++) {
         DIR *tasks = opendir("/proc/self/task");
 
         found = 0;

@@ -1,5 +1,5 @@
-/* A listener that comes back with a call, on the thread that is giving its memory back: it finds the
- * pool whole, and that thread does not wait for itself. */
+/* A listener that comes back with a call, on the thread that is giving its memory back: it finds
+ * the pool whole, and that thread does not wait for itself. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <time.h>
@@ -18,8 +18,8 @@ static void (*call)(void);
 static unsigned calls, sleeps; /* atomic */
 static _Thread_local bool within;
 
-/* Waiting for chunks on their way is sleeping for a while again and again. TSan's library, which has
- * a nanosleep of its own, links only with one that can be seen. */
+/* Waiting for chunks on their way is sleeping for a while again and again. TSan's library, which
+ * has a nanosleep of its own, links only with one that can be seen. */
 int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
 __attribute__((visibility("default"))) int __wrap_nanosleep(const struct timespec *wanted,
                                                             struct timespec *left);

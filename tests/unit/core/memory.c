@@ -195,8 +195,8 @@ Test(memory, what_another_thread_gives_back_is_waited_for)
     fixture_end(&f);
 }
 
-/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one back
- * takes a while. */
+/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one
+ * back takes a while. */
 static struct gs_pool *make_spare(struct fixture *f, size_t peak)
 {
     struct gs_context *context;
@@ -511,8 +511,8 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
     fixture_end(&f);
 }
 
-/* Whether a block whose GPU work is under way is waited for and had again. Not where the work is over
- * before one looks, or one's time before the work has begun: the machine stood still. */
+/* Whether a block whose GPU work is under way is waited for and had again. Not where the work is
+ * over before one looks, or one's time before the work has begun: the machine stood still. */
 static bool waits_for_the_gpu(void)
 {
     struct fixture f;

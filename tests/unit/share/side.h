@@ -41,19 +41,19 @@ void side_dir_remove(const char *dir);
 int side_dir_count(const char *dir);
 
 /*
- * A machine may stand still for a second at any moment, and no test fails for that: what has to come
- * is waited for for so long, and what took a time is judged by side_within alone.
+ * A machine may stand still for a second at any moment, and no test fails for that: what has to
+ * come is waited for for so long, and what took a time is judged by side_within alone.
  */
 #define SIDE_PATIENCE_MS 30000
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
-/* A socket that listens there, and was not to be seen before it did: whoever shares clears away what
- * does not. */
+/* A socket that listens there, and was not to be seen before it did: whoever shares clears away
+ * what does not. */
 int side_listen(const char *path);
 
-/* Defaults: grace 0, settle 200 ms, timeout 60 s, 64 clients, up to 64 blocks idle for a minute:
- * so what is given back after a close was called back. With a broker where SIDE_STRATEGY says so. */
+/* Defaults: grace 0, settle 200 ms, timeout 60 s, 64 clients, up to 64 blocks idle for a minute: so
+ * what is given back after a close was called back. With a broker where SIDE_STRATEGY says so. */
 void side_options(struct gs_share_options *ret_options, const char *dir);
 bool side_with_broker(void);
 /* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
