@@ -178,10 +178,15 @@ static void *run(void *arg)
         end(decay);
         state = DECAY_AWAKE;
         if (!used && __atomic_compare_exchange_n(&decay->state, &state, DECAY_ASLEEP, false,
-                                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+                                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            /* What was freed after the look and before this has woken nobody. */
+            if (begin(decay) && look(core))
+                gs_decay_activity(core);
+            end(decay);
             state = sleep_in(core, DECAY_ASLEEP, UINT64_MAX);
-        else
+        } else {
             state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
+        }
     }
     return NULL;
 }

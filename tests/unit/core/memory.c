@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -699,7 +700,7 @@ static size_t wait_until_reserved(struct fixture *f, size_t most)
 {
     const struct timespec pause = {.tv_nsec = 5000000};
 
-    for (int i = 0; i < 6000 && fixture_pool(f).reserved > most; i++)
+    for (int i = 0; i < 4000 && fixture_pool(f).reserved > most; i++)
         nanosleep(&pause, NULL);
     return fixture_pool(f).reserved;
 }
@@ -723,6 +724,78 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
     }
     cr_assert_gt(counts(&f).trims, 20);
     MUST(gs_core_free(f.core, kept));
+    fixture_end(&f);
+}
+
+/* Looks of the decay thread at the pool that gave nothing back, which wait at their end until they may
+ * go on. All atomic. */
+static bool looks_wait;
+static unsigned looks_come, looks_go;
+
+size_t __real_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+size_t __wrap_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+
+size_t __wrap_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
+{
+    size_t released = __real_gs_chunks_release(shared, chunks);
+    char name[16] = "";
+    unsigned number;
+
+    if (chunks || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
+        return released;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    if (strcmp(name, "gpushim-decay") != 0)
+        return released;
+    number = __atomic_add_fetch(&looks_come, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST) &&
+           __atomic_load_n(&looks_go, __ATOMIC_SEQ_CST) < number)
+        usleep(200);
+    return released;
+}
+
+/* False: the thread sleeps, it seems. */
+static bool look_comes(unsigned number)
+{
+    for (int i = 0; i < 500 && __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) < number; i++)
+        usleep(1000);
+    return __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) >= number;
+}
+
+static void use_a_lot(struct fixture *f)
+{
+    CUdeviceptr block[16];
+
+    for (int i = 0; i < 16; i++)
+        block[i] = must_alloc(f, 16 * MIB);
+    for (int i = 0; i < 16; i++)
+        MUST(gs_core_free(f->core, block[i]));
+}
+
+/* After each of the looks, from the first to the one before the thread's sleep, in turn. */
+Test(memory, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
+{
+    bool asleep = false;
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.decay_ns = 20 * MS;
+    fixture_start(&f);
+    for (unsigned last = 1; !asleep && last < 20; last++) {
+        unsigned number = __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST);
+
+        __atomic_store_n(&looks_go, number, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&looks_wait, true, __ATOMIC_SEQ_CST);
+        use_a_lot(&f);
+        for (unsigned i = 1; !asleep && i <= last; i++) {
+            asleep = !look_comes(number + i);
+            if (!asleep && i == last)
+                use_a_lot(&f);
+            __atomic_store_n(&looks_go, number + i, __ATOMIC_SEQ_CST);
+        }
+        __atomic_store_n(&looks_wait, false, __ATOMIC_SEQ_CST);
+        cr_assert_leq(wait_until_reserved(&f, 64 * MIB), 64 * MIB, "freed after look %u", last);
+    }
+    cr_assert(asleep);
     fixture_end(&f);
 }
 

@@ -830,6 +830,76 @@ Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobo
     unlink(address.sun_path);
 }
 
+/* Says the same again and again; 42 when nobody reads it any more, 0 when all of it was read. */
+static int say_for_ever(int fd, enum gs_wire_type type)
+{
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    union gs_wire_message message;
+    int said = 0, error = 0;
+
+    gs_wire_start(&message, type, 0);
+    message.recall.block_id = UINT64_MAX;
+    while (said < 20000 && (error == 0 || (error == -EAGAIN && poll(&room, 1, 1000) == 1))) {
+        error = gs_wire_send(fd, &message, -1);
+        said += error == 0;
+    }
+    return error == -EAGAIN ? 42 : 0;
+}
+
+/* An exporter by hand that grants what it is asked for, and then talks on. */
+static pid_t talker(enum gs_wire_type type, const unsigned char *at)
+{
+    struct sockaddr_un address;
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    pid_t child;
+
+    path_of(at, &address);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(listener, 4), 0);
+    child = fork();
+    if (child == 0) {
+        union gs_wire_message message;
+        struct gs_token asked;
+        int fd;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(SIDE_PATIENCE_MS / 1000);
+        fd = accept(listener, NULL, NULL);
+        while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
+            continue;
+        gs_token_read(message.open.token, &asked);
+        lie_once(fd, HONEST, &asked, message.head.request);
+        _exit(say_for_ever(fd, type));
+    }
+    close(listener);
+    return child;
+}
+
+Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
+{
+    static const enum gs_wire_type types[] = {GS_WIRE_RECALL, GS_WIRE_UNMAP, GS_WIRE_GRANT,
+                                              GS_WIRE_REFUSE, GS_WIRE_HELLO};
+
+    usleep(100000); /* whoever shares has connected to all there are */
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        unsigned char asked[GS_TOKEN_SIZE];
+        struct sockaddr_un address;
+        CUdeviceptr opened;
+        int exit_status;
+        pid_t child;
+
+        make_token(asked, (unsigned char)(0x50 + i));
+        child = talker(types[i], asked);
+        cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
+        cr_assert_eq(waitpid(child, &exit_status, 0), child);
+        cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42,
+                  "type %d is read for ever", (int)types[i]);
+        cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
+        path_of(asked, &address);
+        unlink(address.sun_path);
+    }
+}
+
 Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
 {
     unsigned char stalled[GS_TOKEN_SIZE], theirs[GS_TOKEN_SIZE];
