@@ -29,8 +29,10 @@ static _Thread_local unsigned waits;
 
 int __real_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
                                   const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
-                                  const struct timespec *until);
+/* TSan's library, which has one of its own, links only with one that can be seen. */
+__attribute__((visibility("default"))) int
+__wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                              const struct timespec *until);
 
 int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
                                   const struct timespec *until)
