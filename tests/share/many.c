@@ -287,8 +287,8 @@ static uint64_t broker_left(const char *dir)
     return left;
 }
 
-/* `least` of the blocks can be opened when their process has ended. To whom it leaves them has taken
- * them before: who is slow for a second is left alone for as long. */
+/* `least` of the blocks can be opened when their process has ended. To whom it leaves them has
+ * taken them before: who is slow for a second is left alone for as long. */
 static void check_many(int least, const char *broker_dir)
 {
     struct opener first, second, shares = exporter_start(BLOCKS, handles);

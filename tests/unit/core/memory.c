@@ -727,8 +727,8 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
     fixture_end(&f);
 }
 
-/* Looks of the decay thread at the pool that gave nothing back, which wait at their end until they may
- * go on. All atomic. */
+/* Looks of the decay thread at the pool that gave nothing back, which wait at their end until they
+ * may go on. All atomic. */
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 

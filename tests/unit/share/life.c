@@ -336,8 +336,8 @@ Test(share_life, the_end_of_a_grace_is_announced_and_makes_the_token_stale)
     freed = side_now();
     gs_share_freed(side.share, offer, freed);
     gs_share_freed(side.share, held, freed);
-    /* Nobody asks, and the pool is told all the same; before, it may have been told of something else
-     * that has ended. */
+    /* Nobody asks, and the pool is told all the same; before, it may have been told of something
+     * else that has ended. */
     do {
         before = told;
         cr_assert(SIDE_WAIT((told = __atomic_load_n(&side.leases_ended, __ATOMIC_RELAXED)) > before));
