@@ -209,10 +209,9 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
 {
     struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
+    const uint64_t life = pool->made_ns;
     gs_status status;
-    uint64_t life;
 
-    life = pool->made_ns;
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);

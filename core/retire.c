@@ -12,8 +12,8 @@
 #include <time.h>
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
-#define BEHIND_MIN ((size_t)64 << 20) /* what retires, or is more than was live, below this is no
-                                        reason to wait */
+/* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
+#define BEHIND_MIN ((size_t)64 << 20)
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -128,7 +128,8 @@ static unsigned *retiring_of(struct gs_pool *pool, size_t size)
     return &pool->retiring_of[(hash >> 32) % GS_RETIRING_SIZES];
 }
 
-/* Whether a block serves another of its size as soon as its epoch has passed. */
+/* Whether a block serves another of its size as soon as its epoch has passed. That does not change
+ * while it is in one: only live blocks are offered, and only those in no list are wiped. */
 static bool serves_next(const struct gs_block *block)
 {
     return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
@@ -141,6 +142,7 @@ static void into_epoch(struct gs_pool *pool, struct gs_block *block)
         ++*retiring_of(pool, block->entry.size);
 }
 
+/* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
@@ -404,9 +406,9 @@ static bool may_move(const struct gs_pool *pool, size_t size)
            pool->reserved + size > pool->stalled_most;
 }
 
-static bool exceeds(size_t bytes, size_t live, size_t most)
+static bool exceeds(size_t bytes, size_t basis, size_t most)
 {
-    return bytes > live + (most > BEHIND_MIN ? most : BEHIND_MIN);
+    return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
 bool gs_pool_behind(struct gs_pool *pool, size_t size)

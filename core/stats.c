@@ -126,8 +126,9 @@ static void log_device(struct gs_core *core, CUdevice device)
                 "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
                 " that had to look further; %" PRIu64 " chunks made and %" PRIu64
                 " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
-                " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu "
-                "reserved, %zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64
+                " given up); MiB: peak %zu reserved for %zu live, now %zu reserved, "
+                "%zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
                 (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
                 counts->map_ns / 1000000, counts->later, counts->events, counts->waits,
                 counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
@@ -158,7 +159,8 @@ static void log_registrations(struct gs_core *core)
         return;
     gs_log_line(&core->options.log, GS_LOG_INFO,
                 "registrations: %" PRIu64 " found kept, %" PRIu64 " not; %" PRIu64
-                " made in %" PRIu64 " ms, %" PRIu64 " undone in %" PRIu64 " ms: %" PRIu64 " for others, %" PRIu64
+                " made in %" PRIu64 " ms, %" PRIu64 " undone in %" PRIu64
+                " ms: %" PRIu64 " for others, %" PRIu64
                 " as their memory went, %" PRIu64 " merged; %" PRIu64 " failed; now %" PRIu64
                 ", %" PRIu64 " in use, %" PRIu64 " MiB",
                 stats.hits, stats.misses, stats.pins, stats.pin_ns / 1000000, stats.unpins,

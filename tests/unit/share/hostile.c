@@ -778,12 +778,12 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 static pid_t recaller(const unsigned char *at)
 {
     struct sockaddr_un address;
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int listener;
     pid_t child;
 
     path_of(at, &address);
-    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
-    cr_assert_eq(listen(listener, 4), 0);
+    listener = side_listen(address.sun_path);
+    cr_assert_geq(listener, 0);
     child = fork();
     if (child == 0) {
         union gs_wire_message message;
@@ -850,12 +850,12 @@ static int say_for_ever(int fd, enum gs_wire_type type)
 static pid_t talker(enum gs_wire_type type, const unsigned char *at)
 {
     struct sockaddr_un address;
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int listener;
     pid_t child;
 
     path_of(at, &address);
-    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
-    cr_assert_eq(listen(listener, 4), 0);
+    listener = side_listen(address.sun_path);
+    cr_assert_geq(listener, 0);
     child = fork();
     if (child == 0) {
         union gs_wire_message message;
