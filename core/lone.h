@@ -1,0 +1,76 @@
+/*
+ * The lone stream. A program whose GPU work all goes to one stream orders it by that: what uses a
+ * block after its free comes behind what used it before. So such a program's frees are ready at
+ * once (core/retire.c), without an epoch, and its pool holds no more than a stream-ordered
+ * allocator would.
+ *
+ *   none ──► lone ──► pending ──► several
+ *
+ * none: no work was submitted yet. lone: all work went to one stream, whose key is kept. pending:
+ * work goes, or may go, to another stream as well; frees retire again (epochs), and until the lone
+ * stream has passed the last free, every other stream waits for that before its work. several: that
+ * is so; for good.
+ *
+ * What holds: every way to submit work that can touch device memory tells this first
+ * (gs_lone_submits), or ends it (gs_lone_settle): captures, other contexts, memory that other
+ * processes, network cards or the host can reach beside the GPU's streams, launches that may
+ * overtake the one before. And no stream waits for work that the driver's own free would not have
+ * waited for: where anything was freed since, a mark (an event) is recorded before the next work is
+ * submitted, and it is the mark that is waited for. Otherwise a kernel that never ends, on a stream
+ * that was alone, would stop all others.
+ *
+ * What is ready may still be touched by the lone stream's work, so a chunk goes back to the driver
+ * only when the fence of the last free in it has passed (gs_chunk_passed).
+ */
+#ifndef GS_CORE_LONE_H
+#define GS_CORE_LONE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/fence.h"
+#include "core/lock.h"
+
+struct gs_core;
+
+/* Values of `stream` that are no key (gs_stream_key). */
+#define GS_LONE_NONE 0
+#define GS_LONE_PENDING 4
+#define GS_LONE_SEVERAL 12
+
+struct gs_lone {
+    uint64_t stream; /* atomic: its key, or one of the above */
+    bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
+    struct gs_lock lock; /* rank LONE; protects what is below, and changes of `stream` */
+    struct gs_core *core;
+    uint64_t was;        /* pending: the key that was alone */
+    CUcontext context;   /* the only one so far; NULL: none */
+    struct gs_fence_pool events; /* of that context */
+    struct gs_fence mark;        /* the last */
+};
+
+/* The slow half of gs_lone_submits. */
+void gs_lone_work(struct gs_lone *lone, CUstream stream);
+
+/* Work is about to be submitted to a stream (NULL: the legacy default one). The first thing that a
+ * hook of such a call does; errno is preserved. */
+static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
+{
+    uint64_t only = __atomic_load_n(&lone->stream, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(only == GS_LONE_SEVERAL ||
+                             (only == (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY) &&
+                              !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED)),
+                         1))
+        return;
+    gs_lone_work(lone, stream);
+}
+
+/* Ends it, and waits for the lone stream to pass the last free. No lock is held. `why`: for the
+ * log, what the program did. */
+void gs_lone_settle(struct gs_lone *lone, const char *why);
+/* A context is there: ends it if it is not the first. No lock is held. */
+void gs_lone_context(struct gs_lone *lone, CUcontext context);
+
+#endif
