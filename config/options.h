@@ -74,6 +74,9 @@
     OPTION(pool, free, ENUM(pool_free), "deferred",                                                \
            "What cuMemFree does while the GPU still works: deferred returns at once and reuses "   \
            "the memory when that work is done, native waits for the work as the driver does.")     \
+    OPTION(pool, lone_stream, BOOL(), "on",                                                        \
+           "Whether freed memory is reused at once, in the order of the stream, as long as all "   \
+           "GPU work of the process goes to one; off waits for the GPU's work in any case.")       \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
            "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")\
     OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \

@@ -613,6 +613,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     chunk->handle = handle;
     chunk->reach = 0;
     chunk->debt = chunk->mixed = 0;
+    chunk->freed = (struct gs_fence){0};
     chunk->id = next_id(pool);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;

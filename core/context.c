@@ -246,6 +246,8 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
         gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
                         &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
+    if (status == GS_OK)
+        gs_lone_context(&core->lone, (*ret)->handle);
     return status;
 }
 
@@ -454,6 +456,7 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
 {
     struct gs_context *context;
 
+    gs_lone_settle(&core->lone, "a context ends");
     gs_lock_take(&core->lock);
     context = context_find(core, handle);
     if (context) {
@@ -632,6 +635,7 @@ CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 {
+    gs_lone_stream_gone(&core->lone, stream);
     gs_lock_take(&core->lock);
     gs_context_handles_changed(core);
     for (struct gs_context *context = core->contexts; context; context = context->next)

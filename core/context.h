@@ -14,6 +14,7 @@
 
 #include "core/core.h"
 #include "core/decay.h"
+#include "core/lone.h"
 #include "core/neighbour.h"
 #include "core/pool.h"
 #include "core/release.h"
@@ -52,6 +53,7 @@ struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
     struct gs_fences fences;
+    struct gs_lone lone;
     struct gs_share *share;
     struct gs_regcache *regcache;
     struct gs_pool_shared shared;

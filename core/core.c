@@ -77,6 +77,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_reach_init(core);
     gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
+    gs_lone_init(&core->lone, core,
+                 options->lone_stream && !options->free_native && !options->share.isolate);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
     if (status == GS_OK)
@@ -93,6 +95,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .log = &core->options.log,
         .map = &core->map,
         .fences = &core->fences,
+        .lone = &core->lone,
         .share = core->share,
         .async = core->async,
         .debt = core->debt,
@@ -117,6 +120,7 @@ void gs_core_destroy(struct gs_core *core)
     struct gs_context *context;
     CUcontext popped;
 
+    gs_lone_settle(&core->lone, "the library ends");
     gs_decay_stop(core);
     gs_neighbour_leave(core);
     gs_neighbour_free(core);
@@ -156,6 +160,7 @@ void gs_core_destroy(struct gs_core *core)
     gs_map_destroy(&core->map);
     gs_reach_destroy(core);
     gs_fences_destroy(&core->fences);
+    gs_lone_destroy(&core->lone);
     gs_lock_destroy(&core->lock);
     free(core);
 }
@@ -510,6 +515,11 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     return status;
 }
 
+struct gs_lone *gs_core_lone(struct gs_core *core)
+{
+    return &core->lone;
+}
+
 const struct gs_map *gs_core_map(const struct gs_core *core)
 {
     return &core->map;
@@ -519,6 +529,7 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
     CUcontext context = NULL;
 
+    gs_lone_settle(&core->lone, "a capture begins");
     core->driver.ctx_get_current(&context);
     return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }
@@ -582,8 +593,10 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     struct gs_share_source source;
     struct gs_offer *offer;
     struct gs_block *block;
-    gs_status status = lock_around(core, address, &block);
+    gs_status status;
 
+    gs_lone_settle(&core->lone, "memory is shared");
+    status = lock_around(core, address, &block);
     if (status == GS_NOT_LIVE && gs_share_pass_on(core->share, address, ret_token) == GS_OK)
         return GS_OK;
     if (status == GS_NOT_LIVE || status == GS_INVALID)

@@ -24,6 +24,7 @@
 
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
+    bool lone_stream;    /* frees are ready at once while all work goes to one stream */
     bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
     size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
@@ -93,6 +94,9 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
+
+/* The lone stream, for who tells on every call. Lives as long as core. */
+struct gs_lone *gs_core_lone(struct gs_core *core);
 
 /* Bytes of the current context's device that are held but that the program has freed. */
 size_t gs_core_cached(struct gs_core *core);

@@ -23,6 +23,7 @@
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
  *   mem_get_info                  a context is current.
+ *   stream_wait_event             no capture is open. Does not block.
  *   memset_d8_async               a context is current, and no capture is open. It waits where the
  *                                 GPU's queue is full: no lock held.
  *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and
@@ -62,6 +63,7 @@
     OP(event_query, cuEventQuery, 1)                                                               \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
+    OP(stream_wait_event, cuStreamWaitEvent, 1)                                                    \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \

@@ -363,17 +363,12 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
 
 /* ---- Looking ---------------------------------------------------------------------------- */
 
-static bool has_passed(const struct gs_fence *fence)
-{
-    return fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
-}
-
 /* The line is taken: takes the oldest events out while they have passed, up to the fence's. */
 static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fence)
 {
     gs_status status = GS_OK;
 
-    while (line->oldest && !has_passed(fence)) {
+    while (line->oldest && !gs_fence_passed(fence)) {
         struct gs_fence_event *event = line->oldest;
 
         status = (gs_status)line->fences->driver->event_query(event->event);
@@ -393,12 +388,12 @@ static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *
     struct gs_fence_line *line = fence->line;
     gs_status status;
 
-    if (!line || has_passed(fence))
+    if (gs_fence_passed(fence))
         return GS_OK;
     status = line_enter(line);
     if (status != GS_OK)
         return status;
-    if (line->recorded < fence->number && !has_passed(fence))
+    if (line->recorded < fence->number && !gs_fence_passed(fence))
         status = record(line, pool);
     if (status == GS_OK)
         status = advance(line, fence);
@@ -413,6 +408,42 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
     if (status == GS_OK)
         *fence = (struct gs_fence){0};
     return status;
+}
+
+gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
+{
+    struct gs_fence_line *line = pool->line;
+    gs_status status;
+
+    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY)
+        sched_yield();
+    if (status != GS_OK)
+        return status;
+    advance(line, &(struct gs_fence){line, line->recorded});
+    status = record(line, pool);
+    if (status == GS_OK)
+        *ret = (struct gs_fence){line, line->recorded};
+    line_release(line);
+    return status;
+}
+
+void gs_fence_order(const struct gs_fence *fence, CUstream stream)
+{
+    struct gs_fence_line *line = fence->line;
+    const struct gs_fence_event *event;
+    CUresult result = CUDA_SUCCESS;
+
+    if (!line)
+        return;
+    line_take(line);
+    for (event = gs_fence_passed(fence) ? NULL : line->oldest; event; event = event->next)
+        if (event->number >= fence->number) {
+            result = line->fences->driver->stream_wait_event(stream, event->event, 0);
+            break;
+        }
+    line_release(line);
+    if (result != CUDA_SUCCESS)
+        gs_fence_wait(fence, UINT64_MAX);
 }
 
 static bool is_over(uint64_t deadline_ns)

@@ -108,6 +108,26 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool);
  */
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret);
 
+/* The same with an event that is recorded now, waiting for who has the line; also takes back events
+ * that have passed. */
+gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret);
+
+/* The fence of the next event that is recorded, or of one when it is looked at. */
+static inline struct gs_fence gs_fence_next(const struct gs_fence_pool *pool)
+{
+    return (struct gs_fence){pool->line, __atomic_load_n(&pool->line->begun, __ATOMIC_SEQ_CST) + 1};
+}
+
+/* Whether it is known to have passed. */
+static inline bool gs_fence_passed(const struct gs_fence *fence)
+{
+    return !fence->line ||
+           fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
+}
+
+/* The stream's work from now on waits for a marked fence. Where that cannot be, this thread does. */
+void gs_fence_order(const struct gs_fence *fence, CUstream stream);
+
 /* GS_OK: passed, and the fence is zeroed. GS_CAPTURING, or CUDA_ERROR_NOT_READY: not yet. Another
  * error (a broken context): the work will never run any more. */
 gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence);

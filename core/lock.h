@@ -10,6 +10,7 @@
 
 enum gs_rank {
     GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
+    GS_RANK_LONE = 15,     /* core/lone.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20, /* core/context.c: the table of contexts and devices */
     GS_RANK_POOL = 30,     /* core/pool.c: one context's chunks, blocks and epochs */
     GS_RANK_PEERS = 35,    /* core/reach.c: who has access to whose memory */

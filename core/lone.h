@@ -50,6 +50,29 @@ struct gs_lone {
     struct gs_fence mark;        /* the last */
 };
 
+/* `wanted`: false means several from the start. */
+void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted);
+void gs_lone_destroy(struct gs_lone *lone);
+
+/* Whether a free is ready at once. A pool's lock is held, which whoever ends it takes after that. */
+static inline bool gs_lone_is(const struct gs_lone *lone)
+{
+    uint64_t only = __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST);
+
+    return only != GS_LONE_PENDING && only != GS_LONE_SEVERAL;
+}
+
+/* Something was freed at once. The same lock is held. Returns the fence behind which no work
+ * touches it but its next owner's. */
+static inline struct gs_fence gs_lone_freed(struct gs_lone *lone)
+{
+    if (__atomic_load_n(&lone->stream, __ATOMIC_RELAXED) == GS_LONE_NONE)
+        return (struct gs_fence){0};
+    if (!__atomic_load_n(&lone->unmarked, __ATOMIC_SEQ_CST))
+        __atomic_store_n(&lone->unmarked, true, __ATOMIC_SEQ_CST);
+    return gs_fence_next(&lone->events);
+}
+
 /* The slow half of gs_lone_submits. */
 void gs_lone_work(struct gs_lone *lone, CUstream stream);
 
@@ -72,5 +95,7 @@ static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
 void gs_lone_settle(struct gs_lone *lone, const char *why);
 /* A context is there: ends it if it is not the first. No lock is held. */
 void gs_lone_context(struct gs_lone *lone, CUcontext context);
+/* A stream is being destroyed: ends it if it is that. No lock is held. */
+void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream);
 
 #endif

@@ -41,6 +41,8 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     struct gs_block_info info;
     gs_status status = gs_core_find(core, address, &info);
 
+    if (status == GS_OK && on) /* so GPUDirect's users begin */
+        gs_lone_settle(&core->lone, "memory is made ready for other devices");
     if (status == GS_OK && on)
         status = synchronise(core, info.context);
     if (status == GS_OK)

@@ -148,8 +148,10 @@ static gs_status begin_pool(struct gs_core *core, struct gs_reg_request *request
 {
     struct gs_chunk *chunk;
     uint64_t proof;
-    gs_status status = lock_live(core, request->base, request->base + request->size, &chunk, &proof);
+    gs_status status;
 
+    gs_lone_settle(&core->lone, "memory is registered");
+    status = lock_live(core, request->base, request->base + request->size, &chunk, &proof);
     if (status != GS_OK)
         return status;
     widen(request, chunk);
@@ -257,6 +259,8 @@ gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct g
 
     if (!span)
         request.id = buffer_id(core, pin->base);
+    if (span && span->kind == GS_SPAN_CHUNK)
+        gs_lone_settle(&core->lone, "memory is registered");
     if (span ? span->kind == GS_SPAN_IMPORT && import_id(core, &request) != GS_OK
              : request.id == 0 || !is_device_memory(core, pin->base)) {
         gs_regcache_forget(core->regcache, reg);

@@ -30,6 +30,7 @@
 #include "core/device.h"
 #include "core/fence.h"
 #include "core/latch.h"
+#include "core/lone.h"
 #include "core/map.h"
 #include "core/regcache/regcache.h"
 #include "core/share/share.h"
@@ -88,6 +89,7 @@ struct gs_chunk {
     uint64_t reach;               /* devices besides its own that have access, one bit each */
     size_t debt, mixed;           /* gs_block_may_lie */
     bool releasing;               /* counted in struct gs_pool_shared */
+    struct gs_fence freed;        /* of the last block in it that was ready at once (core/lone.h) */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
@@ -117,6 +119,7 @@ struct gs_pool_counts {
     uint64_t grown;  /* chunks made */
     uint64_t trims;  /* chunks given back to the driver, */
     uint64_t later;  /* and those of them that an allocation left to the background */
+    uint64_t at_once; /* frees that were ready at once */
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
@@ -143,6 +146,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_map *map;
     struct gs_fences *fences;
     struct gs_share *share;
+    struct gs_lone *lone;
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
@@ -198,6 +202,7 @@ struct gs_pool {
     unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
                                      when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
+    struct gs_fence freed;                 /* of the last block that was ready at once */
     struct gs_block_list retiring;         /* the open epoch */
     unsigned retiring_of[GS_RETIRING_SIZES]; /* large blocks in epochs, by their size */
     size_t epoch_limit;                    /* bytes at which it closes, */
@@ -211,6 +216,7 @@ struct gs_pool {
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     size_t stalled_most;                   /* reserved bytes from which on it is once more, */
     unsigned stalls;                       /* and how often it was */
+    uint64_t stuck;                        /* the number of a chunk's fence that was, likewise */
     struct gs_block_list limbo;
     struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
     struct gs_chunk *spent;                /* wiped and detached, for the driver */
@@ -296,10 +302,13 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
 
 /* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
 
-/* Detaches chunks that are ready from end to end from the map and the pool, until no more than
- * `keep` ready bytes are left. They are then the caller's, to unmap without the lock. */
+/* Detaches chunks that are ready from end to end, and that no work touches any more, from the map
+ * and the pool, until no more than `keep` ready bytes are left. They are then the caller's, to unmap
+ * without the lock. */
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
-/* The same for what is too much once a chunk of `size` bytes is added. */
+/* What is too much once a chunk of `size` bytes is added, were all of it ready; */
+size_t gs_pool_excess(const struct gs_pool *pool, size_t size);
+/* and the same as above for that. */
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
 /* Detaches the chunk of a ready block that is all of it, for gs_pool_wipe to release. One that is
  * registered and in use stays. */
@@ -315,7 +324,8 @@ void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
 void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
 
-/* A live block was freed: retiring, behind all GPU work of the context. */
+/* A live block was freed: retiring, behind all GPU work of the context; or ready at once, where
+ * all of that is in one stream. */
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block);
 /* Adds to the open epoch what retires already. */
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
@@ -328,13 +338,15 @@ void gs_pool_collect(struct gs_pool *pool);
 void gs_pool_look(struct gs_pool *pool);
 /* Takes back what passed; returns whether anything did. */
 bool gs_pool_poll(struct gs_pool *pool);
+/* Whether work may still touch what was ready at once. */
+bool gs_pool_touched(struct gs_pool *pool);
 /* Bytes that retire. */
 size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
-/* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one,
- * until `deadline_ns` at the latest. False: there is none, it did not pass in time, or it cannot
- * be waited for now (a capture is open). */
+/* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
+ * else what was ready at once, until `deadline_ns` at the latest. False: there is none, it did not
+ * pass in time, or it cannot be waited for now (a capture is open). */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
 /* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
  * large block of that very size does and the pool has half that much more than was live lately.

@@ -45,7 +45,7 @@ static size_t page_round(size_t size)
 
 /* ---- One pool, locked ------------------------------------------------------------------- */
 
-static const struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
+static struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
 {
     return ((const struct gs_block *)entry)->chunk;
 }
@@ -92,13 +92,14 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
             if (!entry)
                 break;
             bytes -= entry->size < bytes ? entry->size : bytes;
-            if (gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
+            if (gs_fence_query(&pool->events, &chunk_of(entry)->freed) == GS_OK &&
+                gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
                 detached = detach(pool, kinds[i], entry, detached);
                 detached->releasing = true;
                 __atomic_add_fetch(&pool->shared->releasing, 1, __ATOMIC_SEQ_CST);
                 continue;
             }
-            /* Something is registered there and in use: it stays. */
+            /* Something is registered there and in use, or the GPU is: it stays. */
             gs_bins_remove(bins, entry);
             entry->next = staying[i];
             staying[i] = entry;
@@ -118,6 +119,7 @@ void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
     struct gs_chunk *chunk = block->chunk;
 
     if (block->entry.size == chunk->span.size &&
+        gs_fence_query(&pool->events, &chunk->freed) == GS_OK &&
         gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
         pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
 }
@@ -161,21 +163,28 @@ void gs_pool_weigh(struct gs_pool *pool)
     pool->seen_felt_ns = pool->felt_ns;
 }
 
-struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
+size_t gs_pool_excess(const struct gs_pool *pool, size_t size)
 {
     size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t most = peak + peak / 100 * pool->spare_percent;
-    size_t behind = gs_pool_behind_bytes(pool);
-    size_t held = pool->live + pool->ready + behind + pool->ordered + size;
+    size_t most = peak + peak / 100 * pool->spare_percent + pool->behind_high + pool->ordered;
+    size_t held =
+        pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->ordered + size;
+
+    if (most < HELD_MIN)
+        most = HELD_MIN;
+    return held > most ? held - most : 0;
+}
+
+struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
+{
+    size_t behind = gs_pool_behind_bytes(pool), excess;
 
     /* What retires now is ready soon, and so much will retire again; but an epoch or two are no
      * sign of a GPU that is behind. */
     if (behind > pool->behind_high + 2 * pool->epoch_limit)
         pool->behind_high = behind - 2 * pool->epoch_limit;
-    most += pool->behind_high + pool->ordered;
-    if (most < HELD_MIN)
-        most = HELD_MIN;
-    return held > most ? detach_bytes(pool, held - most) : NULL;
+    excess = gs_pool_excess(pool, size);
+    return excess > 0 ? detach_bytes(pool, excess) : NULL;
 }
 
 /* How deep this thread is in gs_chunks_release. Listeners and pinners that it calls may come back

@@ -14,6 +14,7 @@
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
+#define TOLD_ONCE_IN 64 /* small blocks that are ready at once, that it is told to the decay thread */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -238,9 +239,25 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
     }
 }
 
+/* All work that touched the block is in one stream, and so is all that its next owner submits. */
+static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_chunk *chunk = block->chunk;
+
+    pool->freed = chunk->freed = gs_lone_freed(pool->shared->lone);
+    if (chunk->shift == GS_LARGE_SHIFT || pool->counts.at_once % TOLD_ONCE_IN == 0)
+        pool->shared->activity(pool->shared->activity_arg);
+    GS_COUNT(pool->counts.at_once);
+    passed(pool, block);
+}
+
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
+    if (gs_lone_is(pool->shared->lone)) {
+        pass_at_once(pool, block);
+        return;
+    }
     into_epoch(pool, block);
     if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
                              pool->retiring.bytes >= pool->epoch_limit, 0)) {
@@ -365,6 +382,60 @@ void gs_pool_wipe(struct gs_pool *pool)
     gs_latch_release(&pool->lock);
 }
 
+bool gs_pool_touched(struct gs_pool *pool)
+{
+    return gs_fence_query(&pool->events, &pool->freed) != GS_OK;
+}
+
+/* Bytes of the chunks that are ready as a whole and that work may still touch; also the fence that
+ * the first of them is behind. */
+static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_first)
+{
+    size_t bytes = 0;
+
+    for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next) {
+        const struct gs_block *block = chunk->lowest;
+
+        if ((block->state != GS_BLOCK_READY && block->state != GS_BLOCK_QUICK) ||
+            block->entry.size != chunk->span.size || gs_fence_passed(&chunk->freed))
+            continue;
+        if (bytes == 0 || chunk->freed.number < ret_first->number)
+            *ret_first = chunk->freed;
+        bytes += chunk->span.size;
+    }
+    return bytes;
+}
+
+static void gave_up(struct gs_pool *pool)
+{
+    pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
+    pool->stalls++;
+    GS_COUNT(pool->counts.late);
+}
+
+/* For the first chunk that can be given back then, or for all there is. */
+static bool wait_for_freed(struct gs_pool *pool, uint64_t deadline_ns)
+{
+    struct gs_fence fence = pool->freed;
+    uint64_t began = gs_now_ns();
+
+    if (!gs_pool_touched(pool))
+        return false;
+    touched_chunks(pool, &fence);
+    GS_COUNT(pool->counts.waits);
+    gs_latch_release(&pool->lock);
+    gs_fence_wait(&fence, deadline_ns);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    if (gs_fence_passed(&fence)) {
+        pool->stalls = 0;
+        return true;
+    }
+    pool->stuck = fence.number;
+    gave_up(pool);
+    return false;
+}
+
 /* The epoch stays where it is: other threads may wait for it as well. */
 bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
 {
@@ -374,7 +445,9 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
 
     if (!pool->oldest)
         close_epoch(pool);
-    if (!pool->oldest || pool->leaving)
+    if (!pool->oldest)
+        return wait_for_freed(pool, deadline_ns);
+    if (pool->leaving)
         return false;
     epoch = pool->oldest;
     fence = epoch->fence;
@@ -388,9 +461,7 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
         epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
     pool->stalled = epoch;
-    pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
-    pool->stalls++;
-    GS_COUNT(pool->counts.late);
+    gave_up(pool);
     return false;
 }
 
@@ -411,6 +482,17 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
     return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
+/* Whether the pool holds too much because the GPU is still at chunks that should go back. */
+static bool keeps_touched(const struct gs_pool *pool, size_t size)
+{
+    size_t excess = gs_pool_excess(pool, size);
+    size_t most = pool->live / 100 * pool->shared->retiring_percent;
+    struct gs_fence first;
+
+    return exceeds(excess, 0, most) && exceeds(touched_chunks(pool, &first), 0, most) &&
+           (pool->stuck != first.number || pool->reserved + size > pool->stalled_most);
+}
+
 bool gs_pool_behind(struct gs_pool *pool, size_t size)
 {
     const unsigned percent = pool->shared->retiring_percent;
@@ -420,7 +502,7 @@ bool gs_pool_behind(struct gs_pool *pool, size_t size)
 
     if (percent == 0 || !may_move(pool, size))
         return false;
-    if (exceeds(behind, 0, pool->live / 100 * percent))
+    if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched(pool, size))
         return true;
     return !small && *retiring_of(pool, need) > 0 &&
            exceeds(pool->reserved + need, pool->live_peak, pool->live_peak / 200 * percent);

@@ -98,6 +98,13 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
     return true;
 }
 
+/* Tokens are for kernel modules that let other devices in. */
+static void note_tokens(CUpointer_attribute attribute)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        gs_lone_settle(gs_lone, "memory is made ready for other devices");
+}
+
 GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
                                                CUdeviceptr ptr)
 {
@@ -107,6 +114,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute a
     if (!gs_state_enter() || !data || !gs_ours(ptr))
         return gs_real.cuPointerGetAttribute(data, attribute, ptr);
     GS_KEEP_ERRNO;
+    note_tokens(attribute);
     status = gs_core_find(gs_core, ptr, &info);
     if (status == GS_OK && answer(&info, attribute, data))
         return CUDA_SUCCESS;
@@ -130,8 +138,10 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
                                             status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : ptr);
     /* A call that the driver takes has good arrays; where it knows nothing it wrote zeros. */
     if (status == GS_OK && result == CUDA_SUCCESS)
-        for (unsigned int i = 0; i < numAttributes; i++)
+        for (unsigned int i = 0; i < numAttributes; i++) {
+            note_tokens(attributes[i]);
             answer(&info, attributes[i], data[i]);
+        }
     return result;
 }
 

@@ -92,6 +92,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     GS_KEEP_ERRNO;
     if (!touches_ours(dptr, size))
         return export_range(handle, dptr, size, handleType, flags);
+    gs_lone_settle(gs_lone, "memory is exported");
     /* The block may begin after the page does. */
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&

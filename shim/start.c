@@ -20,6 +20,7 @@
 
 struct gs_core *gs_core;
 const struct gs_map *gs_map;
+struct gs_lone *gs_lone;
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
 {
@@ -146,6 +147,7 @@ static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
+        .lone_stream = config->pool.lone_stream,
         .whole_chunks = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
         .small_limit = config->share.isolate == GS_CONFIG_SHARE_ISOLATE_ALONE
                            ? 0
@@ -178,6 +180,7 @@ static bool start_core(const struct gs_config *config)
         return false;
     }
     gs_map = gs_core_map(gs_core);
+    gs_lone = gs_core_lone(gs_core);
     atexit(at_exit);
     return true;
 }

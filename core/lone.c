@@ -1,0 +1,152 @@
+/* The lone stream (core/lone.h). */
+#include "core/lone.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/context.h"
+
+#define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
+#define PAUSE_LONGEST_NS 200000
+
+void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted)
+{
+    memset(lone, 0, sizeof *lone);
+    gs_lock_init(&lone->lock, GS_RANK_LONE);
+    lone->core = core;
+    lone->stream = wanted ? GS_LONE_NONE : GS_LONE_SEVERAL;
+}
+
+void gs_lone_destroy(struct gs_lone *lone)
+{
+    gs_lock_destroy(&lone->lock);
+}
+
+static uint64_t state(const struct gs_lone *lone)
+{
+    return __atomic_load_n(&lone->stream, __ATOMIC_RELAXED);
+}
+
+static void become(struct gs_lone *lone, uint64_t stream)
+{
+    __atomic_store_n(&lone->stream, stream, __ATOMIC_SEQ_CST);
+}
+
+/* ---- With the lock held ------------------------------------------------------------------ */
+
+/* The flag is set back first: what is freed from then on sets it again. */
+static void mark(struct gs_lone *lone)
+{
+    if (!__atomic_exchange_n(&lone->unmarked, false, __ATOMIC_SEQ_CST))
+        return;
+    if (gs_fence_mark(&lone->events, &lone->mark) != GS_OK)
+        __atomic_store_n(&lone->unmarked, true, __ATOMIC_RELAXED);
+}
+
+/* From here on frees retire. One that is under way holds its pool's lock, and has been at once or
+ * sees this. */
+static void end(struct gs_lone *lone, const char *why)
+{
+    struct gs_core *core = lone->core;
+
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "frees wait for the GPU from now on: %s; until then all its work went to one stream",
+                why);
+    lone->was = state(lone);
+    become(lone, GS_LONE_PENDING);
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i]) {
+                gs_latch_take(&context->pools[i]->lock);
+                gs_latch_release(&context->pools[i]->lock);
+            }
+    gs_lock_release(&core->lock);
+    mark(lone);
+}
+
+/* Pending: whether the lone stream has passed the last free. A mark that cannot be made, or not be
+ * looked at, is one of a context that is broken or over. */
+static bool is_over(struct gs_lone *lone)
+{
+    gs_status status;
+
+    mark(lone);
+    status = gs_fence_query(&lone->events, &lone->mark);
+    if (status == (gs_status)CUDA_ERROR_NOT_READY || status == GS_CAPTURING)
+        return false;
+    gs_fence_pool_destroy(&lone->events);
+    become(lone, GS_LONE_SEVERAL);
+    return true;
+}
+
+/* ---- Submitting -------------------------------------------------------------------------- */
+
+void gs_lone_work(struct gs_lone *lone, CUstream stream)
+{
+    const uint64_t key = gs_stream_key(stream);
+    const int saved = errno;
+    uint64_t only;
+
+    gs_lock_take(&lone->lock);
+    only = state(lone);
+    if (only == GS_LONE_NONE)
+        become(lone, only = key);
+    if (only == key)
+        mark(lone);
+    else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL)
+        end(lone, "work goes to another stream");
+    if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
+        gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
+    gs_lock_release(&lone->lock);
+    errno = saved;
+}
+
+void gs_lone_settle(struct gs_lone *lone, const char *why)
+{
+    struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};
+    const int saved = errno;
+    bool over;
+
+    if (__atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL)
+        return;
+    for (;;) {
+        gs_lock_take(&lone->lock);
+        if (state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL)
+            end(lone, why);
+        over = state(lone) == GS_LONE_SEVERAL || is_over(lone);
+        gs_lock_release(&lone->lock);
+        if (over)
+            break;
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < PAUSE_LONGEST_NS)
+            pause.tv_nsec *= 2;
+    }
+    errno = saved;
+}
+
+void gs_lone_context(struct gs_lone *lone, CUcontext context)
+{
+    bool first, known;
+
+    if (__atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL)
+        return;
+    gs_lock_take(&lone->lock);
+    first = !lone->context;
+    if (first) {
+        lone->context = context;
+        gs_fence_pool_init(&lone->core->fences, &lone->events, context, NULL);
+    }
+    known = lone->context == context && lone->events.line;
+    gs_lock_release(&lone->lock);
+    if (!known)
+        gs_lone_settle(lone, "there is another context");
+}
+
+void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream)
+{
+    /* A new stream may get its handle. */
+    if (state(lone) == gs_stream_key(stream) || state(lone) == GS_LONE_PENDING)
+        gs_lone_settle(lone, "the stream is destroyed");
+}

@@ -1,0 +1,409 @@
+/* All work in one stream, and what ends that (core/lone.h). */
+#include <criterion/criterion.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/context.h"
+#include "core/mempool.h"
+#include "core/memops.h"
+#include "core/reclaim.h"
+#include "core/stats.h"
+#include "fixture.h"
+#include "tests/driver/softcuda.h"
+
+#define MIB ((size_t)1 << 20)
+#define MS UINT64_C(1000000)
+#define WORDS 4096
+
+struct lone_fixture {
+    struct fixture base;
+    CUstream a, b;
+};
+
+static void start(struct lone_fixture *f)
+{
+    fixture_options(&f->base);
+    f->base.options.lone_stream = true;
+    fixture_start(&f->base);
+    MUST(cuStreamCreate(&f->a, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&f->b, CU_STREAM_NON_BLOCKING));
+}
+
+static void finish(struct lone_fixture *f)
+{
+    MUST(cuStreamDestroy(f->a));
+    MUST(cuStreamDestroy(f->b));
+    fixture_end(&f->base);
+}
+
+static CUdeviceptr must_alloc(struct lone_fixture *f, size_t size)
+{
+    CUdeviceptr address;
+
+    MUST(gs_core_alloc(f->base.core, size, &address));
+    return address;
+}
+
+static void must_free(struct lone_fixture *f, CUdeviceptr address)
+{
+    MUST(gs_core_free(f->base.core, address));
+}
+
+/* As the program's calls come through the hooks. */
+static void fill(struct lone_fixture *f, CUstream stream, CUdeviceptr address, unsigned value,
+                 uint64_t delay_ns)
+{
+    gs_lone_submits(gs_core_lone(f->base.core), stream);
+    fixture_spin_fill(&f->base, stream, address, value, WORDS, delay_ns);
+}
+
+/* How many words differ, when all work is done. Looked at without the library's knowledge. */
+static unsigned others(struct lone_fixture *f, CUdeviceptr address, unsigned value)
+{
+    MUST(cuCtxSynchronize());
+    return fixture_count_other(&f->base, f->a, address, value, WORDS);
+}
+
+static struct gs_pool_counts counts(struct lone_fixture *f)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(f->base.core, 0, &stats);
+    return stats.counts;
+}
+
+static uint64_t alone(struct lone_fixture *f)
+{
+    return f->base.core->lone.stream;
+}
+
+static void reused_at_once(size_t size)
+{
+    struct lone_fixture f;
+    CUdeviceptr block, next;
+
+    start(&f);
+    block = must_alloc(&f, size);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    for (unsigned i = 2; i < 10; i++) {
+        must_free(&f, block);
+        next = must_alloc(&f, size);
+        cr_assert_eq(next, block);
+        fill(&f, f.a, block, i, 0);
+    }
+    cr_assert_eq(counts(&f).at_once, 8);
+    cr_assert_eq(counts(&f).waits, 0);
+    cr_assert_eq(fixture_pool(&f.base).retiring, 0);
+    softcuda_hold(0);
+    cr_assert_eq(others(&f, block, 9), 0);
+    finish(&f);
+}
+
+Test(lone, small_blocks_are_reused_at_once)
+{
+    reused_at_once(64 << 10);
+}
+
+Test(lone, large_blocks_are_reused_at_once)
+{
+    reused_at_once(8 * MIB);
+}
+
+Test(lone, without_it_blocks_wait_for_the_gpu)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+
+    fixture_options(&f.base);
+    fixture_start(&f.base);
+    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    cr_assert_neq(must_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(counts(&f).at_once, 0);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
+/* The second owner's work is on another stream, where nothing but the library orders it. */
+Test(lone, a_second_stream_comes_behind_what_was_freed)
+{
+    struct lone_fixture f;
+    CUdeviceptr block, other;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 30 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    fill(&f, f.b, block, 2, 0);
+    cr_assert_eq(alone(&f), GS_LONE_PENDING);
+    cr_assert_eq(others(&f, block, 2), 0);
+    /* From now on frees wait. */
+    softcuda_hold(1);
+    fill(&f, f.b, block, 3, 0);
+    cr_assert_eq(alone(&f), GS_LONE_SEVERAL);
+    must_free(&f, block);
+    other = must_alloc(&f, 8 * MIB);
+    cr_assert_neq(other, block);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
+/* So long as the lone stream is behind, every stream waits, not only the first that came; and the
+ * legacy default stream is one as any other. */
+Test(lone, every_other_stream_comes_behind)
+{
+    static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+    struct lone_fixture f;
+
+    for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
+        CUdeviceptr block[2];
+
+        start(&f);
+        for (int k = 0; k < 2; k++) {
+            block[k] = must_alloc(&f, 8 * MIB);
+            fill(&f, f.a, block[k], 1, 20 * MS);
+        }
+        must_free(&f, block[0]);
+        must_free(&f, block[1]);
+        block[0] = must_alloc(&f, 8 * MIB);
+        block[1] = must_alloc(&f, 8 * MIB);
+        fill(&f, f.b, block[0], 2, 0);
+        fill(&f, by_name[i], block[1], 3, 0);
+        cr_assert_eq(others(&f, block[0], 2), 0);
+        cr_assert_eq(others(&f, block[1], 3), 0);
+        finish(&f);
+    }
+}
+
+/* What was freed with no work behind it needs no wait, and no stream is alone before the first. */
+Test(lone, nothing_is_waited_for_without_work)
+{
+    struct lone_fixture f;
+
+    start(&f);
+    must_free(&f, must_alloc(&f, 8 * MIB));
+    cr_assert_eq(alone(&f), GS_LONE_NONE);
+    softcuda_reset();
+    fill(&f, f.a, must_alloc(&f, 8 * MIB), 1, 0);
+    fill(&f, f.b, must_alloc(&f, 8 * MIB), 1, 0);
+    cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), 0);
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
+static void wait_for_post(void *arg)
+{
+    sem_wait(arg);
+}
+
+/* A kernel that ends only when the program lets it, such as one that serves requests: submitted
+ * behind the last free, it keeps no other stream. The driver's own free would not have waited for
+ * it, nor would anything else. */
+Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 30)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+    sem_t end;
+
+    sem_init(&end, 0, 0);
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 5 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    gs_lone_submits(gs_core_lone(f.base.core), f.a);
+    MUST(cuLaunchHostFunc(f.a, wait_for_post, &end));
+    fill(&f, f.b, block, 2, 0);
+    MUST(cuStreamSynchronize(f.b));
+    cr_assert_eq(cuStreamQuery(f.a), CUDA_ERROR_NOT_READY);
+    gs_lone_settle(gs_core_lone(f.base.core), "the test goes on");
+    sem_post(&end);
+    cr_assert_eq(others(&f, block, 2), 0);
+    finish(&f);
+    sem_destroy(&end);
+}
+
+/* Chunks that the GPU is at stay, and go when it has passed. */
+Test(lone, a_chunk_goes_back_when_no_work_touches_it)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+    struct gs_context *context;
+
+    start(&f);
+    block = must_alloc(&f, 200 * MIB);
+    MUST(gs_context_current(f.base.core, &context));
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    cr_assert_eq(gs_device_release(f.base.core, context->device, false), 0);
+    cr_assert_eq(fixture_pool(&f.base).reserved, 200 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    gs_device_release(f.base.core, context->device, false);
+    cr_assert_eq(fixture_pool(&f.base).reserved, 0);
+    cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+    finish(&f);
+}
+
+/* Who runs out of memory waits for the GPU before it unmaps what it works on. */
+Test(lone, memory_for_another_size_is_waited_for)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+    size_t left, total;
+
+    start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    left = left / 2 & ~(2 * MIB - 1);
+    block = must_alloc(&f, left);
+    fill(&f, f.a, block, 1, 30 * MS);
+    must_free(&f, block);
+    block = must_alloc(&f, left + left / 2);
+    fill(&f, f.a, block, 2, 0);
+    cr_assert_eq(others(&f, block, 2), 0, "and no fault");
+    must_free(&f, block);
+    finish(&f);
+}
+
+/* Chunks of other sizes go back as the GPU passes them, and not under its hands: an allocation waits
+ * where they would pile up. */
+Test(lone, sizes_that_change_pile_up_no_chunks)
+{
+    struct lone_fixture f;
+
+    start(&f);
+    for (unsigned i = 0; i < 40; i++) {
+        CUdeviceptr block = must_alloc(&f, (60 + 2 * (size_t)i) * MIB);
+
+        fill(&f, f.a, block, i, MS);
+        must_free(&f, block);
+    }
+    cr_assert_leq(counts(&f).reserved_peak, (138 + 2 * 138 + 64) * MIB);
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
+/* What makes memory reachable beside the stream, each after a free that the GPU has not passed and
+ * a reuse. After it the first owner's work is over. */
+static CUdeviceptr reused;
+
+static void by_a_capture(struct lone_fixture *f)
+{
+    MUST(gs_core_capture_begin(f->base.core, f->b));
+    gs_core_capture_end(f->base.core, f->b);
+}
+
+static void by_sharing(struct lone_fixture *f)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    gs_core_token(f->base.core, reused, token); /* whatever becomes of it */
+}
+
+static void by_sync_memops(struct lone_fixture *f)
+{
+    MUST(gs_core_sync_memops(f->base.core, reused, true));
+}
+
+static void by_another_context(struct lone_fixture *f)
+{
+    CUcontext popped;
+
+    gs_lone_context(gs_core_lone(f->base.core), (CUcontext)&popped);
+}
+
+static void by_the_streams_end(struct lone_fixture *f)
+{
+    gs_core_stream_gone(f->base.core, f->a);
+}
+
+static void by_the_contexts_end(struct lone_fixture *f)
+{
+    gs_core_context_stays(f->base.core, f->base.context,
+                          gs_core_context_detach(f->base.core, f->base.context));
+}
+
+static const struct {
+    const char *name;
+    void (*by)(struct lone_fixture *);
+} ends[] = {
+    {"a capture", by_a_capture},
+    {"sharing", by_sharing},
+    {"SYNC_MEMOPS", by_sync_memops},
+    {"another context", by_another_context},
+    {"the stream's end", by_the_streams_end},
+    {"the context's end", by_the_contexts_end},
+};
+
+Test(lone, what_reaches_memory_beside_the_stream_waits_for_it)
+{
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct lone_fixture f;
+        CUdeviceptr block;
+
+        start(&f);
+        block = must_alloc(&f, 8 * MIB);
+        fill(&f, f.a, block, 1, 20 * MS);
+        must_free(&f, block);
+        reused = must_alloc(&f, 8 * MIB);
+        cr_assert_eq(reused, block);
+        ends[i].by(&f);
+        cr_assert_eq(alone(&f), GS_LONE_SEVERAL, "%s", ends[i].name);
+        cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "%s", ends[i].name);
+        finish(&f);
+    }
+}
+
+/* Another stream's end is nothing, nor is its being made. */
+Test(lone, other_streams_come_and_go)
+{
+    struct lone_fixture f;
+    CUstream other;
+
+    start(&f);
+    fill(&f, f.a, must_alloc(&f, 8 * MIB), 1, 0);
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    gs_core_stream_gone(f.base.core, other);
+    MUST(cuStreamDestroy(other));
+    gs_lone_context(gs_core_lone(f.base.core), f.base.context);
+    cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+    finish(&f);
+}
+
+/* What was ready at once goes back when it lies idle, though no free comes after the GPU's work. */
+Test(lone, idle_memory_goes_back)
+{
+    const struct timespec moment = {.tv_nsec = 2000000};
+    struct lone_fixture f;
+    CUdeviceptr block;
+
+    fixture_options(&f.base);
+    f.base.options.lone_stream = true;
+    f.base.options.decay_ns = 20 * MS;
+    fixture_start(&f.base);
+    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 500 * MIB);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    for (int i = 0; i < 100; i++)
+        nanosleep(&moment, NULL); /* the thread has looked in vain, and may sleep for good */
+    cr_assert_eq(fixture_pool(&f.base).reserved, 500 * MIB);
+    softcuda_hold(0);
+    for (int i = 0; i < 5000 && fixture_pool(&f.base).reserved > 0; i++)
+        nanosleep(&moment, NULL);
+    cr_assert_eq(fixture_pool(&f.base).reserved, 0);
+    finish(&f);
+}
