@@ -35,13 +35,20 @@ static void become(struct gs_lone *lone, uint64_t stream)
 
 /* ---- With the lock held ------------------------------------------------------------------ */
 
-/* The flag is set back first: what is freed from then on sets it again. */
-static void mark(struct gs_lone *lone)
+/* The flag is set back first: what is freed from then on sets it again. In a context that may be
+ * about to go no event is made. */
+static gs_status mark(struct gs_lone *lone)
 {
+    gs_status status;
+
+    if (lone->leaving)
+        return (gs_status)CUDA_ERROR_NOT_READY;
     if (!__atomic_exchange_n(&lone->unmarked, false, __ATOMIC_SEQ_CST))
-        return;
-    if (gs_fence_mark(&lone->events, &lone->mark) != GS_OK)
+        return GS_OK;
+    status = gs_fence_mark(&lone->events, &lone->mark);
+    if (status != GS_OK)
         __atomic_store_n(&lone->unmarked, true, __ATOMIC_RELAXED);
+    return status;
 }
 
 /* From here on frees retire. One that is under way holds its pool's lock, and has been at once or
@@ -66,15 +73,16 @@ static void end(struct gs_lone *lone, const char *why)
     mark(lone);
 }
 
-/* Pending: whether the lone stream has passed the last free. A mark that cannot be made, or not be
- * looked at, is one of a context that is broken or over. */
+/* Pending: whether the lone stream has passed the last free. Other errors are those of a context
+ * that is broken: nothing runs there any more. */
 static bool is_over(struct gs_lone *lone)
 {
-    gs_status status;
+    gs_status status = mark(lone);
 
-    mark(lone);
-    status = gs_fence_query(&lone->events, &lone->mark);
-    if (status == (gs_status)CUDA_ERROR_NOT_READY || status == GS_CAPTURING)
+    if (status == GS_OK)
+        status = gs_fence_query(&lone->events, &lone->mark);
+    if (status == (gs_status)CUDA_ERROR_NOT_READY || status == GS_CAPTURING ||
+        status == GS_NO_HOST_MEMORY)
         return false;
     gs_fence_pool_destroy(&lone->events);
     become(lone, GS_LONE_SEVERAL);
@@ -144,9 +152,40 @@ void gs_lone_context(struct gs_lone *lone, CUcontext context)
         gs_lone_settle(lone, "there is another context");
 }
 
+/* A new stream may get its handle, and waits as any other. */
 void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream)
 {
-    /* A new stream may get its handle. */
-    if (state(lone) == gs_stream_key(stream) || state(lone) == GS_LONE_PENDING)
-        gs_lone_settle(lone, "the stream is destroyed");
+    const uint64_t key = gs_stream_key(stream);
+
+    if (__atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL)
+        return;
+    gs_lock_take(&lone->lock);
+    if (state(lone) == key)
+        end(lone, "the stream is destroyed");
+    if (state(lone) == GS_LONE_PENDING && lone->was == key)
+        lone->was = GS_LONE_NONE;
+    gs_lock_release(&lone->lock);
+}
+
+void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leaving)
+{
+    gs_lock_take(&lone->lock);
+    if (lone->context == context)
+        lone->leaving = leaving;
+    gs_lock_release(&lone->lock);
+}
+
+/* Its work is over, and so there is none. */
+void gs_lone_context_gone(struct gs_lone *lone, CUcontext context)
+{
+    gs_lock_take(&lone->lock);
+    if (lone->context == context) {
+        gs_fence_pool_forget(&lone->events);
+        lone->mark = (struct gs_fence){0};
+        lone->unmarked = lone->leaving = false;
+        lone->context = NULL;
+        if (state(lone) != GS_LONE_SEVERAL)
+            become(lone, state(lone) == GS_LONE_PENDING ? GS_LONE_SEVERAL : GS_LONE_NONE);
+    }
+    gs_lock_release(&lone->lock);
 }

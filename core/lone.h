@@ -46,6 +46,7 @@ struct gs_lone {
     struct gs_core *core;
     uint64_t was;        /* pending: the key that was alone */
     CUcontext context;   /* the only one so far; NULL: none */
+    bool leaving;        /* it may be about to go: no event is made in it */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
 };
@@ -97,5 +98,9 @@ void gs_lone_settle(struct gs_lone *lone, const char *why);
 void gs_lone_context(struct gs_lone *lone, CUcontext context);
 /* A stream is being destroyed: ends it if it is that. No lock is held. */
 void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream);
+/* The context may be about to go, or stays after all; or it is gone, and its pools have no live
+ * block any more. No lock is held. */
+void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leaving);
+void gs_lone_context_gone(struct gs_lone *lone, CUcontext context);
 
 #endif

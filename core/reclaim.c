@@ -28,8 +28,9 @@
 #define SPARE_STEP 4
 #define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
-#define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
-#define CLEARED_STEP_NS 25000000
+#define CLEARED_NS UINT64_C(2000000000) /* for the driver to clear what it got back, */
+#define CLEARED_FIRST_NS UINT64_C(25000000) /* looked at after this, and twice as much each time: */
+#define CLEARED_LOOKS 6 /* what a call has got when it is refused may be cleared anew */
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
@@ -48,6 +49,13 @@ static size_t page_round(size_t size)
 static struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
 {
     return ((const struct gs_block *)entry)->chunk;
+}
+
+/* Whether no work touches it any more. */
+static bool has_passed(struct gs_pool *pool, struct gs_chunk *chunk)
+{
+    return pool->leaving ? gs_fence_passed(&chunk->freed)
+                         : gs_fence_query(&pool->events, &chunk->freed) == GS_OK;
 }
 
 static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
@@ -92,7 +100,7 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
             if (!entry)
                 break;
             bytes -= entry->size < bytes ? entry->size : bytes;
-            if (gs_fence_query(&pool->events, &chunk_of(entry)->freed) == GS_OK &&
+            if (has_passed(pool, chunk_of(entry)) &&
                 gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
                 detached = detach(pool, kinds[i], entry, detached);
                 detached->releasing = true;
@@ -119,7 +127,7 @@ void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
     struct gs_chunk *chunk = block->chunk;
 
     if (block->entry.size == chunk->span.size &&
-        gs_fence_query(&pool->events, &chunk->freed) == GS_OK &&
+        has_passed(pool, chunk) &&
         gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
         pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
 }
@@ -594,9 +602,11 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
 }
 
 /* False: the driver got nothing from here lately. */
-static bool await_cleared(struct gs_core *core)
+static bool await_cleared(struct gs_core *core, unsigned look)
 {
-    const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
+    const uint64_t ns = CLEARED_FIRST_NS << look;
+    const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000),
+                                   .tv_nsec = (long)(ns % 1000000000)};
     uint64_t released = released_ns(core);
 
     if (!released || gs_now_ns() - released > CLEARED_NS)
@@ -625,7 +635,7 @@ static bool release_some(struct gs_core *core, const struct gs_device *device, u
 }
 
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                         size_t bytes, enum room_step step)
+                         size_t bytes, unsigned step)
 {
     switch (step) {
     case ROOM_READY:
@@ -639,11 +649,11 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
     case ROOM_NEIGHBOUR:
         return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
     default:
-        return bytes == 0 && await_cleared(core);
+        return bytes == 0 && await_cleared(core, step - ROOM_CLEARED);
     }
 }
 
-static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum room_step step)
+static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned step)
 {
     struct gs_device unknown = {.ordinal = device};
     const struct gs_device *known;
@@ -667,8 +677,7 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
     while (*step < ROOM_CLEARED)
         if (make_room(core, device, bytes, (*step)++))
             return true;
-    return (*step)++ < ROOM_CLEARED + CLEARED_NS / CLEARED_STEP_NS &&
-           make_room(core, device, bytes, ROOM_CLEARED);
+    return *step < ROOM_CLEARED + CLEARED_LOOKS && make_room(core, device, bytes, (*step)++);
 }
 
 void gs_core_wipe(struct gs_core *core)

@@ -419,7 +419,7 @@ static bool wait_for_freed(struct gs_pool *pool, uint64_t deadline_ns)
     struct gs_fence fence = pool->freed;
     uint64_t began = gs_now_ns();
 
-    if (!gs_pool_touched(pool))
+    if (pool->leaving || !gs_pool_touched(pool))
         return false;
     touched_chunks(pool, &fence);
     GS_COUNT(pool->counts.waits);

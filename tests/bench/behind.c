@@ -81,7 +81,8 @@ int main(int argc, char **argv)
     MUST(cuModuleGetFunction(&spin, module, "spin"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     start_kernel(spin, stream, 1000); /* loads what is loaded at the first launch */
-    MUST(cuStreamSynchronize(stream));
+    start_kernel(spin, NULL, 1000); /* with all work in one stream, its order would do */
+    MUST(cuCtxSynchronize());
     struct measured measured = measure(spin, stream, ms * 1000000, size);
     MUST(cuStreamDestroy(stream));
     MUST(cuModuleUnload(module));

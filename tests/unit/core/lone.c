@@ -323,17 +323,6 @@ static void by_another_context(struct lone_fixture *f)
     gs_lone_context(gs_core_lone(f->base.core), (CUcontext)&popped);
 }
 
-static void by_the_streams_end(struct lone_fixture *f)
-{
-    gs_core_stream_gone(f->base.core, f->a);
-}
-
-static void by_the_contexts_end(struct lone_fixture *f)
-{
-    gs_core_context_stays(f->base.core, f->base.context,
-                          gs_core_context_detach(f->base.core, f->base.context));
-}
-
 static const struct {
     const char *name;
     void (*by)(struct lone_fixture *);
@@ -342,8 +331,6 @@ static const struct {
     {"sharing", by_sharing},
     {"SYNC_MEMOPS", by_sync_memops},
     {"another context", by_another_context},
-    {"the stream's end", by_the_streams_end},
-    {"the context's end", by_the_contexts_end},
 };
 
 Test(lone, what_reaches_memory_beside_the_stream_waits_for_it)
@@ -378,6 +365,71 @@ Test(lone, other_streams_come_and_go)
     MUST(cuStreamDestroy(other));
     gs_lone_context(gs_core_lone(f.base.core), f.base.context);
     cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+    finish(&f);
+}
+
+/* A new stream may have the handle of the one that was alone: it is not ordered behind it. */
+Test(lone, the_streams_end_is_the_end)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+    CUstream gone;
+
+    start(&f);
+    gone = f.a;
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 20 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    gs_core_stream_gone(f.base.core, f.a);
+    cr_assert_eq(alone(&f), GS_LONE_PENDING);
+    gs_lone_submits(gs_core_lone(f.base.core), gone); /* as if it were another */
+    fixture_spin_fill(&f.base, f.b, block, 2, WORDS, 0);
+    cr_assert_eq(cuStreamQuery(gone), CUDA_ERROR_NOT_READY);
+    MUST(cuStreamSynchronize(gone));
+    MUST(cuStreamDestroy(gone));
+    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    fill(&f, f.b, block, 2, 0);
+    cr_assert_eq(alone(&f), GS_LONE_SEVERAL);
+    cr_assert_eq(others(&f, block, 2), 0);
+    finish(&f);
+}
+
+/* A context that may go and stays is the same; one that is gone has no work, and another may have
+ * one stream again. */
+Test(lone, a_context_may_end)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+    struct gs_context *detached;
+    CUcontext again;
+    CUstream stream;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 5 * MS);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    must_free(&f, block);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    MUST(cuCtxSynchronize());
+    gs_core_context_gone(f.base.core, f.base.context, detached);
+    cr_assert_eq(alone(&f), GS_LONE_NONE);
+
+    again = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, stream, block, 2, 5 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(counts(&f).at_once, 3);
+    must_free(&f, block);
+    gs_core_context_gone(f.base.core, again, gs_core_context_detach(f.base.core, again));
+    MUST(cuCtxDestroy(again));
+    MUST(cuCtxSetCurrent(f.base.context));
     finish(&f);
 }
 
