@@ -334,7 +334,7 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     block->state = GS_BLOCK_LIVE;
     block->size = size;
-    block->async = false;
+    block->async = block->elsewhere = false;
     block->id = next_id(pool);
     GS_ADD(pool->live, block->entry.size);
     if (pool->live > pool->live_high) {

@@ -520,6 +520,32 @@ struct gs_lone *gs_core_lone(struct gs_core *core)
     return &core->lone;
 }
 
+/* False: no live block is there. */
+static bool touch(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+    struct gs_block *block;
+    bool live;
+
+    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+        return true; /* not the pools' */
+    block = gs_chunk_find(chunk, address);
+    live = block->state == GS_BLOCK_LIVE;
+    if (live)
+        block->elsewhere = true;
+    gs_latch_release(&chunk->pool->lock);
+    return live;
+}
+
+void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src)
+{
+    const uint64_t only = __atomic_load_n(&core->lone.stream, __ATOMIC_RELAXED);
+
+    if (only == gs_stream_key(stream) || (dst && !touch(core, dst)) ||
+        (src && !touch(core, src)) || !gs_lone_passes_by(&core->lone, stream))
+        gs_lone_work(&core->lone, stream);
+}
+
 const struct gs_map *gs_core_map(const struct gs_core *core)
 {
     return &core->map;

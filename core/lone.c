@@ -111,6 +111,23 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     errno = saved;
 }
 
+bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
+{
+    const uint64_t key = gs_stream_key(stream);
+    const int saved = errno;
+    bool passes;
+
+    gs_lock_take(&lone->lock);
+    passes = state(lone) != key && state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL;
+    if (passes) {
+        mark(lone);
+        gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
+    }
+    gs_lock_release(&lone->lock);
+    errno = saved;
+    return passes;
+}
+
 void gs_lone_settle(struct gs_lone *lone, const char *why)
 {
     struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};

@@ -91,6 +91,11 @@ static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
     gs_lone_work(lone, stream);
 }
 
+/* The same of work that touches nothing but blocks that the caller sees to (they retire when they
+ * are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
+ * stream, or there is none; not told yet. No lock is held. */
+bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);
+
 /* Ends it, and waits for the lone stream to pass the last free. No lock is held. `why`: for the
  * log, what the program did. */
 void gs_lone_settle(struct gs_lone *lone, const char *why);

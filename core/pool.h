@@ -70,6 +70,7 @@ struct gs_block {
     bool async;
     bool wiped; /* retires behind that */
     bool lingers; /* retiring, and the program's until the GPU has passed its free */
+    bool elsewhere; /* another stream than the lone one has work on it */
 };
 
 /* Blocks linked through entry.prev and entry.next. */

@@ -185,6 +185,51 @@ Test(lone, every_other_stream_comes_behind)
     }
 }
 
+/* Copies and fills say what they touch: libraries make a fill on a stream of their own as they
+ * start, and everything else on the program's. */
+Test(lone, a_fill_on_another_stream_ends_nothing)
+{
+    struct lone_fixture f;
+    CUdeviceptr block, other;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    gs_core_touches(f.base.core, f.b, block, 0);
+    MUST(cuMemsetD32Async(block, 7, WORDS, f.b));
+    cr_assert_eq(alone(&f), GS_LONE_NONE);
+    must_free(&f, block);
+    cr_assert_eq(counts(&f).at_once, 0);
+    MUST(cuCtxSynchronize());
+
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 20 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    gs_core_touches(f.base.core, f.b, 0, block + 4);
+    gs_core_touches(f.base.core, f.b, block + 4, 0);
+    MUST(cuMemsetD32Async(block, 2, WORDS, f.b));
+    cr_assert_eq(others(&f, block, 2), 0);
+    cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+
+    other = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    gs_core_touches(f.base.core, f.b, block, 0);
+    MUST(cuMemsetD32Async(block, 3, WORDS, f.b));
+    must_free(&f, block);
+    cr_assert_neq(must_alloc(&f, 8 * MIB), block, "the other stream may be at it");
+    must_free(&f, other);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), other);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    must_free(&f, other);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), other);
+    gs_core_touches(f.base.core, f.a, other, 0);
+    must_free(&f, other);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), other, "on the lone stream it is as any work");
+    cr_assert_eq(counts(&f).at_once, 4);
+    finish(&f);
+}
+
 /* What was freed with no work behind it needs no wait, and no stream is alone before the first. */
 Test(lone, nothing_is_waited_for_without_work)
 {
