@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define IDS_AT_ONCE 65536 /* so seldom do pools write what others read */
-#define QUICK_BYTES_MIN ((size_t)16 << 20) /* what may lie unmerged, and */
-#define QUICK_SHARE 16                     /* this part of what is live */
+#define QUICK_BYTES_MIN ((size_t)4 << 20) /* what may lie unmerged, and */
+#define QUICK_SHARE 64                     /* this part of what is live */
 #define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
 /* What may lie stranded: the larger of the first and a part of what was live lately. */
 #define STRANDED_MIN ((size_t)16 << 20)
