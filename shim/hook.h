@@ -43,7 +43,7 @@ union gs_real {
     };
     void *row[GS_ENTRY_COUNT];
 };
-extern union gs_real gs_real;
+GS_INSIDE extern union gs_real gs_real;
 
 /* From here to the end of the block, errno comes out as it went in. */
 #define GS_KEEP_ERRNO __attribute__((cleanup(gs_errno_restore), unused)) int gs_saved_errno = errno

@@ -10,6 +10,7 @@
 #include "result.h"
 #include "room.h"
 #include "start.h"
+#include "submit.h"
 
 GS_PATCHABLE(cuMemAllocAsync);
 GS_PATCHABLE(cuMemAllocAsync_ptsz);
@@ -27,12 +28,6 @@ static bool captures(CUstream stream)
     return gs_core_capturing(gs_core) &&
            (gs_core_stream_status(gs_core, stream, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
-/* The per-thread forms mean another stream by 0. */
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
 /* True: *dptr is set. `pool` NULL: the device's current one. */
@@ -61,7 +56,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUs
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    if (allocate(dptr, bytesize, NULL, per_thread(hStream)))
+    if (allocate(dptr, bytesize, NULL, gs_per_thread(hStream)))
         return CUDA_SUCCESS;
     return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
 }
@@ -78,7 +73,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
-    if (pool && allocate(dptr, bytesize, pool, per_thread(hStream)))
+    if (pool && allocate(dptr, bytesize, pool, gs_per_thread(hStream)))
         return CUDA_SUCCESS;
     gs_state_enter();
     return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
@@ -126,7 +121,7 @@ GS_HOOK CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
     if (is_the_drivers(dptr))
         return gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
-    return release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, per_thread(hStream));
+    return release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)

@@ -4,11 +4,7 @@
  */
 #include "hook.h"
 #include "start.h"
-
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
+#include "submit.h"
 
 /* Before the driver's call: *ret_noted tells whether it was counted. False: it must not begin. */
 static bool may_begin(CUstream stream, bool *ret_noted)
@@ -57,7 +53,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream)
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
 {
-    CUstream stream = per_thread(hStream);
+    CUstream stream = gs_per_thread(hStream);
     bool noted;
 
     if (!may_begin(stream, &noted))
@@ -77,7 +73,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptu
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUstream stream = per_thread(hStream);
+    CUstream stream = gs_per_thread(hStream);
     bool noted;
 
     if (!may_begin(stream, &noted))
@@ -107,7 +103,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgr
                                                           size_t numDependencies,
                                                           CUstreamCaptureMode mode)
 {
-    CUstream stream = per_thread(hStream);
+    CUstream stream = gs_per_thread(hStream);
     bool noted;
 
     if (!may_begin(stream, &noted))
@@ -131,7 +127,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream hStream,
 GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream hStream,
                                                         CUstreamCigCaptureParams *params)
 {
-    CUstream stream = per_thread(hStream);
+    CUstream stream = gs_per_thread(hStream);
     bool noted;
 
     if (!may_begin(stream, &noted))
@@ -160,7 +156,7 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream,
                                                             CUgraphRecaptureCallback callbackFunc,
                                                             void *userData)
 {
-    CUstream stream = per_thread(hStream);
+    CUstream stream = gs_per_thread(hStream);
     bool noted;
 
     if (!may_begin(stream, &noted))
@@ -179,7 +175,7 @@ GS_HOOK CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 GS_HOOK CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
     gs_state_enter();
-    return ended(per_thread(hStream), gs_real.cuStreamEndCapture_ptsz(hStream, phGraph));
+    return ended(gs_per_thread(hStream), gs_real.cuStreamEndCapture_ptsz(hStream, phGraph));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream hStream)
@@ -191,5 +187,5 @@ GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream hStream)
 GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream hStream)
 {
     gs_state_enter();
-    return ended(per_thread(hStream), gs_real.cuStreamEndCaptureToCig_ptsz(hStream));
+    return ended(gs_per_thread(hStream), gs_real.cuStreamEndCaptureToCig_ptsz(hStream));
 }

@@ -9,11 +9,6 @@
 #include "reach.h"
 #include "start.h"
 
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 /* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
 
 static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
@@ -216,7 +211,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, si
     if (gs_foreign_both(dst, src))
         return gs_real.cuMemcpyAsync_ptsz(dst, src, ByteCount, hStream);
     return copy_async(&gs_real.cuMemcpyAsync_ptsz, dst, src, ByteCount, hStream,
-                      per_thread(hStream));
+                      gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
@@ -234,7 +229,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdevi
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, hStream);
     return copy_async(&gs_real.cuMemcpyDtoDAsync_v2_ptsz, dstDevice, srcDevice, ByteCount, hStream,
-                      per_thread(hStream));
+                      gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
@@ -252,7 +247,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const 
     if (gs_foreign(dstDevice))
         return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
     return to_device_async(&gs_real.cuMemcpyHtoDAsync_v2_ptsz, dstDevice, srcHost, ByteCount,
-                           hStream, per_thread(hStream));
+                           hStream, gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
@@ -270,7 +265,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
     if (gs_foreign(srcDevice))
         return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
     return to_host_async(&gs_real.cuMemcpyDtoHAsync_v2_ptsz, dstHost, srcDevice, ByteCount, hStream,
-                         per_thread(hStream));
+                         gs_per_thread(hStream));
 }
 
 /* The contexts are given, so any device's memory is reached; ranges are checked alone. */
@@ -280,7 +275,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContex
 {
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
@@ -291,7 +286,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
 {
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
@@ -303,7 +298,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                          hStream);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                      hStream);
@@ -316,7 +311,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext,
                                               ByteCount, hStream);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount))
+    if (!gs_way_within(dstDevice, srcDevice, ByteCount, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                           hStream);

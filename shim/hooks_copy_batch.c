@@ -1,16 +1,12 @@
 /*
  * Several copies at once, and copies with attributes. What is refused is refused before anything is
  * copied; memory of another device is made reachable, and where that cannot be, the driver says so.
+ * Several are told of as other work is, not one by one.
  */
 #include "box.h"
 #include "hook.h"
 #include "reach.h"
 #include "start.h"
-
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
 
 static bool within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
@@ -24,6 +20,7 @@ static bool within_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const
 {
     bool ours = gs_state_enter() && dsts && srcs && sizes;
 
+    gs_submits(stream);
     for (size_t i = 0; ours && i < count; i++)
         if (!within(dsts[i], srcs[i], sizes[i], stream)) {
             if (ret_fail)
@@ -49,7 +46,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr 
                                                  CUmemcpyAttributes *attrs, size_t *attrsIdxs,
                                                  size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-    if (!within_batch(dsts, srcs, sizes, count, per_thread(hStream), failIdx))
+    if (!within_batch(dsts, srcs, sizes, count, gs_per_thread(hStream), failIdx))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                            failIdx, hStream);
@@ -70,7 +67,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdevicep
                                                     CUmemcpyAttributes *attrs, size_t *attrsIdxs,
                                                     size_t numAttrs, CUstream hStream)
 {
-    if (!within_batch(dsts, srcs, sizes, count, per_thread(hStream), NULL))
+    if (!within_batch(dsts, srcs, sizes, count, gs_per_thread(hStream), NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
                                               hStream);
@@ -101,6 +98,8 @@ static struct gs_reach_range range_of_operand(const CUmemcpy3DOperand *operand,
 
 static bool within_box(const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
 {
+    if (!gs_state_enter() || !box)
+        return true;
     return gs_way_ranges(range_of_operand(&box->dst, &box->src, box),
                          range_of_operand(&box->src, &box->dst, box), stream,
                          true) != GS_WAY_REFUSED;
@@ -111,6 +110,7 @@ static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUst
 {
     bool ours = gs_state_enter() && boxes;
 
+    gs_submits(stream);
     for (size_t i = 0; ours && i < count; i++)
         if (!within_box(&boxes[i], stream)) {
             if (ret_fail)
@@ -133,7 +133,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_
                                                    size_t *failIdx, unsigned long long flags,
                                                    CUstream hStream)
 {
-    if (!within_boxes(opList, numOps, per_thread(hStream), failIdx))
+    if (!within_boxes(opList, numOps, gs_per_thread(hStream), failIdx))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DBatchAsync_ptsz(numOps, opList, failIdx, flags, hStream);
 }
@@ -149,7 +149,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BA
 GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
                                                       unsigned long long flags, CUstream hStream)
 {
-    if (!within_boxes(opList, numOps, per_thread(hStream), NULL))
+    if (!within_boxes(opList, numOps, gs_per_thread(hStream), NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DBatchAsync_v2_ptsz(numOps, opList, flags, hStream);
 }
@@ -168,7 +168,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdev
                                                           size_t size, CUmemcpyAttributes *attr,
                                                           CUstream hStream)
 {
-    if (!within(dst, src, size, per_thread(hStream)))
+    if (!within(dst, src, size, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpyWithAttributesAsync_ptsz(dst, src, size, attr, hStream);
 }
@@ -176,7 +176,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdev
 GS_HOOK CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op,
                                                        unsigned long long flags, CUstream hStream)
 {
-    if (!within_boxes(op, 1, hStream, NULL))
+    if (!within_box(op, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DWithAttributesAsync(op, flags, hStream);
 }
@@ -185,7 +185,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_
                                                             unsigned long long flags,
                                                             CUstream hStream)
 {
-    if (!within_boxes(op, 1, per_thread(hStream), NULL))
+    if (!within_box(op, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
 }

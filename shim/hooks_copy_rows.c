@@ -7,11 +7,6 @@
 #include "reach.h"
 #include "start.h"
 
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 /* The first byte of a side, whatever kind of memory it is said to be. */
 #define FIRST(copy, which, row)                                                                    \
     (copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes
@@ -51,7 +46,7 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
     return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
 }
 
-static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
+static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order)
 {
     if (!gs_state_enter() || !copy)
         return true;
@@ -61,7 +56,8 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
     struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
 
-    return gs_way_within(to.address, 0, to.size) && gs_way_within(from.address, 0, from.size);
+    return gs_way_within(to.address, 0, to.size, order) &&
+           gs_way_within(from.address, 0, from.size, order);
 }
 
 /* Devices that cannot reach each other: between two contexts, or in the owner's. */
@@ -207,7 +203,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUs
 {
     if (foreign_2d(pCopy))
         return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
-    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2_ptsz, pCopy, hStream, per_thread(hStream));
+    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
@@ -235,33 +231,33 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUs
 {
     if (foreign_3d(pCopy))
         return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
-    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2_ptsz, pCopy, hStream, per_thread(hStream));
+    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    if (!within_3d_peer(pCopy))
+    if (!within_3d_peer(pCopy, NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeer(pCopy);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    if (!within_3d_peer(pCopy))
+    if (!within_3d_peer(pCopy, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeer_ptds(pCopy);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    if (!within_3d_peer(pCopy))
+    if (!within_3d_peer(pCopy, hStream))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    if (!within_3d_peer(pCopy))
+    if (!within_3d_peer(pCopy, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
 }

@@ -6,11 +6,6 @@
 #include "reach.h"
 #include "start.h"
 
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 GS_HOOK CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
     if (gs_foreign(dstDevice))
@@ -44,7 +39,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned ch
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
-    if (!gs_way_fill(dstDevice, N, 1, per_thread(hStream)))
+    if (!gs_way_fill(dstDevice, N, 1, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD8Async_ptsz(dstDevice, uc, N, hStream);
 }
@@ -85,7 +80,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t ds
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
-    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, per_thread(hStream)))
+    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 1, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D8Async_ptsz(dstDevice, dstPitch, uc, Width, Height, hStream);
 }
@@ -123,7 +118,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned s
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
-    if (!gs_way_fill(dstDevice, N, 2, per_thread(hStream)))
+    if (!gs_way_fill(dstDevice, N, 2, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD16Async_ptsz(dstDevice, us, N, hStream);
 }
@@ -165,7 +160,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t d
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
-    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, per_thread(hStream)))
+    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 2, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D16Async_ptsz(dstDevice, dstPitch, us, Width, Height, hStream);
 }
@@ -203,7 +198,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned i
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
-    if (!gs_way_fill(dstDevice, N, 4, per_thread(hStream)))
+    if (!gs_way_fill(dstDevice, N, 4, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD32Async_ptsz(dstDevice, ui, N, hStream);
 }
@@ -244,7 +239,7 @@ GS_HOOK CUresult CUDAAPI cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t d
 {
     if (gs_foreign(dstDevice))
         return gs_real.cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);
-    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, per_thread(hStream)))
+    if (!gs_way_fill_rows(dstDevice, dstPitch, Width, Height, 4, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemsetD2D32Async_ptsz(dstDevice, dstPitch, ui, Width, Height, hStream);
 }

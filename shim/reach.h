@@ -1,12 +1,14 @@
 /*
  * Which way a copy or a fill takes: the short question that every such hook asks first. Memory that
- * is not ours costs one look at the allocation map for each side.
+ * is not ours costs one look at the allocation map for each side. Work on what is ours is told of on
+ * the way (submit.h).
  */
 #ifndef GPUSHIM_SHIM_REACH_H
 #define GPUSHIM_SHIM_REACH_H
 
 #include "hook.h"
 #include "start.h"
+#include "submit.h"
 
 #include "core/reach.h"
 
@@ -44,6 +46,7 @@ __attribute__((noinline, unused)) static enum gs_way
 gs_way_found(struct gs_reach_range dst, struct gs_reach_range src, CUstream stream, bool async)
 {
     GS_KEEP_ERRNO;
+    gs_submits_at(stream, dst.size ? dst.address : 0, src.size ? src.address : 0);
     switch (gs_core_may_copy(gs_core, dst, src, stream, async)) {
     case GS_OK:
         return GS_WAY_CLEAR;
@@ -73,13 +76,14 @@ static inline enum gs_way gs_way_copy(CUdeviceptr dst, CUdeviceptr src, size_t b
 }
 
 /* Whether both ranges are all right, whatever device they are of. */
-static inline bool gs_way_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+static inline bool gs_way_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     struct gs_reach_range to = {dst, dst ? bytes : 0}, from = {src, src ? bytes : 0};
 
     if (!gs_state_enter() || (!gs_way_is_ours(to) && !gs_way_is_ours(from)))
         return true;
     GS_KEEP_ERRNO;
+    gs_submits_at(stream, dst, src);
     return gs_core_within(gs_core, to) && gs_core_within(gs_core, from);
 }
 
@@ -87,6 +91,7 @@ __attribute__((noinline, unused)) static bool gs_way_may_fill(struct gs_reach_ra
                                                               CUstream stream)
 {
     GS_KEEP_ERRNO;
+    gs_submits_at(stream, range.address, 0);
     return gs_core_may_fill(gs_core, range, stream) == GS_OK;
 }
 

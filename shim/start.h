@@ -5,15 +5,16 @@
 #define GPUSHIM_SHIM_START_H
 
 #include "cuda_exact.h"
+#include "state.h"
 
 #include "core/core.h"
 #include "core/lone.h"
 #include "core/map.h"
 
 /* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
-extern struct gs_core *gs_core;
-extern const struct gs_map *gs_map;
-extern struct gs_lone *gs_lone;
+GS_INSIDE extern struct gs_core *gs_core;
+GS_INSIDE extern const struct gs_map *gs_map;
+GS_INSIDE extern struct gs_lone *gs_lone;
 
 /* Whether an address is in memory of ours; the state was entered. The first question of every hook
  * that is given a pointer: a program's other memory pays for a few instructions. */

@@ -20,6 +20,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* For variables that every call looks at: they are of this library, so no look at the GOT, which an
+ * extern declaration means otherwise. */
+#define GS_INSIDE __attribute__((visibility("hidden")))
+
 enum gs_state {
     GS_STATE_UNBORN,
     GS_STATE_LOADING,
@@ -28,7 +32,7 @@ enum gs_state {
     GS_STATE_CHILD,
 };
 
-extern _Atomic int gs_state;
+GS_INSIDE extern _Atomic int gs_state;
 
 /* The slow half of gs_state_enter(). Preserves errno. */
 bool gs_state_enter_slow(void);
