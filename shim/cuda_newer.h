@@ -32,6 +32,12 @@ typedef struct {
     int srcAccessOrder;
     unsigned int flags;
 } CUDA_MEMCPY3D_BATCH_OP;
+
+typedef struct CUmemDecompressParams_st CUmemDecompressParams;
+CUresult CUDAAPI cuMemBatchDecompressAsync(CUmemDecompressParams *, size_t, unsigned int, size_t *,
+                                           CUstream);
+CUresult CUDAAPI cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *, size_t, unsigned int,
+                                                size_t *, CUstream);
 #endif
 /* Of these, each header has some. */
 CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *,
@@ -87,6 +93,14 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMod
 CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *, CUgraph, const CUgraphNode *,
                                    const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
 CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode, CUgraphNodeParams *);
+#endif
+
+#if CUDA_VERSION < 13050
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
+CUresult CUDAAPI cuFabricCpyBatchAsync(size_t, CUDA_FABRIC_COPY_BATCH_OP *, unsigned long long,
+                                       CUstream);
+CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t, CUDA_FABRIC_COPY_BATCH_OP *, unsigned long long,
+                                            CUstream);
 #endif
 
 #endif

@@ -173,6 +173,34 @@
     GS_ENTRY(cuGraphUpload_ptsz,                    ROOM, 11010) \
     GS_ENTRY(cuGraphLaunch,                         ROOM, 10000) \
     GS_ENTRY(cuGraphLaunch_ptsz,                    ROOM, 10000) \
+    GS_ENTRY(cuLaunch,                              NOTE,  2000) \
+    GS_ENTRY(cuLaunchGrid,                          NOTE,  2000) \
+    GS_ENTRY(cuLaunchGridAsync,                     NOTE,  2000) \
+    GS_ENTRY(cuLaunchCooperativeKernelMultiDevice,  NOTE,  9000) \
+    GS_ENTRY(cuStreamWriteValue32,                  NOTE,  8000) \
+    GS_ENTRY(cuStreamWriteValue32_ptsz,             NOTE,  8000) \
+    GS_ENTRY(cuStreamWriteValue32_v2,               NOTE, 11070) \
+    GS_ENTRY(cuStreamWriteValue32_v2_ptsz,          NOTE, 11070) \
+    GS_ENTRY(cuStreamWriteValue64,                  NOTE,  9000) \
+    GS_ENTRY(cuStreamWriteValue64_ptsz,             NOTE,  9000) \
+    GS_ENTRY(cuStreamWriteValue64_v2,               NOTE, 11070) \
+    GS_ENTRY(cuStreamWriteValue64_v2_ptsz,          NOTE, 11070) \
+    GS_ENTRY(cuStreamWaitValue32,                   NOTE,  8000) \
+    GS_ENTRY(cuStreamWaitValue32_ptsz,              NOTE,  8000) \
+    GS_ENTRY(cuStreamWaitValue32_v2,                NOTE, 11070) \
+    GS_ENTRY(cuStreamWaitValue32_v2_ptsz,           NOTE, 11070) \
+    GS_ENTRY(cuStreamWaitValue64,                   NOTE,  9000) \
+    GS_ENTRY(cuStreamWaitValue64_ptsz,              NOTE,  9000) \
+    GS_ENTRY(cuStreamWaitValue64_v2,                NOTE, 11070) \
+    GS_ENTRY(cuStreamWaitValue64_v2_ptsz,           NOTE, 11070) \
+    GS_ENTRY(cuStreamBatchMemOp,                    NOTE,  8000) \
+    GS_ENTRY(cuStreamBatchMemOp_ptsz,               NOTE,  8000) \
+    GS_ENTRY(cuStreamBatchMemOp_v2,                 NOTE, 11070) \
+    GS_ENTRY(cuStreamBatchMemOp_v2_ptsz,            NOTE, 11070) \
+    GS_ENTRY(cuMemBatchDecompressAsync,             NOTE, 12060) \
+    GS_ENTRY(cuMemBatchDecompressAsync_ptsz,        NOTE, 12060) \
+    GS_ENTRY(cuFabricCpyBatchAsync,                 NOTE, 13050) \
+    GS_ENTRY(cuFabricCpyBatchAsync_ptsz,            NOTE, 13050) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \
@@ -198,6 +226,7 @@
     GS_ENTRY(cuDevicePrimaryCtxReset_v2,            NOTE, 11000) \
     GS_ENTRY(cuDevicePrimaryCtxRelease,             NOTE,  7000) \
     GS_ENTRY(cuDevicePrimaryCtxRelease_v2,          NOTE, 11000) \
+    GS_ENTRY(cuCtxFromGreenCtx,                     NOTE, 12040) \
     GS_ENTRY(cuGreenCtxDestroy,                     NOTE, 12040) \
     GS_ENTRY(cuDeviceSetMemPool,                    NOTE, 11020) \
     GS_ENTRY(cuMemSetMemPool,                       NOTE, 13000) \

@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include "room.h"
+#include "submit.h"
 
 #include <limits.h>
 
@@ -44,36 +45,49 @@ GS_HOOK CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
         -1, 0, gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
 }
 
+/* After the driver's call. */
+static CUresult context_made(CUresult result, const CUcontext *context)
+{
+    if (result == CUDA_SUCCESS && gs_state_enter()) {
+        GS_KEEP_ERRNO;
+        gs_lone_context(gs_lone, *context);
+    }
+    return result;
+}
+
 GS_HOOK CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     gs_state_enter();
-    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate(pctx, flags, dev));
+    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate(pctx, flags, dev)), pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     gs_state_enter();
-    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v2(pctx, flags, dev));
+    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v2(pctx, flags, dev)), pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray,
                                         int numParams, unsigned int flags, CUdevice dev)
 {
     gs_state_enter();
-    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
+    return context_made(
+        GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev)),
+        pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
                                         unsigned int flags, CUdevice dev)
 {
     gs_state_enter();
-    return GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
+    return context_made(
+        GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev)), pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     gs_state_enter();
-    return GS_WITH_ROOM(dev, 0, gs_real.cuDevicePrimaryCtxRetain(pctx, dev));
+    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuDevicePrimaryCtxRetain(pctx, dev)), pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
@@ -170,7 +184,7 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, uns
                                         unsigned int sharedMemBytes, CUstream hStream,
                                         void **kernelParams, void **extra)
 {
-    gs_state_enter();
+    gs_submits(hStream);
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
                                                blockDimY, blockDimZ, sharedMemBytes, hStream,
@@ -183,24 +197,49 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX
                                              unsigned int blockDimZ, unsigned int sharedMemBytes,
                                              CUstream hStream, void **kernelParams, void **extra)
 {
-    gs_state_enter();
+    gs_submits(gs_per_thread(hStream));
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
                                                     blockDimY, blockDimZ, sharedMemBytes, hStream,
                                                     kernelParams, extra));
 }
 
+/* Whether the kernel may begin before the work before it in its stream has ended, or lets others
+ * begin before it has. */
+static bool overtakes(const CUlaunchConfig *config)
+{
+    for (unsigned i = 0; config->attrs && i < config->numAttrs; i++) {
+        const CUlaunchAttribute *attribute = &config->attrs[i];
+
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+            (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+             attribute->value.programmaticStreamSerializationAllowed))
+            return true;
+    }
+    return false;
+}
+
+static void launches(const CUlaunchConfig *config, CUstream order)
+{
+    if (!gs_state_enter() || !config)
+        return;
+    if (config->numAttrs > 0 && gs_lone_matters() && overtakes(config))
+        gs_lone_settle(gs_lone, "a programmatic dependent launch");
+    else
+        gs_submits(order);
+}
+
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
                                           void **kernelParams, void **extra)
 {
-    gs_state_enter();
+    launches(config, config ? config->hStream : NULL);
     return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx(config, f, kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f,
                                                void **kernelParams, void **extra)
 {
-    gs_state_enter();
+    launches(config, config ? gs_per_thread(config->hStream) : NULL);
     return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
 }
 
@@ -211,7 +250,7 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gr
                                                    unsigned int sharedMemBytes, CUstream hStream,
                                                    void **kernelParams)
 {
-    gs_state_enter();
+    gs_submits(hStream);
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ,
                                                           blockDimX, blockDimY, blockDimZ,
@@ -223,7 +262,7 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
     unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
     unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
-    gs_state_enter();
+    gs_submits(gs_per_thread(hStream));
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuLaunchCooperativeKernel_ptsz(
                             f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
@@ -297,12 +336,12 @@ GS_HOOK CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hSt
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
-    gs_state_enter();
+    gs_submits(hStream);
     return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch(hGraph, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    gs_state_enter();
+    gs_submits(gs_per_thread(hStream));
     return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream));
 }
