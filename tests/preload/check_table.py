@@ -3,9 +3,14 @@ returns, takes, frees or describes device memory is in it, or in the list of wha
 why; every variant (_v2, _ptsz, ...) of a call in the table is in it as well; and the version that a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
-usage: check_table.py ENTRY_POINTS_H PASS_THROUGH_TXT COMPILE_COMMANDS_JSON [INCLUDE_FOLDER]
+And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
+a row whose hook tells of it (shim/submit.h), and which tests/conformance/submits.c calls, or it is
+in the list of what submits no work on memory of ours.
+
+usage: check_table.py SHIM_FOLDER SUBMITS_C COMPILE_COMMANDS_JSON [INCLUDE_FOLDER]
 (lookup.c's command finds cuda.h, unless there is INCLUDE_FOLDER)
 """
+import glob
 import json
 import os
 import re
@@ -13,7 +18,8 @@ import shlex
 import subprocess
 import sys
 
-table, passed_list, commands = sys.argv[1:4]
+shim, submits, commands = sys.argv[1:4]
+shim = os.path.realpath(shim)
 with open(commands) as text:
     command, folder = next((c['command'], c['directory']) for c in json.load(text)
                            if c['file'].endswith('preload/lookup.c'))
@@ -36,31 +42,78 @@ MEMORY_NAME = re.compile(r"""^cu(
 NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturing_ptsz'}
 
 
+# What may be work: by its parameters, or by its name where it has no stream.
+WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
+WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
+# What tells of it.
+TELLS = {'gs_submits', 'gs_submits_at'}
+
+
 def preprocessed(header):
     source = ('#define __CUDA_API_VERSION_INTERNAL\n'
-              f'#include <{header}>\nint version = CUDA_VERSION;\n')
-    run = subprocess.run([*compiler, '-E', '-P', '-x', 'c', '-'], input=source, check=True,
-                         text=True, capture_output=True, cwd=folder)
+              f'#include "{header}"\nint version = CUDA_VERSION;\n')
+    run = subprocess.run([*compiler, '-I', shim, '-E', '-P', '-x', 'c', '-'], input=source,
+                         check=True, text=True, capture_output=True, cwd=folder)
     return run.stdout
+
+
+def declarations(text):
+    return dict(re.findall(
+        r'\bCUresult\s+(cu[A-Z]\w*)\s*\(((?:[^()]|\([^()]*\))*)\)\s*(?:__attribute__.*?)?;', text))
+
+
+def listed(name):
+    """The names of a list, each with the reason why."""
+    with open(os.path.join(shim, name)) as text:
+        lines = [line.strip().partition(' ') for line in text
+                 if line.strip() and not line.startswith('#')]
+    return {name: reason.strip() for name, _, reason in lines}
+
+
+def in_list(symbol, names):
+    return symbol + '!' in names or base(symbol) in names
+
+
+def bodies(path):
+    """The functions that a file defines, and what is in them."""
+    with open(path) as text:
+        code = re.sub(r'/\*.*?\*/', '', text.read(), flags=re.S)
+    found = {}
+    for head, body in re.findall(r'^([A-Za-z_][^;{}]*?\))\n\{\n(.*?)^\}', code, re.M | re.S):
+        head = re.sub(r'__attribute__\(\(.*?\)\)', '', head, flags=re.S)
+        found[re.search(r'(\w+)\(', head)[1]] = body
+    return found
+
+
+def tellers():
+    """The functions of the shim that tell of work, themselves or by one of their file or of a
+    header."""
+    headers, all_tell = {}, set()
+    for path in glob.glob(os.path.join(shim, '*.h')):
+        headers |= bodies(path)
+    for path in glob.glob(os.path.join(shim, '*.c')):
+        functions = headers | bodies(path)
+        tell, before = set(TELLS), 0
+        while len(tell) != before:
+            before = len(tell)
+            calls = re.compile(rf'\b({"|".join(tell)})\(')
+            tell |= {name for name, body in functions.items() if calls.search(body)}
+        all_tell |= tell
+    return all_tell
 
 
 def base(symbol):
     return re.sub(r'(_v\d+)?(_ptsz|_ptds)?$', '', symbol)
 
 
-with open(table) as text:
+with open(os.path.join(shim, 'entry_points.h')) as text:
     rows = re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)
 rows = {name: int(version) for name, version in rows}
 header, typedefs = preprocessed('cuda.h'), preprocessed('cudaTypedefs.h')
 cuda_version = int(re.search(r'int version =\s+(\d+)', header)[1])
-declared = dict(re.findall(
-    r'\bCUresult\s+(cu[A-Z]\w*)\s*\(((?:[^()]|\([^()]*\))*)\)\s*(?:__attribute__.*?)?;', header))
-passed = {}
-with open(passed_list) as text:
-    for line in text:
-        if line.strip() and not line.startswith('#'):
-            name, _, reason = line.strip().partition(' ')
-            passed[name] = reason.strip()
+declared = declarations(header)
+newer = declarations(preprocessed('cuda_exact.h'))  # with the rows that this cuda.h has not
+passed, no_work = listed('pass_through.txt'), listed('no_work.txt')
 since = {}
 for name, version, suffix in re.findall(r'\bPFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\b', typedefs):
     since.setdefault((name, suffix), set()).add(int(version))
@@ -84,7 +137,7 @@ for name, reason in passed.items():
         faults.append(f'{name} is passed on and in the table')
 for name, version in rows.items():
     suffix = next((s for s in ('_ptsz', '_ptds') if name.endswith(s)), '')
-    if version > cuda_version:
+    if version > cuda_version or name in newer and name not in declared:
         continue  # newer than the headers at hand
     if name not in declared:
         faults.append(f'{name} is not declared by CUDA {cuda_version}')
@@ -92,11 +145,36 @@ for name, version in rows.items():
         faults.append(f'{name}: the table says {version}, the vendor '
                       f'{sorted(since.get((base(name), suffix), ()))}')
 
+with open(submits) as text:
+    tried = set(re.findall(r'^ +(?:COPY|CASE|LAX)\((cu\w+),', text.read(), re.M))
+telling = tellers()
+work = 0
+for name, parameters in sorted({**newer, **declared}.items()):
+    if not WORK_TYPE.search(parameters) and not WORK_NAME.match(name) or name + '!' in passed:
+        continue
+    if in_list(name, no_work):
+        if name in telling:
+            faults.append(f'{name} is in shim/no_work.txt, and its hook tells of work')
+        continue
+    work += 1
+    if name not in rows:
+        faults.append(f'{name} of CUDA {cuda_version} may submit work: it belongs in '
+                      'shim/entry_points.h or, with the reason, in shim/no_work.txt')
+    elif name not in telling:
+        faults.append(f'the hook of {name} does not tell of the work (shim/submit.h)')
+    if name not in tried:
+        faults.append(f'{os.path.basename(submits)} does not call {name}')
+if work < 100:
+    faults.append(f'{work} functions submit work: they were not read')
+for name, reason in no_work.items():
+    if not reason:
+        faults.append(f'{name} is said to be no work without a reason')
+
+
 def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
     source = ('#include "hook.h"\n'
               f'GS_HOOK CUresult CUDAAPI cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n')
-    shim = os.path.dirname(os.path.realpath(table))
     run = subprocess.run([*compiler, '-I', shim, '-fsyntax-only', '-x', 'c', '-'], input=source,
                          text=True, capture_output=True, cwd=folder)
     return run.returncode == 0
@@ -108,5 +186,6 @@ if compiles('CUdeviceptr *dptr, unsigned int bytesize'):
     faults.append('a hook with a wrong prototype compiles')
 for fault in faults:
     print(fault)
-print(f'{len(rows)} rows and {len(passed)} passed on, against cuda.h of {cuda_version}')
+print(f'{len(rows)} rows, {len(passed)} passed on, {work} that submit work, against cuda.h of '
+      f'{cuda_version}')
 sys.exit(1 if faults else 0)
