@@ -89,6 +89,8 @@ static bool is_over(struct gs_lone *lone)
     return true;
 }
 
+static _Thread_local char this_thread;
+
 /* ---- Submitting -------------------------------------------------------------------------- */
 
 void gs_lone_work(struct gs_lone *lone, CUstream stream)
@@ -101,14 +103,27 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     only = state(lone);
     if (only == GS_LONE_NONE)
         become(lone, only = key);
-    if (only == key)
+    if (only == key) {
         mark(lone);
-    else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL)
+        __atomic_store_n(&lone->marker, &this_thread, __ATOMIC_RELAXED);
+    } else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL) {
         end(lone, "work goes to another stream");
+    }
     if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
         gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
     gs_lock_release(&lone->lock);
     errno = saved;
+}
+
+bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream)
+{
+    const void *marker = __atomic_load_n(&lone->marker, __ATOMIC_RELAXED);
+
+    if (state(lone) == gs_stream_key(stream) &&
+        !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED) && (!marker || marker == &this_thread))
+        return true;
+    gs_lone_work(lone, stream);
+    return __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL;
 }
 
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)

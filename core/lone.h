@@ -49,6 +49,8 @@ struct gs_lone {
     bool leaving;        /* it may be about to go: no event is made in it */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
+    const void *marker; /* atomic; whose work was told of last where there was something to be done:
+                           an address of the thread's. NULL: nobody's yet */
 };
 
 /* `wanted`: false means several from the start. */
@@ -90,6 +92,14 @@ static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
         return;
     gs_lone_work(lone, stream);
 }
+
+/*
+ * The same of a launch that may begin before the work before it in its stream has ended (programmatic
+ * dependent launch). False: it must not, for what was freed since the last launch that did not may be
+ * its own now; nor where that was another thread's, which may not have got to the driver yet. It
+ * was told.
+ */
+bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream);
 
 /* The same of work that touches nothing but blocks that the caller sees to (they retire when they
  * are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone

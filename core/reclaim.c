@@ -672,12 +672,30 @@ static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, unsig
     return make_room_of(core, &unknown, NULL, bytes, step);
 }
 
+static void log_room(struct gs_core *core, unsigned step)
+{
+    size_t left = 0, total = 0;
+
+    if (core->options.log.no_debug || !core->driver.mem_get_info)
+        return;
+    if (!gs_fences_capturing(&core->fences))
+        core->driver.mem_get_info(&left, &total);
+    gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                "a call found the GPU full and is made again (%u), %zu MiB are free now", step,
+                left >> 20);
+}
+
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
 {
-    while (*step < ROOM_CLEARED)
-        if (make_room(core, device, bytes, (*step)++))
-            return true;
-    return *step < ROOM_CLEARED + CLEARED_LOOKS && make_room(core, device, bytes, (*step)++);
+    bool again = false;
+
+    while (!again && *step < ROOM_CLEARED)
+        again = make_room(core, device, bytes, (*step)++);
+    if (!again && *step < ROOM_CLEARED + CLEARED_LOOKS)
+        again = make_room(core, device, bytes, (*step)++);
+    if (again)
+        log_room(core, *step);
+    return again;
 }
 
 void gs_core_wipe(struct gs_core *core)

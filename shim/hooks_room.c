@@ -204,42 +204,71 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX
                                                     kernelParams, extra));
 }
 
-/* Whether the kernel may begin before the work before it in its stream has ended, or lets others
- * begin before it has. */
-static bool overtakes(const CUlaunchConfig *config)
-{
-    for (unsigned i = 0; config->attrs && i < config->numAttrs; i++) {
-        const CUlaunchAttribute *attribute = &config->attrs[i];
+#define ATTRIBUTES_MOST 64
 
-        if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
-            (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-             attribute->value.programmaticStreamSerializationAllowed))
-            return true;
+/* A launch that may begin before the work before it has ended is made an ordinary one where it has
+ * to be: the attribute allows that, and promises nothing. `room` is for the copy. */
+static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream order,
+                                      CUlaunchConfig *copy, CUlaunchAttribute *room)
+{
+    bool overtakes = false;
+
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        room[i] = config->attrs[i];
+        if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+            gs_lone_settle(gs_lone, "an event that is recorded before the work before it has ended");
+        if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+            overtakes |= room[i].value.programmaticStreamSerializationAllowed != 0;
+            room[i].value.programmaticStreamSerializationAllowed = 0;
+        }
     }
-    return false;
+    if (!overtakes) {
+        gs_submits(order);
+        return config;
+    }
+    if (gs_lone_may_overtake(gs_lone, order))
+        return config;
+    *copy = *config;
+    copy->attrs = room;
+    return copy;
 }
 
-static void launches(const CUlaunchConfig *config, CUstream order)
+__attribute__((noinline)) static CUresult
+launch_with_attributes(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config,
+                       CUfunction f, void **kernelParams, void **extra, CUstream order)
 {
-    if (!gs_state_enter() || !config)
-        return;
-    if (config->numAttrs > 0 && gs_lone_matters() && overtakes(config))
-        gs_lone_settle(gs_lone, "a programmatic dependent launch");
+    CUlaunchAttribute room[ATTRIBUTES_MOST];
+    CUlaunchConfig copy;
+
+    if (config->numAttrs <= ATTRIBUTES_MOST && config->attrs)
+        config = in_order(config, order, &copy, room);
     else
-        gs_submits(order);
+        gs_lone_settle(gs_lone, "a launch with more attributes than are known");
+    return GS_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
+}
+
+static bool has_attributes(const CUlaunchConfig *config)
+{
+    return gs_state_enter() && config && config->numAttrs > 0 && gs_lone_matters();
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
                                           void **kernelParams, void **extra)
 {
-    launches(config, config ? config->hStream : NULL);
+    if (has_attributes(config))
+        return launch_with_attributes(&gs_real.cuLaunchKernelEx, config, f, kernelParams, extra,
+                                      config->hStream);
+    gs_submits(config ? config->hStream : NULL);
     return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx(config, f, kernelParams, extra));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f,
                                                void **kernelParams, void **extra)
 {
-    launches(config, config ? gs_per_thread(config->hStream) : NULL);
+    if (has_attributes(config))
+        return launch_with_attributes(&gs_real.cuLaunchKernelEx_ptsz, config, f, kernelParams,
+                                      extra, gs_per_thread(config->hStream));
+    gs_submits(config ? gs_per_thread(config->hStream) : NULL);
     return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
 }
 
