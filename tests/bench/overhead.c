@@ -118,6 +118,12 @@ static bool fill(struct foreign *foreign, int round)
     return cuMemsetD32Async(foreign->managed[0], 1, 0, NULL) == CUDA_SUCCESS;
 }
 
+/* Of no kernel: the driver refuses it. */
+static bool launch(struct foreign *foreign, int round)
+{
+    return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS;
+}
+
 static bool find_symbol(struct foreign *foreign, int round)
 {
     const char *volatile name = "getenv";
@@ -140,6 +146,7 @@ static const struct {
     {"copy_volume", copy_volume},
     {"fill", fill},
     {"fill_rows", fill_rows},
+    {"launch", launch},
     {"dlsym", find_symbol},
 };
 #define CALLS (sizeof calls / sizeof *calls)

@@ -63,6 +63,7 @@ REFUSED(cuEventDestroy_v2, (CUevent hEvent))
 REFUSED(cuEventQuery, (CUevent hEvent))
 REFUSED(cuStreamSynchronize, (CUstream hStream))
 REFUSED(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx))
+REFUSED(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags))
 
 EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
 {
