@@ -115,7 +115,7 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
  * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
  * kept here: what is ready of the `bytes` that are wanted (0: not known), all that can be waited
  * for (and the call is made again in any case: another thread may have given back what there was),
- * what other processes keep. Then, where the bytes are not known, up to 1.6 s for what the driver
+ * what other processes keep. Then, where the bytes are not known, half a second for what the driver
  * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
  * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
  * in two tries. True: the call is worth another try, and this may be asked again. False: no more

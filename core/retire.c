@@ -486,7 +486,7 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
 static bool keeps_touched(const struct gs_pool *pool, size_t size)
 {
     size_t excess = gs_pool_excess(pool, size);
-    size_t most = pool->live / 200 * pool->shared->retiring_percent;
+    size_t most = pool->live / 400 * pool->shared->retiring_percent;
     struct gs_fence first;
 
     return exceeds(excess, 0, most) && exceeds(touched_chunks(pool, &first), 0, most) &&

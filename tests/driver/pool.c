@@ -172,9 +172,33 @@ static CUresult pool_take(struct sd_pool *pool, size_t bytes, const struct sd_qu
     return CUDA_SUCCESS;
 }
 
+#define GRAPH_GRANULE ((size_t)32 << 20) /* of large ones */
+
+/* What is free of a device that has too little goes to the graphs nevertheless, and stays theirs, of
+ * no use to another try, until it is trimmed (measured on an H200). */
+static void graph_refused(struct sd_device *device)
+{
+    size_t rest = device->memory - (size_t)sd_device_used(device);
+
+    if (rest > 0 && sd_device_take(device, rest))
+        device->graph_rest += rest;
+}
+
+CUresult sd_device_graph_mem_trim(CUdevice dev)
+{
+    struct sd_device *device = sd_device_get_ptr(dev);
+
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    sd_device_give(device, device->graph_rest);
+    device->graph_rest = 0;
+    return CUDA_SUCCESS;
+}
+
 CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret)
 {
     const struct sd_work node = {.kind = SD_JOIN};
+    const size_t granule = bytes < GRAPH_GRANULE ? SD_GRANULE : GRAPH_GRANULE;
     int device = queue->context->device;
     struct sd_segment *segment;
     struct sd_block *block;
@@ -184,7 +208,9 @@ CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **r
     if (!result && bytes > sd_devices[device].memory)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!result)
-        result = sd_segment_new_pressed(device, sd_round_up(bytes, SD_GRANULE), true, &segment);
+        result = sd_segment_new_pressed(device, sd_round_up(bytes, granule), true, &segment);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && bytes <= sd_devices[device].memory)
+        graph_refused(&sd_devices[device]);
     if (result)
         return result;
     sd_segment_set_access(segment, device, SD_ACCESS_WRITE);
