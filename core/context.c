@@ -456,7 +456,6 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
 {
     struct gs_context *context;
 
-    gs_lone_context_leaving(&core->lone, handle, true);
     gs_lock_take(&core->lock);
     context = context_find(core, handle);
     if (context) {
@@ -465,6 +464,8 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
+    if (context)
+        gs_lone_context_leaving(&core->lone, handle, true);
     gs_share_context_leaving(core->share, handle);
     return context;
 }
@@ -472,9 +473,9 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
 void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     gs_share_context_stays(core->share, handle);
-    gs_lone_context_leaving(&core->lone, handle, false);
     if (!context)
         return;
+    gs_lone_context_leaving(&core->lone, handle, false);
     gs_lock_take(&core->lock);
     context->detached = false;
     set_leaving(context, false);
@@ -568,10 +569,9 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
 {
     gs_fences_capture_context_gone(&core->fences, handle);
     gs_share_context_gone(core->share, handle);
-    if (!context) {
-        gs_lone_context_gone(&core->lone, handle);
+    gs_lone_context_gone(&core->lone, handle);
+    if (!context)
         return;
-    }
     gs_lock_take(&core->lock);
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
         struct gs_pool *pool = context->pools[i];
@@ -587,7 +587,6 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     }
     __atomic_store_n(&core->dead, core->dead + 1, __ATOMIC_RELAXED);
     gs_lock_release(&core->lock);
-    gs_lone_context_gone(&core->lone, handle);
     gs_context_bury_dead(core);
 }
 

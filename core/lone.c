@@ -9,6 +9,7 @@
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
+#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that does not end a context */
 
 void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted)
 {
@@ -35,13 +36,12 @@ static void become(struct gs_lone *lone, uint64_t stream)
 
 /* ---- With the lock held ------------------------------------------------------------------ */
 
-/* The flag is set back first: what is freed from then on sets it again. In a context that may be
- * about to go no event is made. */
+/* The flag is set back first: what is freed from then on sets it again. */
 static gs_status mark(struct gs_lone *lone)
 {
     gs_status status;
 
-    if (lone->leaving)
+    if (lone->leaving_ns)
         return (gs_status)CUDA_ERROR_NOT_READY;
     if (!__atomic_exchange_n(&lone->unmarked, false, __ATOMIC_SEQ_CST))
         return GS_OK;
@@ -89,6 +89,22 @@ static bool is_over(struct gs_lone *lone)
     return true;
 }
 
+/* The stream comes behind the last free. False: no mark says where that is. */
+static bool order(struct gs_lone *lone, CUstream stream)
+{
+    if (lone->leaving_ns || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
+        return false;
+    gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
+    return true;
+}
+
+/* What is about to go for so long will be gone, with all that was freed in it. That call may wait
+ * for GPU work, and that for this thread. */
+static bool is_as_good_as_gone(const struct gs_lone *lone)
+{
+    return lone->leaving_ns && gs_now_ns() - lone->leaving_ns > GOING_NS;
+}
+
 static _Thread_local char this_thread;
 
 /* ---- Submitting -------------------------------------------------------------------------- */
@@ -97,6 +113,7 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
 {
     const uint64_t key = gs_stream_key(stream);
     const int saved = errno;
+    bool ordered = true;
     uint64_t only;
 
     gs_lock_take(&lone->lock);
@@ -110,8 +127,10 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
         end(lone, "work goes to another stream");
     }
     if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
-        gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
+        ordered = order(lone, stream);
     gs_lock_release(&lone->lock);
+    if (!ordered)
+        gs_lone_settle(lone, "work goes to another stream");
     errno = saved;
 }
 
@@ -136,7 +155,7 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
     passes = state(lone) != key && state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL;
     if (passes) {
         mark(lone);
-        gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
+        passes = order(lone, stream);
     }
     gs_lock_release(&lone->lock);
     errno = saved;
@@ -155,7 +174,7 @@ void gs_lone_settle(struct gs_lone *lone, const char *why)
         gs_lock_take(&lone->lock);
         if (state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL)
             end(lone, why);
-        over = state(lone) == GS_LONE_SEVERAL || is_over(lone);
+        over = state(lone) == GS_LONE_SEVERAL || is_over(lone) || is_as_good_as_gone(lone);
         gs_lock_release(&lone->lock);
         if (over)
             break;
@@ -178,7 +197,8 @@ void gs_lone_context(struct gs_lone *lone, CUcontext context)
         lone->context = context;
         gs_fence_pool_init(&lone->core->fences, &lone->events, context, NULL);
     }
-    known = lone->context == context && lone->events.line;
+    /* A primary one has its handle again when it is reset, maybe before that call is back. */
+    known = lone->context == context && !lone->leaving_ns && lone->events.line;
     gs_lock_release(&lone->lock);
     if (!known)
         gs_lone_settle(lone, "there is another context");
@@ -202,8 +222,11 @@ void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream)
 void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leaving)
 {
     gs_lock_take(&lone->lock);
-    if (lone->context == context)
-        lone->leaving = leaving;
+    if (lone->context == context && state(lone) != GS_LONE_SEVERAL) {
+        if (leaving)
+            mark(lone);
+        lone->leaving_ns = leaving ? gs_now_ns() : 0;
+    }
     gs_lock_release(&lone->lock);
 }
 
@@ -214,7 +237,8 @@ void gs_lone_context_gone(struct gs_lone *lone, CUcontext context)
     if (lone->context == context) {
         gs_fence_pool_forget(&lone->events);
         lone->mark = (struct gs_fence){0};
-        lone->unmarked = lone->leaving = false;
+        __atomic_store_n(&lone->unmarked, false, __ATOMIC_RELAXED);
+        lone->leaving_ns = 0;
         lone->context = NULL;
         if (state(lone) != GS_LONE_SEVERAL)
             become(lone, state(lone) == GS_LONE_PENDING ? GS_LONE_SEVERAL : GS_LONE_NONE);

@@ -46,7 +46,8 @@ struct gs_lone {
     struct gs_core *core;
     uint64_t was;        /* pending: the key that was alone */
     CUcontext context;   /* the only one so far; NULL: none */
-    bool leaving;        /* it may be about to go: no event is made in it */
+    uint64_t leaving_ns; /* since when it may be about to go: no event is made or looked at in it.
+                            0: it is not */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
     const void *marker; /* atomic; whose work was told of last where there was something to be done:
@@ -57,7 +58,8 @@ struct gs_lone {
 void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted);
 void gs_lone_destroy(struct gs_lone *lone);
 
-/* Whether a free is ready at once. A pool's lock is held, which whoever ends it takes after that. */
+/* Whether a free is ready at once, in a context that is not about to go. A pool's lock is held,
+ * which whoever ends it takes after that. */
 static inline bool gs_lone_is(const struct gs_lone *lone)
 {
     uint64_t only = __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST);
@@ -103,18 +105,20 @@ bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream);
 
 /* The same of work that touches nothing but blocks that the caller sees to (they retire when they
  * are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
- * stream, or there is none; not told yet. No lock is held. */
+ * stream, there is none, or no mark can be made; not told yet. No lock is held. */
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);
 
-/* Ends it, and waits for the lone stream to pass the last free. No lock is held. `why`: for the
- * log, what the program did. */
+/* Ends it, and waits for the lone stream to pass the last free; where its context is about to go,
+ * not longer than a call takes that does not end it. No lock is held. `why`: for the log, what the
+ * program did. */
 void gs_lone_settle(struct gs_lone *lone, const char *why);
 /* A context is there: ends it if it is not the first. No lock is held. */
 void gs_lone_context(struct gs_lone *lone, CUcontext context);
 /* A stream is being destroyed: ends it if it is that. No lock is held. */
 void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream);
-/* The context may be about to go, or stays after all; or it is gone, and its pools have no live
- * block any more. No lock is held. */
+/* The context may be about to go, its pools are told and the driver is not called yet; or it stays
+ * after all, and they do not know yet; or it is gone, and nobody has forgotten it yet. No lock is
+ * held. */
 void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leaving);
 void gs_lone_context_gone(struct gs_lone *lone, CUcontext context);
 

@@ -254,7 +254,7 @@ static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
-    if (!block->elsewhere && gs_lone_is(pool->shared->lone)) {
+    if (!block->elsewhere && !pool->leaving && gs_lone_is(pool->shared->lone)) {
         pass_at_once(pool, block);
         return;
     }

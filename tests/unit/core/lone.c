@@ -397,6 +397,50 @@ Test(lone, what_reaches_memory_beside_the_stream_waits_for_it)
     }
 }
 
+/* While a call of the driver may end the context, no event is made in it. */
+Test(lone, a_second_stream_comes_behind_though_the_context_may_end)
+{
+    struct lone_fixture f;
+    struct gs_context *detached;
+    CUdeviceptr block, other;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    other = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 20 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    must_free(&f, other);
+    fill(&f, f.b, block, 2, 0);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    cr_assert_eq(others(&f, block, 2), 0);
+    finish(&f);
+}
+
+/* A primary context that is reset keeps its handle. Who uses it again while that call is not back
+ * yet, is in another context. */
+Test(lone, a_context_may_be_back_before_its_end_is_known)
+{
+    struct lone_fixture f;
+    struct gs_context *detached;
+
+    start(&f);
+    must_free(&f, must_alloc(&f, 8 * MIB));
+    fill(&f, f.a, must_alloc(&f, 8 * MIB), 1, 0);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    fill(&f, f.a, must_alloc(&f, 8 * MIB), 1, 0);
+    gs_core_context_gone(f.base.core, f.base.context, detached);
+    for (unsigned i = 0; i < 2; i++) {
+        CUdeviceptr block = must_alloc(&f, 8 * MIB);
+
+        fill(&f, f.a, block, 1, 0);
+        must_free(&f, block);
+    }
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
 /* Another stream's end is nothing, nor is its being made. */
 Test(lone, other_streams_come_and_go)
 {
