@@ -145,6 +145,17 @@ bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream)
     return __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL;
 }
 
+void gs_lone_mark(struct gs_lone *lone)
+{
+    const int saved = errno;
+
+    gs_lock_take(&lone->lock);
+    if (state(lone) != GS_LONE_SEVERAL)
+        mark(lone);
+    gs_lock_release(&lone->lock);
+    errno = saved;
+}
+
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
 {
     const uint64_t key = gs_stream_key(stream);

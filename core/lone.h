@@ -17,7 +17,8 @@
  * overtake the one before. And no stream waits for work that the driver's own free would not have
  * waited for: where anything was freed since, a mark (an event) is recorded before the next work is
  * submitted, and it is the mark that is waited for. Otherwise a kernel that never ends, on a stream
- * that was alone, would stop all others.
+ * that was alone, would stop all others; so would what stops a stream without touching memory, on
+ * any stream, since an event is behind all of them (gs_lone_stalls).
  *
  * What is ready may still be touched by the lone stream's work, so a chunk goes back to the driver
  * only when the fence of the last free in it has passed (gs_chunk_passed).
@@ -103,7 +104,18 @@ static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
  */
 bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream);
 
-/* The same of work that touches nothing but blocks that the caller sees to (they retire when they
+/* The slow half of gs_lone_stalls. */
+void gs_lone_mark(struct gs_lone *lone);
+
+/* What touches no memory and may end late, or never, is about to be submitted to any stream: the
+ * host's functions, waits for events. As gs_lone_submits. */
+static inline void gs_lone_stalls(struct gs_lone *lone)
+{
+    if (__builtin_expect(__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED), 0))
+        gs_lone_mark(lone);
+}
+
+/* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire when they
  * are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
  * stream, there is none, or no mark can be made; not told yet. No lock is held. */
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);

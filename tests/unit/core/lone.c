@@ -251,13 +251,14 @@ static void wait_for_post(void *arg)
     sem_wait(arg);
 }
 
-/* A kernel that ends only when the program lets it, such as one that serves requests: submitted
- * behind the last free, it keeps no other stream. The driver's own free would not have waited for
- * it, nor would anything else. */
-Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 30)
+/* Work that ends only when the program lets it, such as a kernel that serves requests, or a
+ * function of the host: submitted behind the last free, on the lone stream or another one, it keeps
+ * no other stream. The driver's own free would not have waited for it, nor would anything else. */
+static void keeps_nobody(bool is_work, bool elsewhere)
 {
     struct lone_fixture f;
     CUdeviceptr block;
+    CUstream other;
     sem_t end;
 
     sem_init(&end, 0, 0);
@@ -266,16 +267,32 @@ Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 30)
     fill(&f, f.a, block, 1, 5 * MS);
     must_free(&f, block);
     cr_assert_eq(must_alloc(&f, 8 * MIB), block);
-    gs_lone_submits(gs_core_lone(f.base.core), f.a);
-    MUST(cuLaunchHostFunc(f.a, wait_for_post, &end));
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    if (is_work)
+        gs_lone_submits(gs_core_lone(f.base.core), f.a);
+    else
+        gs_lone_stalls(gs_core_lone(f.base.core));
+    MUST(cuLaunchHostFunc(elsewhere ? other : f.a, wait_for_post, &end));
     fill(&f, f.b, block, 2, 0);
     MUST(cuStreamSynchronize(f.b));
-    cr_assert_eq(cuStreamQuery(f.a), CUDA_ERROR_NOT_READY);
+    cr_assert_eq(cuStreamQuery(elsewhere ? other : f.a), CUDA_ERROR_NOT_READY);
     gs_lone_settle(gs_core_lone(f.base.core), "the test goes on");
     sem_post(&end);
     cr_assert_eq(others(&f, block, 2), 0);
+    MUST(cuStreamDestroy(other));
     finish(&f);
     sem_destroy(&end);
+}
+
+Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 30)
+{
+    keeps_nobody(true, false);
+}
+
+Test(lone, what_stalls_behind_the_last_free_keeps_nobody, .timeout = 30)
+{
+    keeps_nobody(false, false);
+    keeps_nobody(false, true);
 }
 
 /* Chunks that the GPU is at stay, and go when it has passed. */
