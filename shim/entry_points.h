@@ -177,6 +177,16 @@
     GS_ENTRY(cuLaunchGrid,                          NOTE,  2000) \
     GS_ENTRY(cuLaunchGridAsync,                     NOTE,  2000) \
     GS_ENTRY(cuLaunchCooperativeKernelMultiDevice,  NOTE,  9000) \
+    GS_ENTRY(cuLaunchHostFunc,                      NOTE, 10000) \
+    GS_ENTRY(cuLaunchHostFunc_ptsz,                 NOTE, 10000) \
+    GS_ENTRY(cuStreamAddCallback,                   NOTE,  5000) \
+    GS_ENTRY(cuStreamAddCallback_ptsz,              NOTE,  7000) \
+    GS_ENTRY(cuStreamWaitEvent,                     NOTE,  3020) \
+    GS_ENTRY(cuStreamWaitEvent_ptsz,                NOTE,  7000) \
+    GS_ENTRY(cuWaitExternalSemaphoresAsync,         NOTE, 10000) \
+    GS_ENTRY(cuWaitExternalSemaphoresAsync_ptsz,    NOTE, 10000) \
+    GS_ENTRY(cuCtxWaitEvent,                        NOTE, 12050) \
+    GS_ENTRY(cuGreenCtxWaitEvent,                   NOTE, 12040) \
     GS_ENTRY(cuStreamWriteValue32,                  NOTE,  8000) \
     GS_ENTRY(cuStreamWriteValue32_ptsz,             NOTE,  8000) \
     GS_ENTRY(cuStreamWriteValue32_v2,               NOTE, 11070) \

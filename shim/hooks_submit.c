@@ -1,6 +1,7 @@
 /*
  * Work that needs nothing of the hooks but to be told of: the forms of a launch that CUDA 4 and 9
- * left behind, values written and waited for in a stream, decompression, copies over a fabric.
+ * left behind, values written and waited for in a stream, decompression, copies over a fabric; and
+ * what touches no memory, but may stop a stream.
  */
 #include "hook.h"
 #include "start.h"
@@ -208,4 +209,75 @@ GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps,
 {
     gs_submits(gs_per_thread(hStream));
     return gs_real.cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
+}
+
+/* ---- What may stop a stream -------------------------------------------------------------- */
+
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc(hStream, fn, userData);
+}
+
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc_ptsz(hStream, fn, userData);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback,
+                                             void *userData, unsigned int flags)
+{
+    gs_stalls();
+    return gs_real.cuStreamAddCallback(hStream, callback, userData, flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback,
+                                                  void *userData, unsigned int flags)
+{
+    gs_stalls();
+    return gs_real.cuStreamAddCallback_ptsz(hStream, callback, userData, flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+    gs_stalls();
+    return gs_real.cuStreamWaitEvent(hStream, hEvent, Flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
+                                                unsigned int Flags)
+{
+    gs_stalls();
+    return gs_real.cuStreamWaitEvent_ptsz(hStream, hEvent, Flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuWaitExternalSemaphoresAsync(
+    const CUexternalSemaphore *extSemArray,
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems,
+    CUstream stream)
+{
+    gs_stalls();
+    return gs_real.cuWaitExternalSemaphoresAsync(extSemArray, paramsArray, numExtSems, stream);
+}
+
+GS_HOOK CUresult CUDAAPI cuWaitExternalSemaphoresAsync_ptsz(
+    const CUexternalSemaphore *extSemArray,
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems,
+    CUstream stream)
+{
+    gs_stalls();
+    return gs_real.cuWaitExternalSemaphoresAsync_ptsz(extSemArray, paramsArray, numExtSems, stream);
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+{
+    gs_stalls();
+    return gs_real.cuCtxWaitEvent(hCtx, hEvent);
+}
+
+GS_HOOK CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
+{
+    gs_stalls();
+    return gs_real.cuGreenCtxWaitEvent(hCtx, hEvent);
 }

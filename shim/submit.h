@@ -26,6 +26,13 @@ static inline void gs_submits(CUstream stream)
         gs_lone_submits(gs_lone, stream);
 }
 
+/* What touches no memory and may end late, or never, is about to be submitted. */
+static inline void gs_stalls(void)
+{
+    if (gs_state_enter())
+        gs_lone_stalls(gs_lone);
+}
+
 /* Whether it still matters to which stream work goes; the state was entered. */
 static inline bool gs_lone_matters(void)
 {
