@@ -21,8 +21,8 @@ die()
 
 conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/broker/gpushim-broker $conformance ${conformance}_peer
-    examples/share/share_driver tests/chaos/chaos tests/stress/stress
-    tests/stress/libgpushim-no-epochs.so tests/chaos/libmutant_hang-up.so tests/rdma/registration"
+    examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/lone
+    tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done

@@ -7,7 +7,7 @@
 # Parts, all of them by default; those in the first line need the machine for themselves, the
 # others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos numba
 #   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
 #   torch_fork
 #
@@ -22,7 +22,7 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_memory stress chaos numba'
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos numba'
 beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
 beside="$beside torch_compile torch_fork"
 
@@ -354,6 +354,32 @@ part_stress()
     found=$(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")
     row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
         "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; without epochs: $found"
+}
+
+# The same of many short processes that begin with one stream; the library that is found out is one
+# in which no stream waits for it. LONE_SECONDS is how long under the shim, 30 by default.
+part_lone()
+{
+    if [ ! -x "$bundle/lone" ]; then
+        cannot lone 'not in the bundle'
+        return
+    fi
+    lone_seconds=${LONE_SECONDS:-30} lone_jobs=$(($(nproc) / 4 + 1))
+    run native "$logs/lone.native" 75 "$bundle/lone" --seconds 10 --jobs "$lone_jobs"
+    run shim "$logs/lone.shim" $((lone_seconds + 65)) "$bundle/lone" --seconds "$lone_seconds" \
+        --jobs "$lone_jobs"
+    run native "$logs/lone.find" 100 "LD_PRELOAD=$bundle/libgpushim-no-order.so" \
+        "$bundle/lone" --seconds 30 --jobs "$lone_jobs" --find
+    outcome=holds
+    for kind in native shim find; do
+        [ "$(cat "$logs/lone.$kind.status")" = 0 ] && continue
+        wrong
+        outcome='failed: see the log'
+        tail -n 12 "$logs/lone.$kind" "$logs/lone.$kind.err" | cut -c 1-300
+    done
+    found=$(sed -n '$s/^lone: \([^:]*\)$/\1/p' "$logs/lone.find")
+    row lone "$(sed -n '$s/^lone: //p' "$logs/lone.native")" \
+        "$(sed -n '$s/^lone: //p' "$logs/lone.shim")" "$outcome; without order: $found"
 }
 
 # sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.

@@ -48,7 +48,7 @@ bool exchange_take(struct world *world, struct block *ret_block)
     pthread_mutex_unlock(&lock);
     if (!ready)
         return false;
-    ret_block->home = stress_below(&world->random, STREAMS);
+    ret_block->home = stress_below(&world->random, world->streams);
     MUST(cuStreamWaitEvent(world->stream[ret_block->home], ready, 0));
     MUST(cuEventDestroy(ready));
     return true;

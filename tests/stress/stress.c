@@ -10,8 +10,6 @@
 #include "stress.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,6 @@
 #include <unistd.h>
 
 #define ERA_MS 1500 /* the longest */
-#define THREADS_MAX 256
 #define VISIT_STEPS 150 /* what a context lives that comes and goes */
 #define HANG_SECONDS 60 /* beyond the time given */
 
@@ -32,112 +29,27 @@ struct worker {
     struct world world;
     unsigned contexts; /* made */
     bool tidy;
-    const struct doing *doing; /* atomic: its stress_doing while it runs, NULL otherwise */
 };
 
-static struct worker workers[THREADS_MAX];
+static struct worker workers[STRESS_THREADS];
 static uint64_t era_end_ns;
-static unsigned era_number;
-
-_Thread_local struct doing stress_doing = {.call = "nothing yet"};
-
-uint64_t stress_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void stress_calls(const char *call)
-{
-    stress_doing.call = call;
-    stress_doing.since_ns = stress_now();
-    stress_doing.calls++;
-}
 
 bool stress_over(void)
 {
     return stress_now() >= era_end_ns;
 }
 
-/* splitmix64 */
-uint32_t stress_random(uint64_t *state)
-{
-    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)(x >> 32);
-}
-
-uint32_t stress_below(uint64_t *state, uint32_t below)
-{
-    return (uint32_t)((uint64_t)stress_random(state) * below >> 32);
-}
-
 /* ---- the verdict ---- */
 
-/* Other threads are in the middle of things: the process ends here. */
-__attribute__((noreturn)) static void verdict(bool found, const char *what)
+/* Other threads are in the middle of things, this one maybe in a signal's handler. */
+void stress_verdict(bool found, const char *what)
 {
-    printf("stress: %s: %s\n", found && options.find ? "found, as it should" : "wrong", what);
-    fflush(stdout);
-    _exit(found && options.find ? 0 : 1);
-}
+    char line[700];
+    bool right = found && options.find;
+    int length = snprintf(line, sizeof line, "stress: %s: %s\n",
+                          right ? "found, as it should" : "wrong", what);
 
-void stress_wrong(const char *format, ...)
-{
-    char what[600];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
-    verdict(true, what);
-}
-
-void stress_failed(CUresult result, const char *call)
-{
-    const char *name = NULL;
-    char what[300];
-
-    cuGetErrorName(result, &name);
-    snprintf(what, sizeof what, "%s: %s", call, name ? name : "an unknown error");
-    /* Memory that went away under a kernel. */
-    verdict(result == CUDA_ERROR_ILLEGAL_ADDRESS, what);
-}
-
-static void say_doing(const char *who, unsigned number, const struct doing *doing)
-{
-    char line[300];
-    int length = snprintf(line, sizeof line, "stress: %s %u: %s, for %llu ms, its call %llu\n", who,
-                          number, doing->call,
-                          (unsigned long long)(stress_now() - doing->since_ns) / 1000000,
-                          (unsigned long long)doing->calls);
-    ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
-
-    (void)ignored;
-}
-
-static const struct doing *main_doing;
-
-/* A signal's handler, and the end. */
-static void hung(int signal_number)
-{
-    static const char text[] = "stress: wrong: it hangs\n";
-    ssize_t ignored;
-
-    say_doing("main thread in era", era_number, main_doing);
-    for (unsigned i = 0; i < THREADS_MAX; i++) {
-        const struct doing *doing = __atomic_load_n(&workers[i].doing, __ATOMIC_RELAXED);
-
-        if (doing)
-            say_doing("thread", i, doing);
-    }
-    ignored = write(STDOUT_FILENO, text, sizeof text - 1);
-    (void)ignored;
-    _exit(1);
+    _exit(write(STDOUT_FILENO, line, (size_t)length) == length && right ? 0 : 1);
 }
 
 /* ---- one era ---- */
@@ -187,12 +99,12 @@ static void *work(void *argument)
 {
     struct worker *worker = argument;
 
-    __atomic_store_n(&worker->doing, &stress_doing, __ATOMIC_RELAXED);
+    stress_thread(worker->world.thread, true);
     if (worker->context)
         live(worker);
     else
         visit(worker);
-    __atomic_store_n(&worker->doing, NULL, __ATOMIC_RELAXED);
+    stress_thread(worker->world.thread, false);
     return NULL;
 }
 
@@ -208,7 +120,6 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
     bool tidy = stress_below(random, 2);
     CUcontext context;
 
-    era_number = totals->eras;
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < threads + visitors; i++) {
@@ -222,7 +133,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         worker->world.shared = i < threads;
         worker->world.random = ((uint64_t)stress_random(random) << 32) | stress_random(random);
         if (pthread_create(&worker->thread, NULL, work, worker) != 0)
-            verdict(false, "a thread cannot be started");
+            stress_verdict(false, "a thread cannot be started");
     }
     stress_calls("waiting for the threads");
     for (unsigned i = 0; i < threads + visitors; i++) {
@@ -266,7 +177,7 @@ static bool read_options(char **argv)
             return false;
         if (strcmp(*at, "--seconds") == 0 && number < 1000000)
             options.seconds = (unsigned)number;
-        else if (strcmp(*at, "--threads") == 0 && number > 0 && number <= THREADS_MAX - 2)
+        else if (strcmp(*at, "--threads") == 0 && number > 0 && number <= STRESS_THREADS - 2)
             options.threads = (unsigned)number;
         else if (strcmp(*at, "--seed") == 0)
             options.seed = number;
@@ -288,10 +199,7 @@ int main(int argc, char **argv)
         fputs("usage: stress [--seconds N] [--threads N] [--seed N] [--find]\n", stderr);
         return 2;
     }
-    main_doing = &stress_doing;
-    signal(SIGALRM, hung);
-    signal(SIGTERM, hung); /* whoever runs it has waited long enough */
-    alarm(options.seconds + HANG_SECONDS);
+    stress_watch(options.seconds + HANG_SECONDS);
     MUST(cuInit(0));
     MUST(cuDeviceGetCount(&devices));
     MUST(cuDeviceGet(&device, 0));
@@ -315,7 +223,7 @@ int main(int argc, char **argv)
         return 1;
     }
     if (totals.checks == 0)
-        verdict(false, "nothing was checked");
+        stress_verdict(false, "nothing was checked");
     printf("stress: ok %llu blocks %llu checks\n", (unsigned long long)totals.blocks,
            (unsigned long long)totals.checks);
     fflush(stdout);

@@ -7,7 +7,9 @@
  *   world.c      a context with its kernels; stamping and checking on its streams
  *   worker.c     a thread's life: which call comes next
  *   exchange.c   blocks that one thread allocates and another one frees
+ *   doing.c      what is told when something is wrong
  *   no_epochs.c  the library with its fences broken, which this program must find out
+ *   lone.c       another program of the same threads, which begin with one stream for all of them
  *
  * Every block has a tag that no other block of the run has. Kernels fill the block with it, soon or
  * late, and other kernels and the host look whether all of it still is the tag. A block is freed
@@ -51,6 +53,8 @@ struct world {
     CUcontext context;
     CUfunction spin_fill, count_other;
     CUstream stream[STREAMS];
+    unsigned streams;   /* how many of them it uses, from the first on; all of them by itself */
+    bool plain;         /* all its memory is from cuMemAlloc */
     CUevent order;      /* recorded again and again */
     uint32_t *foreign;  /* CHECKS words that kernels count in, pinned memory */
     struct block checked[CHECKS]; /* what each of them was about */
@@ -65,7 +69,7 @@ struct world {
 };
 #define STRESS_PAGE ((size_t)256 << 10)
 
-/* ---- stress.c ---- */
+/* ---- doing.c ---- */
 
 /* What this thread has called last, and when: told when it hangs. */
 struct doing {
@@ -74,6 +78,13 @@ struct doing {
 };
 extern _Thread_local struct doing stress_doing;
 void stress_calls(const char *call);
+
+/* From here on SIGTERM, and SIGALRM after so many seconds, tell what every thread does, and end the
+ * process. The calling thread is the main one; others say when they begin and end, by their numbers
+ * below STRESS_THREADS. */
+void stress_watch(unsigned seconds);
+void stress_thread(unsigned number, bool runs);
+#define STRESS_THREADS 256
 
 /* Any thread: something is wrong, or with options.find right. Prints the verdict and ends the
  * process. */
@@ -86,11 +97,16 @@ __attribute__((noreturn, cold)) void stress_failed(CUresult result, const char *
             stress_failed(result_, #call);                                                         \
     } while (0)
 
-bool stress_over(void); /* the era is */
 uint64_t stress_now(void); /* CLOCK_MONOTONIC, ns */
 uint32_t stress_random(uint64_t *state);
 /* From 0 to below - 1. */
 uint32_t stress_below(uint64_t *state, uint32_t below);
+
+/* ---- stress.c, lone.c: what each program has of its own ---- */
+
+bool stress_over(void); /* the calling thread's time is */
+/* `found`: memory that was given to two, or taken away under a kernel. Ends the process. */
+__attribute__((noreturn)) void stress_verdict(bool found, const char *what);
 
 /* ---- world.c ---- */
 

@@ -36,7 +36,7 @@ static bool make(struct life *life, struct block *block)
     if (!world_allocate(life->world, block))
         return false;
     if (chance(life, 8))
-        move(life, block, stress_below(&life->world->random, STREAMS));
+        move(life, block, stress_below(&life->world->random, life->world->streams));
     world_stamp(life->world, block, home_of(life, block), chance(life, 4));
     return true;
 }
@@ -56,7 +56,7 @@ static void end(struct life *life, struct block *block)
 static void look_at(struct life *life, struct block *block)
 {
     struct world *world = life->world;
-    unsigned other = stress_below(&world->random, STREAMS);
+    unsigned other = stress_below(&world->random, world->streams);
 
     switch (stress_below(&world->random, 4)) {
     case 0:
@@ -129,8 +129,10 @@ static void step_stream(struct life *life)
 /* The GPU does not get further and further behind. */
 static void step_wait(struct life *life)
 {
-    MUST(cuStreamSynchronize(life->world->stream[stress_below(&life->world->random, STREAMS)]));
-    world_look(life->world);
+    struct world *world = life->world;
+
+    MUST(cuStreamSynchronize(world->stream[stress_below(&world->random, world->streams)]));
+    world_look(world);
 }
 
 /* ---- captures and graphs ---- */
@@ -205,7 +207,9 @@ static void step(struct life *life)
 
     if (life->capturing && life->steps_left-- == 0)
         capture_end(life);
-    if (kind < 4)
+    if (kind < 8 && life->world->streams < STREAMS)
+        step_block(life);
+    else if (kind < 4)
         step_stream(life);
     else if (kind < 8)
         capture_begin(life);

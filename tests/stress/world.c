@@ -40,6 +40,7 @@ void world_open(struct world *world)
     memset(world->foreign, 0, CHECKS * sizeof *world->foreign);
     world->stream[0] = stress_below(&world->random, 2) ? NULL : CU_STREAM_LEGACY;
     world->stream[1] = CU_STREAM_PER_THREAD;
+    world->streams = STREAMS;
     for (unsigned i = STREAM_OWN; i < STREAMS; i++)
         MUST(cuStreamCreate(&world->stream[i], stream_flags[i]));
 }
@@ -111,10 +112,10 @@ bool world_refused(struct world *world, CUresult result)
 
 bool world_allocate(struct world *world, struct block *ret_block)
 {
-    struct block block = {.home = stress_below(&world->random, STREAMS)};
+    struct block block = {.home = stress_below(&world->random, world->streams)};
     size_t size = random_size(&world->random);
 
-    block.ordered = stress_below(&world->random, 2);
+    block.ordered = !world->plain && stress_below(&world->random, 2);
     if (block.ordered
             ? REFUSED(world, cuMemAllocAsync(&block.address, size, world->stream[block.home]))
             : REFUSED(world, cuMemAlloc(&block.address, size)))
@@ -131,7 +132,7 @@ void world_free(struct world *world, struct block *block)
 {
     CUstream home = world->stream[block->home];
     uint32_t how = stress_below(&world->random, 8);
-    unsigned other = stress_below(&world->random, STREAMS);
+    unsigned other = stress_below(&world->random, world->streams);
 
     __atomic_store_n(&owners[block->tag % OWNERS].freed_ns, stress_now(), __ATOMIC_RELAXED);
     if (!block->ordered && how > 0) {

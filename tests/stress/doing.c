@@ -1,0 +1,105 @@
+/* What is told when something is wrong (stress.h), and the random numbers of both programs. */
+#include "stress.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct doing *doings[STRESS_THREADS]; /* atomic: NULL while it does not run */
+static const struct doing *main_doing;
+
+_Thread_local struct doing stress_doing = {.call = "nothing yet"};
+
+uint64_t stress_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void stress_calls(const char *call)
+{
+    stress_doing.call = call;
+    stress_doing.since_ns = stress_now();
+    stress_doing.calls++;
+}
+
+/* splitmix64 */
+uint32_t stress_random(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)(x >> 32);
+}
+
+uint32_t stress_below(uint64_t *state, uint32_t below)
+{
+    return (uint32_t)((uint64_t)stress_random(state) * below >> 32);
+}
+
+/* ---- what is wrong ---- */
+
+void stress_wrong(const char *format, ...)
+{
+    char what[600];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    stress_verdict(true, what);
+}
+
+void stress_failed(CUresult result, const char *call)
+{
+    const char *name = NULL;
+    char what[300];
+
+    cuGetErrorName(result, &name);
+    snprintf(what, sizeof what, "%s: %s", call, name ? name : "an unknown error");
+    /* Memory that went away under a kernel. */
+    stress_verdict(result == CUDA_ERROR_ILLEGAL_ADDRESS, what);
+}
+
+static void say_doing(const char *who, unsigned number, const struct doing *doing)
+{
+    char line[300];
+    int length = snprintf(line, sizeof line, "%s %u: %s, for %llu ms, its call %llu\n", who,
+                          number, doing->call,
+                          (unsigned long long)(stress_now() - doing->since_ns) / 1000000,
+                          (unsigned long long)doing->calls);
+    ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
+
+    (void)ignored;
+}
+
+/* A signal's handler, and the end. */
+static void hung(int signal_number)
+{
+    say_doing("process", (unsigned)getpid(), main_doing);
+    for (unsigned i = 0; i < STRESS_THREADS; i++) {
+        const struct doing *doing = __atomic_load_n(&doings[i], __ATOMIC_RELAXED);
+
+        if (doing)
+            say_doing("thread", i, doing);
+    }
+    stress_verdict(false, "it hangs");
+}
+
+void stress_watch(unsigned seconds)
+{
+    main_doing = &stress_doing;
+    signal(SIGALRM, hung);
+    signal(SIGTERM, hung); /* whoever runs it has waited long enough */
+    alarm(seconds);
+}
+
+void stress_thread(unsigned number, bool runs)
+{
+    __atomic_store_n(&doings[number], runs ? &stress_doing : NULL, __ATOMIC_RELAXED);
+}
