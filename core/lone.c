@@ -36,15 +36,18 @@ static void become(struct gs_lone *lone, uint64_t stream)
 
 /* ---- With the lock held ------------------------------------------------------------------ */
 
-/* The flag is set back first: what is freed from then on sets it again. */
+/* The flag is set back first: what is freed from then on sets it again. Before that, no thread has
+ * work in order behind the mark. */
 static gs_status mark(struct gs_lone *lone)
 {
     gs_status status;
 
     if (lone->leaving_ns)
         return (gs_status)CUDA_ERROR_NOT_READY;
-    if (!__atomic_exchange_n(&lone->unmarked, false, __ATOMIC_SEQ_CST))
+    if (!__atomic_load_n(&lone->unmarked, __ATOMIC_SEQ_CST))
         return GS_OK;
+    __atomic_store_n(&lone->marker, lone, __ATOMIC_RELAXED);
+    __atomic_store_n(&lone->unmarked, false, __ATOMIC_SEQ_CST);
     status = gs_fence_mark(&lone->events, &lone->mark);
     if (status != GS_OK)
         __atomic_store_n(&lone->unmarked, true, __ATOMIC_RELAXED);
@@ -136,11 +139,14 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
 
 bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream)
 {
-    const void *marker = __atomic_load_n(&lone->marker, __ATOMIC_RELAXED);
+    const void *marker;
 
     if (state(lone) == gs_stream_key(stream) &&
-        !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED) && (!marker || marker == &this_thread))
-        return true;
+        !__atomic_load_n(&lone->unmarked, __ATOMIC_ACQUIRE)) {
+        marker = __atomic_load_n(&lone->marker, __ATOMIC_RELAXED);
+        if (!marker || marker == &this_thread)
+            return true;
+    }
     gs_lone_work(lone, stream);
     return __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL;
 }

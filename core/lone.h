@@ -52,7 +52,8 @@ struct gs_lone {
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
     const void *marker; /* atomic; whose work was told of last where there was something to be done:
-                           an address of the thread's. NULL: nobody's yet */
+                           an address of the thread's. NULL: nobody's yet; that of this struct: a
+                           mark was made beside it */
 };
 
 /* `wanted`: false means several from the start. */
@@ -115,8 +116,8 @@ static inline void gs_lone_stalls(struct gs_lone *lone)
         gs_lone_mark(lone);
 }
 
-/* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire when they
- * are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
+/* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire when
+ * they are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
  * stream, there is none, or no mark can be made; not told yet. No lock is held. */
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);
 

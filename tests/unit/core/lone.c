@@ -230,6 +230,37 @@ Test(lone, a_fill_on_another_stream_ends_nothing)
     finish(&f);
 }
 
+/* A launch that may overtake the work before it would meet the last owner's of a block that was
+ * freed: one in order comes first. What marks the free beside that is none. */
+Test(lone, nothing_overtakes_the_work_on_what_was_freed)
+{
+    struct lone_fixture f;
+    struct gs_lone *lone;
+    CUdeviceptr block, other;
+
+    start(&f);
+    lone = gs_core_lone(f.base.core);
+    block = must_alloc(&f, 8 * MIB);
+    other = must_alloc(&f, 8 * MIB);
+    for (int i = 0; i < 4; i++) {
+        fill(&f, f.a, block, 1, 0);
+        cr_assert(gs_lone_may_overtake(lone, f.a), "nothing was freed");
+        must_free(&f, block);
+        cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+        if (i == 1)
+            gs_core_touches(f.base.core, f.b, other, 0);
+        if (i == 2)
+            gs_lone_stalls(lone);
+        if (i == 3)
+            gs_core_context_stays(f.base.core, f.base.context,
+                                  gs_core_context_detach(f.base.core, f.base.context));
+        cr_assert_not(gs_lone_may_overtake(lone, f.a), "%d", i);
+        cr_assert(gs_lone_may_overtake(lone, f.a), "one was in order");
+    }
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
 /* What was freed with no work behind it needs no wait, and no stream is alone before the first. */
 Test(lone, nothing_is_waited_for_without_work)
 {
