@@ -116,9 +116,9 @@ static inline void gs_lone_stalls(struct gs_lone *lone)
         gs_lone_mark(lone);
 }
 
-/* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire when
- * they are freed): the stream waits for the last mark, and nothing ends. False: it goes to the lone
- * stream, there is none, or no mark can be made; not told yet. No lock is held. */
+/* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire
+ * when they are freed): the stream waits for the last mark, and nothing ends. False: it goes to the
+ * lone stream, there is none, or no mark can be made; not told yet. No lock is held. */
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);
 
 /* Ends it, and waits for the lone stream to pass the last free; where its context is about to go,

@@ -4,10 +4,11 @@
 #
 #   sh tests/gpu/run.sh [PART…]
 #
-# Parts, all of them by default; those in the first line need the machine for themselves, the
-# others run side by side, natively and under the shim at once:
+# Parts, all of them by default; those in the first two lines need the machine for themselves,
+# the others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos numba
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos
+#   numba
 #   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
 #   torch_fork
 #
@@ -22,7 +23,8 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos numba'
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos'
+alone="$alone numba"
 beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
 beside="$beside torch_compile torch_fork"
 
