@@ -21,7 +21,7 @@
  * any stream, since an event is behind all of them (gs_lone_stalls).
  *
  * What is ready may still be touched by the lone stream's work, so a chunk goes back to the driver
- * only when the fence of the last free in it has passed (gs_chunk_passed).
+ * only when the fence of the last free in it has passed (core/reclaim.c).
  */
 #ifndef GS_CORE_LONE_H
 #define GS_CORE_LONE_H

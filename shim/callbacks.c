@@ -148,6 +148,8 @@ GS_HOOK int gpushim_listen(const struct gpushim_listener *listener)
         return EINVAL;
     if (!gs_pin_active())
         return ENODEV;
+    /* Who wants to know does so for devices that he lets at the memory himself. */
+    gs_lone_settle(gs_lone, "a listener is added");
     pthread_mutex_lock(&added.mutex);
     if (gs_listeners == MOST) {
         error = ENOSPC;
@@ -259,6 +261,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
         .chunks_made = stats.counts.grown,
         .chunks_given_back = stats.counts.trims,
         .in_background = stats.counts.later,
+        .at_once = stats.counts.at_once,
         .events = stats.counts.events,
         .waits = stats.counts.waits,
         .waits_given_up = stats.counts.late,

@@ -133,7 +133,8 @@ struct gpushim_memory {
     uint64_t hits, misses; /* allocations from memory that was there, and that had to look further */
     uint64_t chunks_made, chunks_given_back; /* pieces of memory had from the driver */
     uint64_t in_background; /* of those given back */
-    uint64_t events;        /* that were recorded on the GPU */
+    uint64_t at_once;       /* frees of memory that was ready at once: all work in one stream */
+    uint64_t events;        /* that were recorded on the GPU for others */
     uint64_t waits, waits_given_up, wait_ns; /* allocations that waited for the GPU */
     uint64_t map_ns; /* that the program's threads took to make and give back chunks */
     /* Calls that had to do more, by how long they took: below 1 us, 2, 4, ..., the last for all

@@ -217,6 +217,24 @@ static CUresult kernel_launch(enum kernel which, CUstream stream, size_t words, 
     return cuLaunchKernel(function, blocks ? blocks : 1, 1, 1, 256, 1, 1, 0, stream, args, NULL);
 }
 
+CUresult launch_early_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words)
+{
+    __typeof__(&cuLaunchKernelEx) launch =
+        (__typeof__(launch))driver_lookup("cuLaunchKernelEx", 11060, 0);
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                   .blockDimX = 256, .blockDimY = 1, .blockDimZ = 1,
+                                   .hStream = stream, .attrs = &attribute, .numAttrs = 1};
+    uint64_t count = words;
+    CUfunction function;
+    CUresult r = kernel_find(FILL, &function);
+
+    if (r != CUDA_SUCCESS || !launch)
+        return r ? r : CUDA_ERROR_NOT_SUPPORTED;
+    return launch(&config, function, (void *[]){&ptr, &value, &count}, NULL);
+}
+
 CUresult launch_spin(CUstream stream, uint64_t ns)
 {
     return kernel_launch(SPIN, stream, 1, (void *[]){&ns});

@@ -86,6 +86,9 @@ CUresult memory_free(enum memory_kind kind, CUdeviceptr ptr);
 /* The kernels, launched on stream in the current context; safe from any thread. Words are 32 bits.
  */
 CUresult launch_spin(CUstream stream, uint64_t ns);
+/* By a programmatic dependent launch: it may begin before the kernel before it in its stream has
+ * ended. NOT_SUPPORTED: the driver has none. */
+CUresult launch_early_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words);
 CUresult launch_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words);
 CUresult launch_spin_fill(CUstream stream, CUdeviceptr ptr, uint32_t value, size_t words,
                           uint64_t ns);

@@ -72,6 +72,30 @@ Test(reuse, behind_a_destroyed_stream)
     }
 }
 
+/* All in one stream, which such a launch may overtake. */
+Test(reuse, behind_a_kernel_that_the_next_may_overtake)
+{
+    CUstream stream = new_stream();
+
+    for (int i = 0; i < 15; i++) {
+        CUdeviceptr old = 0, fresh = 0;
+        size_t size = sizes[(size_t)i % SIZES];
+        CUresult r;
+
+        OK(cuMemAlloc(&old, size));
+        OK(launch_spin_fill(stream, old, OLD, size / 4, 4 * MILLISECOND));
+        OK(cuMemFree(old));
+        OK(cuMemAlloc(&fresh, size));
+        r = launch_early_fill(stream, fresh, NEW, size / 4);
+        if (r == CUDA_ERROR_NOT_SUPPORTED)
+            cr_skip_test("no dependent launches");
+        OK(r);
+        OK(cuCtxSynchronize());
+        cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes", size);
+        OK(cuMemFree(fresh));
+    }
+}
+
 Test(reuse, behind_kernels_of_many_streams)
 {
     enum { STREAMS = 6, ROUNDS = 12 };

@@ -592,7 +592,7 @@ static void run_dependent(const struct task *task)
     struct material *m = prepare(true);
 
     first_work(m, m->a);
-    launch_with(m, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 1);
+    OK(launch_with(m, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 1));
 }
 
 static void run_event(const struct task *task)
@@ -692,8 +692,9 @@ static void run_green(const struct task *task)
 }
 
 static const struct task others[] = {
-    {run_dependent, "a dependent launch", .over = OVER "a programmatic dependent launch"},
-    {run_event, "an event in a launch", .over = OVER "a programmatic dependent launch"},
+    {run_dependent, "a dependent launch"},
+    {run_event, "an event in a launch",
+     .over = OVER "an event that is recorded before the work before it has ended"},
     {run_independent, "other attributes"},
     {run_list, "a list of launches", .over = OTHER_STREAM},
     {run_retain_again, "the same context again"},

@@ -357,6 +357,7 @@ struct sd_work {
         struct {
             const struct sd_kernel *kernel;
             uint64_t args[SD_KERNEL_ARGS];
+            bool early; /* may begin before a kernel before it in its stream has ended, and does */
         } kernel;
         struct {
             CUhostFn fn;

@@ -336,8 +336,8 @@ static CUresult args_read(const struct sd_kernel *kernel, void **params, void **
     return CUDA_SUCCESS;
 }
 
-CUresult sd_launch_kernel(CUfunction handle, const unsigned grid[3], const unsigned block[3],
-                          CUstream stream, void **params, void **extra)
+static CUresult launch(CUfunction handle, const unsigned grid[3], const unsigned block[3],
+                       CUstream stream, void **params, void **extra, bool early)
 {
     struct function *function = sd_object_check(handle, SD_FUNCTION);
     struct sd_work work = {.kind = SD_KERNEL};
@@ -352,17 +352,29 @@ CUresult sd_launch_kernel(CUfunction handle, const unsigned grid[3], const unsig
         (uint64_t)block[0] * block[1] * block[2] > 1024 || grid[1] > 65535 || grid[2] > 65535)
         return CUDA_ERROR_INVALID_VALUE;
     work.kernel.kernel = function->kernel;
+    work.kernel.early = early;
     result = args_read(function->kernel, params, extra, work.kernel.args);
     return result ? result : sd_queue_do(queue, &work, NULL);
+}
+
+CUresult sd_launch_kernel(CUfunction handle, const unsigned grid[3], const unsigned block[3],
+                          CUstream stream, void **params, void **extra)
+{
+    return launch(handle, grid, block, stream, params, extra, false);
 }
 
 CUresult sd_launch_kernel_ex(const CUlaunchConfig *config, CUfunction function, CUstream stream,
                              void **params, void **extra)
 {
+    bool early = false;
+
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
-    return sd_launch_kernel(
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        early |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                 config->attrs[i].value.programmaticStreamSerializationAllowed;
+    return launch(
         function, (const unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
         (const unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ}, stream, params,
-        extra);
+        extra, early);
 }

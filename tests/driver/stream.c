@@ -162,6 +162,29 @@ void sd_queue_submit(struct sd_queue *queue, struct sd_op *op)
     sd_op_submit(op);
 }
 
+/* The stream goes on behind both. */
+static void submit_early(struct sd_queue *queue, struct sd_op *op)
+{
+    struct sd_op *before = sd_queue_tail(queue), *join;
+
+    if (!before || before->work.kind != SD_KERNEL) {
+        sd_queue_submit(queue, op);
+        return;
+    }
+    join = sd_op_new(queue->context, NULL);
+    if (!join)
+        abort(); /* as in sd_op_after */
+    sd_op_after(join, before);
+    queue->tail = NULL;
+    order(queue, op);
+    sd_op_after(join, op);
+    queue->tail = join;
+    sd_op_submit(op);
+    sd_op_submit(join);
+    sd_op_unref(before);
+    sd_op_unref(op);
+}
+
 CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *staging)
 {
     struct sd_op *op;
@@ -177,7 +200,10 @@ CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *s
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     op->staging = staging;
-    sd_queue_submit(queue, op);
+    if (work->kind == SD_KERNEL && work->kernel.early)
+        submit_early(queue, op);
+    else
+        sd_queue_submit(queue, op);
     return CUDA_SUCCESS;
 }
 

@@ -103,7 +103,8 @@ int main(void)
     CUdeviceptr large, small;
     CUcontext context;
     pthread_t thread;
-    uint64_t looks = 0;
+    uint64_t looks = 0, at_once;
+    CUgraph graph;
 
     memory_of = (__typeof__(memory_of))dlsym(RTLD_DEFAULT, "gpushim_memory");
     CHECK(memory_of);
@@ -133,7 +134,19 @@ int main(void)
     __atomic_store_n(&done, true, __ATOMIC_RELEASE);
     CHECK(pthread_join(thread, NULL) == 0);
     memory = look();
-    CHECK(memory.hits + memory.misses >= PAIRS + 2 && memory.events > 0);
+    CHECK(memory.hits + memory.misses >= PAIRS + 2);
+    CHECK(memory.at_once >= PAIRS && memory.events == 0);
+    CHECK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+              CUDA_SUCCESS &&
+          cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph) == CUDA_SUCCESS &&
+          cuGraphDestroy(graph) == CUDA_SUCCESS);
+    at_once = memory.at_once;
+    for (int i = 0; i < PAIRS; i++) {
+        CHECK(cuMemFree(small) == CUDA_SUCCESS);
+        CHECK(cuMemAlloc(&small, 64 << 10) == CUDA_SUCCESS);
+    }
+    memory = look();
+    CHECK(memory.at_once == at_once && memory.events > 0);
     CHECK(cuMemFree(small) == CUDA_SUCCESS && cuMemFree(large) == CUDA_SUCCESS);
     CHECK(look().live == 0);
     watch_it_go();
