@@ -69,6 +69,13 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
     return result;
 }
 
+/* Its pointer to the host may be one to device memory, for all the driver cares. */
+static void also_touches(const void *host, CUstream order)
+{
+    if (gs_state_enter() && gs_ours((CUdeviceptr)host))
+        gs_submits_at(order, 0, (CUdeviceptr)host);
+}
+
 /*
  * What a hook goes on to where memory of ours may be in it, apart from it, so that the way of all
  * other memory keeps no registers. `real` is the driver's function, to be read when the state was
@@ -99,6 +106,7 @@ __attribute__((noinline)) static CUresult to_device(__typeof__(&cuMemcpyHtoD_v2)
 {
     enum gs_way way = gs_way_copy(dst, 0, bytes, order, false);
 
+    also_touches(src, order);
     return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes)
                                : around_to_device(way, dst, src, bytes, order);
 }
@@ -109,6 +117,7 @@ to_device_async(__typeof__(&cuMemcpyHtoDAsync_v2) const *real, CUdeviceptr dst, 
 {
     enum gs_way way = gs_way_copy(dst, 0, bytes, order, true);
 
+    also_touches(src, order);
     return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes, stream)
                                : around_to_device(way, dst, src, bytes, order);
 }
@@ -119,6 +128,7 @@ __attribute__((noinline)) static CUresult to_host(__typeof__(&cuMemcpyDtoH_v2) c
 {
     enum gs_way way = gs_way_copy(0, src, bytes, order, false);
 
+    also_touches(dst, order);
     return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes)
                                : around_to_host(way, dst, src, bytes, order);
 }
@@ -129,6 +139,7 @@ to_host_async(__typeof__(&cuMemcpyDtoHAsync_v2) const *real, void *dst, CUdevice
 {
     enum gs_way way = gs_way_copy(0, src, bytes, order, true);
 
+    also_touches(dst, order);
     return way == GS_WAY_CLEAR ? (*real)(dst, src, bytes, stream)
                                : around_to_host(way, dst, src, bytes, order);
 }
@@ -167,7 +178,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
                                          size_t ByteCount)
 {
-    if (gs_foreign(dstDevice))
+    if (gs_foreign_both(dstDevice, (CUdeviceptr)srcHost))
         return gs_real.cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
     return to_device(&gs_real.cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
 }
@@ -175,7 +186,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcH
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount)
 {
-    if (gs_foreign(dstDevice))
+    if (gs_foreign_both(dstDevice, (CUdeviceptr)srcHost))
         return gs_real.cuMemcpyHtoD_v2_ptds(dstDevice, srcHost, ByteCount);
     return to_device(&gs_real.cuMemcpyHtoD_v2_ptds, dstDevice, srcHost, ByteCount,
                      CU_STREAM_PER_THREAD);
@@ -183,7 +194,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void 
 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    if (gs_foreign(srcDevice))
+    if (gs_foreign_both((CUdeviceptr)dstHost, srcDevice))
         return gs_real.cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
     return to_host(&gs_real.cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount, NULL);
 }
@@ -191,7 +202,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, s
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount)
 {
-    if (gs_foreign(srcDevice))
+    if (gs_foreign_both((CUdeviceptr)dstHost, srcDevice))
         return gs_real.cuMemcpyDtoH_v2_ptds(dstHost, srcDevice, ByteCount);
     return to_host(&gs_real.cuMemcpyDtoH_v2_ptds, dstHost, srcDevice, ByteCount,
                    CU_STREAM_PER_THREAD);
@@ -235,7 +246,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdevi
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
                                               size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice))
+    if (gs_foreign_both(dstDevice, (CUdeviceptr)srcHost))
         return gs_real.cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream);
     return to_device_async(&gs_real.cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream,
                            hStream);
@@ -244,7 +255,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void 
 GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost,
                                                    size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(dstDevice))
+    if (gs_foreign_both(dstDevice, (CUdeviceptr)srcHost))
         return gs_real.cuMemcpyHtoDAsync_v2_ptsz(dstDevice, srcHost, ByteCount, hStream);
     return to_device_async(&gs_real.cuMemcpyHtoDAsync_v2_ptsz, dstDevice, srcHost, ByteCount,
                            hStream, gs_per_thread(hStream));
@@ -253,7 +264,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const 
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
                                               size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(srcDevice))
+    if (gs_foreign_both((CUdeviceptr)dstHost, srcDevice))
         return gs_real.cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream);
     return to_host_async(&gs_real.cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream,
                          hStream);
@@ -262,7 +273,7 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevi
 GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice,
                                                    size_t ByteCount, CUstream hStream)
 {
-    if (gs_foreign(srcDevice))
+    if (gs_foreign_both((CUdeviceptr)dstHost, srcDevice))
         return gs_real.cuMemcpyDtoHAsync_v2_ptsz(dstHost, srcDevice, ByteCount, hStream);
     return to_host_async(&gs_real.cuMemcpyDtoHAsync_v2_ptsz, dstHost, srcDevice, ByteCount, hStream,
                          gs_per_thread(hStream));

@@ -612,6 +612,33 @@ static void run_independent(const struct task *task)
     OK(launch_with(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, 0));
 }
 
+/* Pointers to the host that are none: the driver copies there as well. */
+static void run_as_source(const struct task *task)
+{
+    struct material *m = prepare(true);
+    CUdeviceptr other = memory(false);
+
+    if (!shim || !stand_still("cuMemcpyHtoDAsync"))
+        return;
+    first_work(m, m->a);
+    cuMemcpyHtoDAsync_v2(other, (const void *)m->src, SIZE, m->b);
+    if (reused(m->src))
+        FAIL("where it reads, memory is reused");
+}
+
+static void run_as_target(const struct task *task)
+{
+    struct material *m = prepare(true);
+    CUdeviceptr other = memory(false);
+
+    if (!shim || !stand_still("cuMemcpyDtoHAsync"))
+        return;
+    first_work(m, m->a);
+    cuMemcpyDtoHAsync_v2((void *)m->dst, other, SIZE, m->b);
+    if (reused(m->dst))
+        FAIL("where it writes, memory is reused");
+}
+
 /* The second stream of a list. */
 static void run_list(const struct task *task)
 {
@@ -696,6 +723,8 @@ static const struct task others[] = {
     {run_event, "an event in a launch",
      .over = OVER "an event that is recorded before the work before it has ended"},
     {run_independent, "other attributes"},
+    {run_as_source, "a copy from the host that is from the device"},
+    {run_as_target, "a copy to the host that is to the device"},
     {run_list, "a list of launches", .over = OTHER_STREAM},
     {run_retain_again, "the same context again"},
     {run_create, "cuCtxCreate", .over = OVER "there is another context"},
