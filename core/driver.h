@@ -23,7 +23,6 @@
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
  *   mem_get_info                  a context is current.
- *   graph_mem_trim                no lock held.
  *   stream_wait_event             no capture is open. Does not block.
  *   memset_d8_async               a context is current, and no capture is open. It waits where the
  *                                 GPU's queue is full: no lock held.
@@ -72,7 +71,6 @@
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \
-    OP(graph_mem_trim, cuDeviceGraphMemTrim, 0)                                                    \
     OP(mem_create, cuMemCreate, 0)                                                                 \
     OP(mem_release, cuMemRelease, 0)                                                               \
     OP(mem_address_reserve, cuMemAddressReserve, 0)                                                \

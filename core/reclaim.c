@@ -31,6 +31,8 @@
 #define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
+#define GRAPH_MORE 64 /* a graph's memory takes this part more, and */
+#define GRAPH_MORE_MIN ((size_t)64 << 20)
 #define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 static bool is_out(gs_status status)
@@ -660,10 +662,6 @@ static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum 
     if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
     known = known_device(core, device, &context);
-    /* What a graph that was refused has got stays the graphs', and is of no use to its next try
-     * (measured on an H200). */
-    if (bytes == 0 && core->driver.graph_mem_trim && !gs_fences_capturing(&core->fences))
-        core->driver.graph_mem_trim(device);
     if (known)
         return bytes <= known->total && make_room_of(core, known, context, bytes, step);
     if (step != ROOM_NEIGHBOUR || !core->driver.device_get_uuid ||
@@ -671,6 +669,35 @@ static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum 
         return false;
     memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
     return make_room_of(core, &unknown, NULL, bytes, step);
+}
+
+void gs_core_graph_node(struct gs_core *core, size_t bytes)
+{
+    __atomic_add_fetch(&core->graph_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+void gs_core_graph_room(struct gs_core *core)
+{
+    size_t bytes = __atomic_load_n(&core->graph_bytes, __ATOMIC_RELAXED), left, total;
+    const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
+    const struct gs_device *device;
+    CUcontext context = NULL;
+    CUdevice ordinal;
+
+    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+        core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
+        return;
+    device = known_device(core, ordinal, &context);
+    for (int wait = 0; device && wait < 2; wait++) {
+        if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
+            return;
+        release_some(core, device, wait ? gs_now_ns() + ROOM_NS : 0, bytes + more - left);
+    }
+}
+
+void gs_core_graph_launched(struct gs_core *core)
+{
+    __atomic_store_n(&core->graph_bytes, 0, __ATOMIC_RELAXED);
 }
 
 static void log_room(struct gs_core *core, unsigned step)

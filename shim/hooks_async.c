@@ -38,7 +38,11 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
     if (!gs_state_enter() || !dptr || bytesize == 0)
         return false;
     GS_KEEP_ERRNO;
-    if (captures(stream) || gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
+    if (captures(stream)) {
+        gs_core_graph_node(gs_core, bytesize);
+        return false;
+    }
+    if (gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
         return false;
     gs_tell_allocated(address, bytesize);
     *dptr = address;

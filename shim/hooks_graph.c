@@ -81,12 +81,15 @@ static bool may_copy_batch(const struct batch *batch)
     return may;
 }
 
+/* Of a memory node it is noted. */
 static bool may_add(const CUgraphNodeParams *params)
 {
     const CUDA_MEMSET_NODE_PARAMS_v2 *fill = params ? &params->memset : NULL;
 
     if (!gs_state_enter() || !params)
         return true;
+    if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        gs_graph_node(params->alloc.bytesize);
     if (params->type == CU_GRAPH_NODE_TYPE_MEMCPY)
         return may_copy(&params->memcpy.copyParams, params->memcpy.copyCtx);
     if ((int)params->type == NODE_TYPE_MEMCPY_BATCH)

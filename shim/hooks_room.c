@@ -302,7 +302,7 @@ GS_HOOK CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hG
                                             CUgraphNode *phErrorNode, char *logBuffer,
                                             size_t bufferSize)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(
         -1, 0, gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
 }
@@ -311,7 +311,7 @@ GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph
                                                CUgraphNode *phErrorNode, char *logBuffer,
                                                size_t bufferSize)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(
         -1, 0,
         gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
@@ -320,14 +320,14 @@ GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                      unsigned long long flags)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(-1, 0, gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(
     CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(
         -1, 0, gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
 }
@@ -335,7 +335,7 @@ GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
     CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(
         -1, 0, gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
 }
@@ -345,7 +345,8 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 size_t numDependencies,
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    gs_state_enter();
+    if (nodeParams)
+        gs_graph_node(nodeParams->bytesize);
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
                                                        numDependencies, nodeParams));
@@ -353,24 +354,33 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
 
 GS_HOOK CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload(hGraph, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    gs_state_enter();
+    gs_graph_room();
     return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload_ptsz(hGraphExec, hStream));
+}
+
+static CUresult launched(CUresult result)
+{
+    if (result == CUDA_SUCCESS && gs_state_enter() && gs_core_graph_waits(gs_core))
+        gs_core_graph_launched(gs_core);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
     gs_submits(hStream);
-    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch(hGraph, hStream));
+    gs_graph_room();
+    return launched(GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch(hGraph, hStream)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     gs_submits(gs_per_thread(hStream));
-    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream));
+    gs_graph_room();
+    return launched(GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream)));
 }

@@ -32,4 +32,23 @@ static inline bool gs_room_again(CUresult result, CUdevice device, size_t bytes,
     })
 #define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
 
+/* Before a graph is instantiated, uploaded or launched. */
+static inline void gs_graph_room(void)
+{
+    if (gs_state_enter() && __builtin_expect(gs_core_graph_waits(gs_core), 0)) {
+        GS_KEEP_ERRNO;
+        gs_core_graph_room(gs_core);
+    }
+}
+
+/* A memory node is about to be added. */
+static inline void gs_graph_node(size_t bytes)
+{
+    if (!gs_state_enter())
+        return;
+    GS_KEEP_ERRNO;
+    gs_core_graph_node(gs_core, bytes);
+    gs_core_graph_room(gs_core);
+}
+
 #endif

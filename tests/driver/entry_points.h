@@ -175,7 +175,7 @@ ROW(cuGraphUpload, cuGraphUpload_ptsz, 11010, SD_PER_THREAD, (CUgraphExec x, CUs
 ROW(cuGraphLaunch, cuGraphLaunch, 10000, SD_LEGACY, (CUgraphExec x, CUstream s), sd_graph_launch(x, s))
 ROW(cuGraphLaunch, cuGraphLaunch_ptsz, 10000, SD_PER_THREAD, (CUgraphExec x, CUstream s), sd_graph_launch(x, sd_per_thread(s)))
 ROW(cuGraphExecDestroy, cuGraphExecDestroy, 10000, SD_PLAIN, (CUgraphExec x), sd_graph_exec_destroy(x))
-ROW(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, SD_PLAIN, (CUdevice dev), sd_device_graph_mem_trim(dev))
+ROW(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, SD_PLAIN, (CUdevice dev), sd_device_get_ptr(dev) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE)
 
 /* -- events -- */
 ROW(cuEventCreate, cuEventCreate, 2000, SD_PLAIN, (CUevent *e, unsigned flags), sd_event_create(e, flags))

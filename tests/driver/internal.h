@@ -188,7 +188,6 @@ struct sd_device {
     char name[32];
     size_t memory;
     size_t used;
-    size_t graph_rest; /* of those: what graphs that were refused have got and nobody has */
     struct sd_context *primary;
     struct sd_pool *default_pool;
     struct sd_pool *pool; /* the current one */
@@ -205,7 +204,6 @@ int sd_device_by_uuid(const CUuuid *uuid); /* -1: hidden or unknown */
 /* machine.c: what is taken of a device's memory, by all processes of the machine. sd_lock is held. */
 void sd_machine_init(void);
 uint64_t sd_device_used(const struct sd_device *device);
-CUresult sd_device_graph_mem_trim(CUdevice dev);
 bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
 void sd_device_give(struct sd_device *device, size_t size);
 

@@ -175,24 +175,13 @@ static CUresult pool_take(struct sd_pool *pool, size_t bytes, const struct sd_qu
 #define GRAPH_GRANULE ((size_t)32 << 20) /* of large ones */
 
 /* What is free of a device that has too little goes to the graphs nevertheless, and stays theirs, of
- * no use to another try, until it is trimmed (measured on an H200). */
+ * no use to another try (measured on an H200, where a trim does not bring it back either). */
 static void graph_refused(struct sd_device *device)
 {
     size_t rest = device->memory - (size_t)sd_device_used(device);
 
-    if (rest > 0 && sd_device_take(device, rest))
-        device->graph_rest += rest;
-}
-
-CUresult sd_device_graph_mem_trim(CUdevice dev)
-{
-    struct sd_device *device = sd_device_get_ptr(dev);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    sd_device_give(device, device->graph_rest);
-    device->graph_rest = 0;
-    return CUDA_SUCCESS;
+    if (rest > 0)
+        sd_device_take(device, rest);
 }
 
 CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret)

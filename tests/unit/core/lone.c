@@ -140,11 +140,13 @@ Test(lone, a_second_stream_comes_behind_what_was_freed)
 
     start(&f);
     block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
     fill(&f, f.a, block, 1, 30 * MS);
     must_free(&f, block);
     cr_assert_eq(must_alloc(&f, 8 * MIB), block);
     fill(&f, f.b, block, 2, 0);
     cr_assert_eq(alone(&f), GS_LONE_PENDING);
+    softcuda_hold(0);
     cr_assert_eq(others(&f, block, 2), 0);
     /* From now on frees wait. */
     softcuda_hold(1);
@@ -515,6 +517,7 @@ Test(lone, the_streams_end_is_the_end)
     start(&f);
     gone = f.a;
     block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
     fill(&f, f.a, block, 1, 20 * MS);
     must_free(&f, block);
     cr_assert_eq(must_alloc(&f, 8 * MIB), block);
@@ -523,6 +526,7 @@ Test(lone, the_streams_end_is_the_end)
     gs_lone_submits(gs_core_lone(f.base.core), gone); /* as if it were another */
     fixture_spin_fill(&f.base, f.b, block, 2, WORDS, 0);
     cr_assert_eq(cuStreamQuery(gone), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
     MUST(cuStreamSynchronize(gone));
     MUST(cuStreamDestroy(gone));
     MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
