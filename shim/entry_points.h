@@ -237,6 +237,7 @@
     GS_ENTRY(cuDevicePrimaryCtxRelease,             NOTE,  7000) \
     GS_ENTRY(cuDevicePrimaryCtxRelease_v2,          NOTE, 11000) \
     GS_ENTRY(cuCtxFromGreenCtx,                     NOTE, 12040) \
+    GS_ENTRY(cuGetExportTable,                      NOTE,  3000) \
     GS_ENTRY(cuGreenCtxDestroy,                     NOTE, 12040) \
     GS_ENTRY(cuDeviceSetMemPool,                    NOTE, 11020) \
     GS_ENTRY(cuMemSetMemPool,                       NOTE, 13000) \
