@@ -427,23 +427,27 @@ gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
     return status;
 }
 
-void gs_fence_order(const struct gs_fence *fence, CUstream stream)
+bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 {
     struct gs_fence_line *line = fence->line;
     const struct gs_fence_event *event;
     CUresult result = CUDA_SUCCESS;
+    gs_status status;
 
-    if (!line)
-        return;
-    line_take(line);
+    if (gs_fence_passed(fence))
+        return true;
+    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY)
+        sched_yield();
+    if (status != GS_OK)
+        return false;
+    advance(line, fence);
     for (event = gs_fence_passed(fence) ? NULL : line->oldest; event; event = event->next)
         if (event->number >= fence->number) {
             result = line->fences->driver->stream_wait_event(stream, event->event, 0);
             break;
         }
     line_release(line);
-    if (result != CUDA_SUCCESS)
-        gs_fence_wait(fence, UINT64_MAX);
+    return result == CUDA_SUCCESS;
 }
 
 static bool is_over(uint64_t deadline_ns)

@@ -125,8 +125,8 @@ static inline bool gs_fence_passed(const struct gs_fence *fence)
            fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
 }
 
-/* The stream's work from now on waits for a marked fence. Where that cannot be, this thread does. */
-void gs_fence_order(const struct gs_fence *fence, CUstream stream);
+/* The stream's work from now on waits for a marked fence. False: it does not. */
+bool gs_fence_order(const struct gs_fence *fence, CUstream stream);
 
 /* GS_OK: passed, and the fence is zeroed. GS_CAPTURING, or CUDA_ERROR_NOT_READY: not yet. Another
  * error (a broken context): the work will never run any more. */

@@ -36,8 +36,8 @@ static void become(struct gs_lone *lone, uint64_t stream)
 
 /* ---- With the lock held ------------------------------------------------------------------ */
 
-/* The flag is set back first: what is freed from then on sets it again. Before that, no thread has
- * work in order behind the mark. */
+/* The flag is set back first: what is freed from then on sets it again. Before that, no launch is
+ * in order behind the mark. */
 static gs_status mark(struct gs_lone *lone)
 {
     gs_status status;
@@ -46,7 +46,7 @@ static gs_status mark(struct gs_lone *lone)
         return (gs_status)CUDA_ERROR_NOT_READY;
     if (!__atomic_load_n(&lone->unmarked, __ATOMIC_SEQ_CST))
         return GS_OK;
-    __atomic_store_n(&lone->marker, lone, __ATOMIC_RELAXED);
+    __atomic_store_n(&lone->marks, lone->marks + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&lone->unmarked, false, __ATOMIC_SEQ_CST);
     status = gs_fence_mark(&lone->events, &lone->mark);
     if (status != GS_OK)
@@ -76,8 +76,9 @@ static void end(struct gs_lone *lone, const char *why)
     mark(lone);
 }
 
-/* Pending: whether the lone stream has passed the last free. Other errors are those of a context
- * that is broken: nothing runs there any more. */
+/* Pending: whether the lone stream has passed the last free. A driver that has no memory for an event
+ * may have some later. Other errors are those of a context that is broken: nothing runs there any
+ * more. */
 static bool is_over(struct gs_lone *lone)
 {
     gs_status status = mark(lone);
@@ -85,20 +86,20 @@ static bool is_over(struct gs_lone *lone)
     if (status == GS_OK)
         status = gs_fence_query(&lone->events, &lone->mark);
     if (status == (gs_status)CUDA_ERROR_NOT_READY || status == GS_CAPTURING ||
-        status == GS_NO_HOST_MEMORY)
+        status == GS_NO_HOST_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     gs_fence_pool_destroy(&lone->events);
     become(lone, GS_LONE_SEVERAL);
     return true;
 }
 
-/* The stream comes behind the last free. False: no mark says where that is. */
+/* The stream comes behind the last free. False: no mark says where that is, or the driver takes no
+ * wait for it. Nothing is waited for here: what the GPU does may need a thread that wants the lock. */
 static bool order(struct gs_lone *lone, CUstream stream)
 {
     if (lone->leaving_ns || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
         return false;
-    gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
-    return true;
+    return gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
 }
 
 /* What is about to go for so long will be gone, with all that was freed in it. That call may wait
@@ -107,8 +108,6 @@ static bool is_as_good_as_gone(const struct gs_lone *lone)
 {
     return lone->leaving_ns && gs_now_ns() - lone->leaving_ns > GOING_NS;
 }
-
-static _Thread_local char this_thread;
 
 /* ---- Submitting -------------------------------------------------------------------------- */
 
@@ -119,16 +118,17 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     bool ordered = true;
     uint64_t only;
 
+    /* The short question did not know the key of a per-thread default stream. */
+    if (state(lone) == key && !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
+        return;
     gs_lock_take(&lone->lock);
     only = state(lone);
     if (only == GS_LONE_NONE)
         become(lone, only = key);
-    if (only == key) {
+    if (only == key)
         mark(lone);
-        __atomic_store_n(&lone->marker, &this_thread, __ATOMIC_RELAXED);
-    } else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL) {
+    else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL)
         end(lone, "work goes to another stream");
-    }
     if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
         ordered = order(lone, stream);
     gs_lock_release(&lone->lock);
@@ -137,18 +137,23 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     errno = saved;
 }
 
-bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream)
+bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream, uint64_t *ret_marks)
 {
-    const void *marker;
-
     if (state(lone) == gs_stream_key(stream) &&
-        !__atomic_load_n(&lone->unmarked, __ATOMIC_ACQUIRE)) {
-        marker = __atomic_load_n(&lone->marker, __ATOMIC_RELAXED);
-        if (!marker || marker == &this_thread)
-            return true;
-    }
+        !__atomic_load_n(&lone->unmarked, __ATOMIC_ACQUIRE) &&
+        __atomic_load_n(&lone->in_order, __ATOMIC_ACQUIRE) ==
+            __atomic_load_n(&lone->marks, __ATOMIC_RELAXED))
+        return true;
     gs_lone_work(lone, stream);
+    gs_lock_take(&lone->lock); /* a mark that is being made sees what was freed until it is */
+    *ret_marks = lone->marks;
+    gs_lock_release(&lone->lock);
     return __atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL;
+}
+
+void gs_lone_in_order(struct gs_lone *lone, uint64_t marks)
+{
+    __atomic_store_n(&lone->in_order, marks, __ATOMIC_RELEASE);
 }
 
 void gs_lone_mark(struct gs_lone *lone)

@@ -51,9 +51,9 @@ struct gs_lone {
                             0: it is not */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
-    const void *marker; /* atomic; whose work was told of last where there was something to be done:
-                           an address of the thread's. NULL: nobody's yet; that of this struct: a
-                           mark was made beside it */
+    uint64_t marks;    /* atomic; written with the lock held: how many were tried */
+    uint64_t in_order; /* atomic: so many, when a launch was made that was not to overtake and that
+                          the driver took */
 };
 
 /* `wanted`: false means several from the start. */
@@ -100,10 +100,11 @@ static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
 /*
  * The same of a launch that may begin before the work before it in its stream has ended (programmatic
  * dependent launch). False: it must not, for what was freed since the last launch that did not may be
- * its own now; nor where that was another thread's, which may not have got to the driver yet. It
- * was told.
+ * its own now; when the driver has taken it, gs_lone_in_order is to be told, with *ret_marks. What
+ * the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody in order.
  */
-bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream);
+bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream, uint64_t *ret_marks);
+void gs_lone_in_order(struct gs_lone *lone, uint64_t marks);
 
 /* The slow half of gs_lone_stalls. */
 void gs_lone_mark(struct gs_lone *lone);

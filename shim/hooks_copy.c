@@ -72,6 +72,7 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
 /* Its pointer to the host may be one to device memory, for all the driver cares. */
 static void also_touches(const void *host, CUstream order)
 {
+    GS_KEEP_ERRNO;
     if (gs_state_enter() && gs_ours((CUdeviceptr)host))
         gs_submits_at(order, 0, (CUdeviceptr)host);
 }

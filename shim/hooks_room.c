@@ -207,9 +207,11 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX
 #define ATTRIBUTES_MOST 64
 
 /* A launch that may begin before the work before it has ended is made an ordinary one where it has
- * to be: the attribute allows that, and promises nothing. `room` is for the copy. */
+ * to be: the attribute allows that, and promises nothing. `room` is for the copy, *ret_marks for
+ * gs_lone_in_order where that is the result. */
 static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream order,
-                                      CUlaunchConfig *copy, CUlaunchAttribute *room)
+                                      CUlaunchConfig *copy, CUlaunchAttribute *room,
+                                      uint64_t *ret_marks)
 {
     bool overtakes = false;
 
@@ -226,7 +228,7 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
         gs_submits(order);
         return config;
     }
-    if (gs_lone_may_overtake(gs_lone, order))
+    if (gs_lone_may_overtake(gs_lone, order, ret_marks))
         return config;
     *copy = *config;
     copy->attrs = room;
@@ -239,12 +241,17 @@ launch_with_attributes(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunch
 {
     CUlaunchAttribute room[ATTRIBUTES_MOST];
     CUlaunchConfig copy;
+    uint64_t marks;
+    CUresult result;
 
     if (config->numAttrs <= ATTRIBUTES_MOST && config->attrs)
-        config = in_order(config, order, &copy, room);
+        config = in_order(config, order, &copy, room, &marks);
     else
         gs_lone_settle(gs_lone, "a launch with more attributes than are known");
-    return GS_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
+    result = GS_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
+    if (config == &copy && result == CUDA_SUCCESS)
+        gs_lone_in_order(gs_lone, marks);
+    return result;
 }
 
 static bool has_attributes(const CUlaunchConfig *config)

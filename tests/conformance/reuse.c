@@ -73,7 +73,7 @@ Test(reuse, behind_a_destroyed_stream)
 }
 
 /* All in one stream, which such a launch may overtake. */
-Test(reuse, behind_a_kernel_that_the_next_may_overtake)
+static void free_behind_what_is_overtaken(bool refused_between)
 {
     CUstream stream = new_stream();
 
@@ -86,6 +86,9 @@ Test(reuse, behind_a_kernel_that_the_next_may_overtake)
         OK(launch_spin_fill(stream, old, OLD, size / 4, 4 * MILLISECOND));
         OK(cuMemFree(old));
         OK(cuMemAlloc(&fresh, size));
+        if (refused_between)
+            cr_assert_eq(cuMemsetD32Async(fresh, NEW, size << 10, stream),
+                         CUDA_ERROR_INVALID_VALUE);
         r = launch_early_fill(stream, fresh, NEW, size / 4);
         if (r == CUDA_ERROR_NOT_SUPPORTED)
             cr_skip_test("no dependent launches");
@@ -94,6 +97,17 @@ Test(reuse, behind_a_kernel_that_the_next_may_overtake)
         cr_assert_eq(words_other(fresh, NEW, size / 4), 0, "%zu bytes", size);
         OK(cuMemFree(fresh));
     }
+}
+
+Test(reuse, behind_a_kernel_that_the_next_may_overtake)
+{
+    free_behind_what_is_overtaken(false);
+}
+
+/* Work that the driver did not take keeps nothing in order. */
+Test(reuse, behind_a_kernel_that_the_next_may_overtake_after_what_was_refused)
+{
+    free_behind_what_is_overtaken(true);
 }
 
 Test(reuse, behind_kernels_of_many_streams)

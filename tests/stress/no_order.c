@@ -4,6 +4,9 @@
  */
 #include "core/fence.h"
 
-void __wrap_gs_fence_order(const struct gs_fence *fence, CUstream stream);
+bool __wrap_gs_fence_order(const struct gs_fence *fence, CUstream stream);
 
-void __wrap_gs_fence_order(const struct gs_fence *fence, CUstream stream) {}
+bool __wrap_gs_fence_order(const struct gs_fence *fence, CUstream stream)
+{
+    return true;
+}

@@ -1,5 +1,6 @@
 /* All work in one stream, and what ends that (core/lone.h). */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,112 @@ Test(lone, every_other_stream_comes_behind)
     }
 }
 
+static void *works_on_b(void *arg)
+{
+    struct lone_fixture *f = arg;
+
+    MUST(cuCtxSetCurrent(f->base.context));
+    gs_lone_submits(gs_core_lone(f->base.core), f->b);
+    return NULL;
+}
+
+/* A stream that the driver takes no wait for is waited for by its thread alone: the GPU may need
+ * what another thread submits to get there. */
+Test(lone, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 30)
+{
+    const struct timespec moment = {.tv_nsec = 1000000};
+    struct lone_fixture f;
+    CUdeviceptr block;
+    pthread_t thread;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(softcuda_fail("cuStreamWaitEvent", 1, CUDA_ERROR_INVALID_HANDLE), 0);
+    pthread_create(&thread, NULL, works_on_b, &f);
+    while (softcuda_calls("cuStreamWaitEvent") == 0)
+        nanosleep(&moment, NULL);
+    gs_lone_submits(gs_core_lone(f.base.core), f.a);
+    gs_lone_stalls(gs_core_lone(f.base.core));
+    softcuda_hold(0);
+    pthread_join(thread, NULL);
+    cr_assert_eq(alone(&f), GS_LONE_SEVERAL);
+    cr_assert_eq(cuStreamQuery(f.a), CUDA_SUCCESS, "the other came behind");
+    finish(&f);
+}
+
+/* A driver that has no memory for an event just then has one later; what was freed has not passed
+ * for that. */
+Test(lone, a_second_stream_comes_behind_where_memory_is_out)
+{
+    static const char *const calls[] = {"cuEventCreate", "cuCtxRecordEvent"};
+    struct lone_fixture f;
+
+    for (size_t i = 0; i < 2; i++) {
+        CUdeviceptr block;
+
+        start(&f);
+        block = must_alloc(&f, 8 * MIB);
+        fill(&f, f.a, block, 1, 30 * MS);
+        must_free(&f, block);
+        cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+        for (unsigned nth = 1; nth < 4; nth++)
+            cr_assert_eq(softcuda_fail(calls[i], nth, CUDA_ERROR_OUT_OF_MEMORY), 0);
+        fill(&f, f.b, block, 2, 0);
+        cr_assert_eq(others(&f, block, 2), 0, "%s", calls[i]);
+        softcuda_reset();
+        finish(&f);
+    }
+}
+
+/* While nothing was freed, work in the lone stream takes no lock, whatever the stream is called. */
+Test(lone, work_in_one_stream_takes_no_lock, .timeout = 30)
+{
+    static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+
+    for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
+        struct lone_fixture f;
+        struct gs_lone *lone;
+        CUdeviceptr block;
+
+        start(&f);
+        lone = gs_core_lone(f.base.core);
+        block = must_alloc(&f, 8 * MIB);
+        fill(&f, by_name[i], block, 1, 0);
+        gs_lock_take(&lone->lock);
+        gs_lone_submits(lone, by_name[i]);
+        gs_core_touches(f.base.core, by_name[i], block, 0);
+        gs_lock_release(&lone->lock);
+        MUST(cuCtxSynchronize());
+        finish(&f);
+    }
+}
+
+/* One stream that has passed what was freed is asked once, not with each copy on another. */
+Test(lone, what_has_passed_is_waited_for_no_more)
+{
+    struct lone_fixture f;
+    CUdeviceptr block, other;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    other = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    gs_lone_submits(gs_core_lone(f.base.core), f.a);
+    MUST(cuCtxSynchronize());
+    softcuda_reset();
+    for (int i = 0; i < 8; i++)
+        gs_core_touches(f.base.core, f.b, other, 0);
+    cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), 0);
+    cr_assert_leq(softcuda_calls("cuEventQuery"), 1);
+    cr_assert_eq(alone(&f), (uint64_t)(uintptr_t)f.a);
+    finish(&f);
+}
+
 /* Copies and fills say what they touch: libraries make a fill on a stream of their own as they
  * start, and everything else on the program's. */
 Test(lone, a_fill_on_another_stream_ends_nothing)
@@ -233,20 +340,22 @@ Test(lone, a_fill_on_another_stream_ends_nothing)
 }
 
 /* A launch that may overtake the work before it would meet the last owner's of a block that was
- * freed: one in order comes first. What marks the free beside that is none. */
+ * freed: one in order comes first. What marks the free beside that is none, nor is what the driver
+ * never got, nor one that was told of before the free. */
 Test(lone, nothing_overtakes_the_work_on_what_was_freed)
 {
     struct lone_fixture f;
     struct gs_lone *lone;
     CUdeviceptr block, other;
+    uint64_t marks, old = 0;
 
     start(&f);
     lone = gs_core_lone(f.base.core);
     block = must_alloc(&f, 8 * MIB);
     other = must_alloc(&f, 8 * MIB);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         fill(&f, f.a, block, 1, 0);
-        cr_assert(gs_lone_may_overtake(lone, f.a), "nothing was freed");
+        cr_assert(gs_lone_may_overtake(lone, f.a, &marks), "nothing was freed");
         must_free(&f, block);
         cr_assert_eq(must_alloc(&f, 8 * MIB), block);
         if (i == 1)
@@ -256,8 +365,15 @@ Test(lone, nothing_overtakes_the_work_on_what_was_freed)
         if (i == 3)
             gs_core_context_stays(f.base.core, f.base.context,
                                   gs_core_context_detach(f.base.core, f.base.context));
-        cr_assert_not(gs_lone_may_overtake(lone, f.a), "%d", i);
-        cr_assert(gs_lone_may_overtake(lone, f.a), "one was in order");
+        if (i == 4)
+            gs_lone_submits(lone, f.a);
+        if (i == 5)
+            gs_lone_in_order(lone, old);
+        cr_assert_not(gs_lone_may_overtake(lone, f.a, &marks), "%d", i);
+        cr_assert_not(gs_lone_may_overtake(lone, f.a, &marks), "%d: the driver took none", i);
+        gs_lone_in_order(lone, marks);
+        cr_assert(gs_lone_may_overtake(lone, f.a, &old), "one was in order");
+        old = marks;
     }
     MUST(cuCtxSynchronize());
     finish(&f);
