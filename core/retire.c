@@ -482,14 +482,15 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
     return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
-/* Whether the pool holds too much because the GPU is still at chunks that should go back. */
+/* Whether the pool holds too much because the GPU is still at chunks that should go back. Where it
+ * has passed the last free, as for good where work goes to several streams, none is looked at. */
 static bool keeps_touched(const struct gs_pool *pool, size_t size)
 {
     size_t excess = gs_pool_excess(pool, size);
     size_t most = pool->live / 400 * pool->shared->retiring_percent;
     struct gs_fence first;
 
-    return exceeds(excess, 0, most) && exceeds(touched_chunks(pool, &first), 0, most) &&
+    return !gs_fence_passed(&pool->freed) && exceeds(excess, 0, most) && exceeds(touched_chunks(pool, &first), 0, most) &&
            (pool->stuck != first.number || pool->reserved + size > pool->stalled_most);
 }
 
