@@ -74,7 +74,8 @@ struct gs_core {
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
     int device_count;      /* atomic; 0: not asked yet */
-    size_t graph_bytes;    /* atomic; of memory nodes since a graph was launched last */
+    size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
+    size_t graph_made;  /* and of those before, until one is launched */
 };
 
 /* The peers' lock, made and unmade with core (core/reach.c). */

@@ -520,11 +520,6 @@ struct gs_lone *gs_core_lone(struct gs_core *core)
     return &core->lone;
 }
 
-bool gs_core_graph_waits(const struct gs_core *core)
-{
-    return __atomic_load_n(&core->graph_bytes, __ATOMIC_RELAXED) > 0;
-}
-
 /* False: no live block is there. */
 static bool touch(struct gs_core *core, CUdeviceptr address)
 {

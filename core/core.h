@@ -127,11 +127,12 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
  * Graphs with memory of their own. The driver takes it when a graph is instantiated or first
  * launched; one that is refused leaves what it has got with the graphs, of no use to the next try,
  * and no trim brings it back (measured on an H200). So room is made before: for the nodes that were
- * added since a graph was launched last, from what is kept of the current device. Not while a
- * capture is open.
+ * added since a graph was instantiated last, and for that one's until any is launched, from what is
+ * kept of the current device. Not while a capture is open.
  */
 void gs_core_graph_node(struct gs_core *core, size_t bytes);
 void gs_core_graph_room(struct gs_core *core);
+void gs_core_graph_made(struct gs_core *core);
 void gs_core_graph_launched(struct gs_core *core);
 /* Whether there are such nodes. */
 bool gs_core_graph_waits(const struct gs_core *core);

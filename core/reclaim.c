@@ -671,14 +671,25 @@ static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum 
     return make_room_of(core, &unknown, NULL, bytes, step);
 }
 
+static size_t graph_bytes(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->graph_nodes, __ATOMIC_RELAXED) +
+           __atomic_load_n(&core->graph_made, __ATOMIC_RELAXED);
+}
+
+bool gs_core_graph_waits(const struct gs_core *core)
+{
+    return graph_bytes(core) > 0;
+}
+
 void gs_core_graph_node(struct gs_core *core, size_t bytes)
 {
-    __atomic_add_fetch(&core->graph_bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&core->graph_nodes, bytes, __ATOMIC_RELAXED);
 }
 
 void gs_core_graph_room(struct gs_core *core)
 {
-    size_t bytes = __atomic_load_n(&core->graph_bytes, __ATOMIC_RELAXED), left, total;
+    size_t bytes = graph_bytes(core), left, total;
     const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
     const struct gs_device *device;
     CUcontext context = NULL;
@@ -695,9 +706,18 @@ void gs_core_graph_room(struct gs_core *core)
     }
 }
 
+/* What earlier ones have not got yet is forgotten: many are made and never launched. */
+void gs_core_graph_made(struct gs_core *core)
+{
+    size_t bytes = __atomic_exchange_n(&core->graph_nodes, 0, __ATOMIC_RELAXED);
+
+    if (bytes > 0)
+        __atomic_store_n(&core->graph_made, bytes, __ATOMIC_RELAXED);
+}
+
 void gs_core_graph_launched(struct gs_core *core)
 {
-    __atomic_store_n(&core->graph_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&core->graph_made, 0, __ATOMIC_RELAXED);
 }
 
 static void log_room(struct gs_core *core, unsigned step)

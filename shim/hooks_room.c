@@ -305,13 +305,21 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
                             sharedMemBytes, hStream, kernelParams));
 }
 
+static CUresult made(CUresult result)
+{
+    if (result == CUDA_SUCCESS && gs_state_enter() && gs_core_graph_waits(gs_core))
+        gs_core_graph_made(gs_core);
+    return result;
+}
+
 GS_HOOK CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph,
                                             CUgraphNode *phErrorNode, char *logBuffer,
                                             size_t bufferSize)
 {
     gs_graph_room();
-    return GS_WITH_ROOM(
-        -1, 0, gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+    return made(GS_WITH_ROOM(-1, 0,
+                             gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode,
+                                                        logBuffer, bufferSize)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -319,32 +327,33 @@ GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph
                                                size_t bufferSize)
 {
     gs_graph_room();
-    return GS_WITH_ROOM(
+    return made(GS_WITH_ROOM(
         -1, 0,
-        gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+        gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                      unsigned long long flags)
 {
     gs_graph_room();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
+    return made(
+        GS_WITH_ROOM(-1, 0, gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(
     CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
     gs_graph_room();
-    return GS_WITH_ROOM(
-        -1, 0, gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
+    return made(GS_WITH_ROOM(
+        -1, 0, gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
     CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
     gs_graph_room();
-    return GS_WITH_ROOM(
-        -1, 0, gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
+    return made(GS_WITH_ROOM(
+        -1, 0, gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams)));
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,

@@ -570,6 +570,34 @@ Test(memory, an_allocation_does_not_wait_for_ever)
     fixture_end(&f);
 }
 
+/* Room is made for the memory of the graph that is made last, not for all that ever were. */
+Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
+{
+    struct fixture f;
+    size_t left, total, bytes;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
+    drain(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    bytes = left / 8;
+    for (int i = 0; i < 20; i++) {
+        gs_core_graph_node(f.core, bytes);
+        gs_core_graph_room(f.core);
+        gs_core_graph_made(f.core);
+        gs_core_graph_room(f.core);
+    }
+    cr_assert_eq(fixture_pool(&f).reserved, 200 * MIB);
+    cr_assert(gs_core_graph_waits(f.core));
+    gs_core_graph_launched(f.core);
+    cr_assert_not(gs_core_graph_waits(f.core));
+    gs_core_graph_node(f.core, left);
+    gs_core_graph_room(f.core);
+    cr_assert_eq(fixture_pool(&f).reserved, 0);
+    fixture_end(&f);
+}
+
 /* Whether the like of a block is waited for, as in waits_for_the_gpu. */
 static bool waits_for_the_like(void)
 {
