@@ -42,7 +42,7 @@ static gs_status mark(struct gs_lone *lone)
 {
     gs_status status;
 
-    if (lone->leaving_ns)
+    if (lone->leaving)
         return (gs_status)CUDA_ERROR_NOT_READY;
     if (!__atomic_load_n(&lone->unmarked, __ATOMIC_SEQ_CST))
         return GS_OK;
@@ -97,16 +97,18 @@ static bool is_over(struct gs_lone *lone)
  * wait for it. Nothing is waited for here: what the GPU does may need a thread that wants the lock. */
 static bool order(struct gs_lone *lone, CUstream stream)
 {
-    if (lone->leaving_ns || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
+    if (lone->leaving || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
         return false;
     return gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
 }
 
 /* What is about to go for so long will be gone, with all that was freed in it. That call may wait
- * for GPU work, and that for this thread. */
-static bool is_as_good_as_gone(const struct gs_lone *lone)
+ * for GPU work, and that for this thread. Pauses count, not the clock: where the process stood
+ * still, so did that call. */
+static bool is_as_good_as_gone(struct gs_lone *lone, uint64_t waited_ns)
 {
-    return lone->leaving_ns && gs_now_ns() - lone->leaving_ns > GOING_NS;
+    lone->waited_for |= lone->leaving && waited_ns > GOING_NS;
+    return lone->waited_for;
 }
 
 /* ---- Submitting -------------------------------------------------------------------------- */
@@ -188,6 +190,7 @@ void gs_lone_settle(struct gs_lone *lone, const char *why)
 {
     struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};
     const int saved = errno;
+    uint64_t waited = 0;
     bool over;
 
     if (__atomic_load_n(&lone->stream, __ATOMIC_SEQ_CST) == GS_LONE_SEVERAL)
@@ -196,11 +199,12 @@ void gs_lone_settle(struct gs_lone *lone, const char *why)
         gs_lock_take(&lone->lock);
         if (state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL)
             end(lone, why);
-        over = state(lone) == GS_LONE_SEVERAL || is_over(lone) || is_as_good_as_gone(lone);
+        over = state(lone) == GS_LONE_SEVERAL || is_over(lone) || is_as_good_as_gone(lone, waited);
         gs_lock_release(&lone->lock);
         if (over)
             break;
         nanosleep(&pause, NULL);
+        waited += (uint64_t)pause.tv_nsec;
         if (pause.tv_nsec < PAUSE_LONGEST_NS)
             pause.tv_nsec *= 2;
     }
@@ -220,7 +224,7 @@ void gs_lone_context(struct gs_lone *lone, CUcontext context)
         gs_fence_pool_init(&lone->core->fences, &lone->events, context, NULL);
     }
     /* A primary one has its handle again when it is reset, maybe before that call is back. */
-    known = lone->context == context && !lone->leaving_ns && lone->events.line;
+    known = lone->context == context && !lone->leaving && lone->events.line;
     gs_lock_release(&lone->lock);
     if (!known)
         gs_lone_settle(lone, "there is another context");
@@ -247,7 +251,8 @@ void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leavi
     if (lone->context == context && state(lone) != GS_LONE_SEVERAL) {
         if (leaving)
             mark(lone);
-        lone->leaving_ns = leaving ? gs_now_ns() : 0;
+        lone->leaving = leaving;
+        lone->waited_for = false;
     }
     gs_lock_release(&lone->lock);
 }
@@ -260,7 +265,7 @@ void gs_lone_context_gone(struct gs_lone *lone, CUcontext context)
         gs_fence_pool_forget(&lone->events);
         lone->mark = (struct gs_fence){0};
         __atomic_store_n(&lone->unmarked, false, __ATOMIC_RELAXED);
-        lone->leaving_ns = 0;
+        lone->leaving = lone->waited_for = false;
         lone->context = NULL;
         if (state(lone) != GS_LONE_SEVERAL)
             become(lone, state(lone) == GS_LONE_PENDING ? GS_LONE_SEVERAL : GS_LONE_NONE);

@@ -47,8 +47,8 @@ struct gs_lone {
     struct gs_core *core;
     uint64_t was;        /* pending: the key that was alone */
     CUcontext context;   /* the only one so far; NULL: none */
-    uint64_t leaving_ns; /* since when it may be about to go: no event is made or looked at in it.
-                            0: it is not */
+    bool leaving;        /* it may be about to go: no event is made or looked at in it; */
+    bool waited_for;     /* and somebody has waited long enough for that */
     struct gs_fence_pool events; /* of that context */
     struct gs_fence mark;        /* the last */
     uint64_t marks;    /* atomic; written with the lock held: how many were tried */

@@ -26,7 +26,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define HANG_SECONDS 60
+#define HANG_SECONDS 120 /* of one time in a context */
 #define FOUND 3 /* exit status of a child */
 #define ALONE_STEPS 60
 #define STEPS 80
@@ -365,9 +365,10 @@ __attribute__((noreturn)) static void child(uint64_t seed)
     stress_watch(HANG_SECONDS);
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
-    do
+    do {
+        stress_watch(HANG_SECONDS);
         live_in_context(&random, device);
-    while (stress_below(&random, 4) == 0);
+    } while (stress_below(&random, 4) == 0);
     exit(0);
 }
 
