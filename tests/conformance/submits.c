@@ -737,9 +737,12 @@ static const struct task others[] = {
 
 int main(int argc, char **argv)
 {
+    static char own_log[4096];
     if (argc != 2)
         FAIL("usage: submits LOG_FILE");
-    log_path = argv[1];
+    /* Two of these may run at once. */
+    snprintf(own_log, sizeof own_log, "%s.%d", argv[1], (int)getpid());
+    log_path = own_log;
     shim = getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "libgpushim");
     setenv("GPUSHIM_LOG", "info", 1);
     setenv("GPUSHIM_LOG_TARGET", log_path, 1);
