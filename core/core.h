@@ -98,9 +98,9 @@ const struct gs_map *gs_core_map(const struct gs_core *core);
 /* The lone stream, for who tells on every call. Lives as long as core. */
 struct gs_lone *gs_core_lone(struct gs_core *core);
 
-/* A copy or a fill is about to be submitted to a stream (NULL: the legacy default one). Where that is
- * not the lone stream nothing ends: the blocks at the addresses (0: none of ours) retire when they
- * are freed. */
+/* A copy or a fill is about to be submitted to a stream (NULL: the legacy default one). Where that
+ * is not the lone stream nothing ends: the blocks at the addresses (0: none of ours) retire when
+ * they are freed. */
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src);
 
 /* Bytes of the current context's device that are held but that the program has freed. */

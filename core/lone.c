@@ -61,7 +61,8 @@ static void end(struct gs_lone *lone, const char *why)
     struct gs_core *core = lone->core;
 
     gs_log_line(&core->options.log, GS_LOG_INFO,
-                "frees wait for the GPU from now on: %s; until then all its work went to one stream",
+                "frees wait for the GPU from now on: %s; until then all its work went to one "
+                "stream",
                 why);
     lone->was = state(lone);
     become(lone, GS_LONE_PENDING);
@@ -76,9 +77,9 @@ static void end(struct gs_lone *lone, const char *why)
     mark(lone);
 }
 
-/* Pending: whether the lone stream has passed the last free. A driver that has no memory for an event
- * may have some later. Other errors are those of a context that is broken: nothing runs there any
- * more. */
+/* Pending: whether the lone stream has passed the last free. A driver that has no memory for an
+ * event may have some later. Other errors are those of a context that is broken: nothing runs there
+ * any more. */
 static bool is_over(struct gs_lone *lone)
 {
     gs_status status = mark(lone);
@@ -94,7 +95,8 @@ static bool is_over(struct gs_lone *lone)
 }
 
 /* The stream comes behind the last free. False: no mark says where that is, or the driver takes no
- * wait for it. Nothing is waited for here: what the GPU does may need a thread that wants the lock. */
+ * wait for it. Nothing is waited for here: what the GPU does may need a thread that wants the lock.
+ */
 static bool order(struct gs_lone *lone, CUstream stream)
 {
     if (lone->leaving || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))

@@ -83,25 +83,33 @@ static inline struct gs_fence gs_lone_freed(struct gs_lone *lone)
 /* The slow half of gs_lone_submits. */
 void gs_lone_work(struct gs_lone *lone, CUstream stream);
 
-/* Work is about to be submitted to a stream (NULL: the legacy default one). The first thing that a
- * hook of such a call does; errno is preserved. */
-static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
+/* The short question: whether work for a stream (NULL: the legacy default one) needs no telling. Of
+ * a per-thread default stream the key is not known here, and so the answer is no. */
+static inline bool gs_lone_knows(const struct gs_lone *lone, CUstream stream)
 {
     uint64_t only = __atomic_load_n(&lone->stream, __ATOMIC_RELAXED);
 
-    if (__builtin_expect(only == GS_LONE_SEVERAL ||
-                             (only == (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY) &&
-                              !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED)),
-                         1))
-        return;
-    gs_lone_work(lone, stream);
+    return __builtin_expect(
+        only == GS_LONE_SEVERAL ||
+            (only == (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY) &&
+             !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED)),
+        1);
+}
+
+/* Work is about to be submitted to a stream. The first thing that a hook of such a call does; errno
+ * is preserved. */
+static inline void gs_lone_submits(struct gs_lone *lone, CUstream stream)
+{
+    if (!gs_lone_knows(lone, stream))
+        gs_lone_work(lone, stream);
 }
 
 /*
- * The same of a launch that may begin before the work before it in its stream has ended (programmatic
- * dependent launch). False: it must not, for what was freed since the last launch that did not may be
- * its own now; when the driver has taken it, gs_lone_in_order is to be told, with *ret_marks. What
- * the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody in order.
+ * The same of a launch that may begin before the work before it in its stream has ended
+ * (programmatic dependent launch). False: it must not, for what was freed since the last launch that
+ * did not may be its own now; when the driver has taken it, gs_lone_in_order is to be told, with
+ * *ret_marks. What the driver refuses, or makes nothing of (a copy of no bytes), keeps nobody in
+ * order.
  */
 bool gs_lone_may_overtake(struct gs_lone *lone, CUstream stream, uint64_t *ret_marks);
 void gs_lone_in_order(struct gs_lone *lone, uint64_t marks);

@@ -128,7 +128,6 @@ void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
     struct gs_chunk *chunk = block->chunk;
 
     if (block->entry.size == chunk->span.size &&
-        has_passed(pool, chunk) &&
         gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
         pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
 }
@@ -176,8 +175,7 @@ size_t gs_pool_excess(const struct gs_pool *pool, size_t size)
 {
     size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
     size_t most = peak + peak / 100 * pool->spare_percent + pool->behind_high + pool->ordered;
-    size_t held =
-        pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->ordered + size;
+    size_t held = pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->ordered + size;
 
     if (most < HELD_MIN)
         most = HELD_MIN;

@@ -14,7 +14,7 @@
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
-#define TOLD_ONCE_IN 64 /* small blocks that are ready at once, that it is told to the decay thread */
+#define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -486,11 +486,12 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
  * has passed the last free, as for good where work goes to several streams, none is looked at. */
 static bool keeps_touched(const struct gs_pool *pool, size_t size)
 {
-    size_t excess = gs_pool_excess(pool, size);
     size_t most = pool->live / 400 * pool->shared->retiring_percent;
     struct gs_fence first;
 
-    return !gs_fence_passed(&pool->freed) && exceeds(excess, 0, most) && exceeds(touched_chunks(pool, &first), 0, most) &&
+    if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess(pool, size), 0, most))
+        return false;
+    return exceeds(touched_chunks(pool, &first), 0, most) &&
            (pool->stuck != first.number || pool->reserved + size > pool->stalled_most);
 }
 

@@ -127,12 +127,12 @@ static void log_device(struct gs_core *core, CUdevice device)
                 "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
                 " that had to look further; %" PRIu64 " chunks made and %" PRIu64
                 " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
-                " frees ready at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64
-                " given up); MiB: peak %zu reserved for %zu live, now %zu reserved, "
-                "%zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                " frees ready at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64
+                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu "
+                "reserved, %zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
                 (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
-                counts->map_ns / 1000000, counts->later, counts->at_once, counts->events, counts->waits,
-                counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
+                counts->map_ns / 1000000, counts->later, counts->at_once, counts->events,
+                counts->waits, counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
                 MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
                 MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
     log_times(core, device, counts);

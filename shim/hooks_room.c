@@ -218,7 +218,8 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
     for (unsigned i = 0; i < config->numAttrs; i++) {
         room[i] = config->attrs[i];
         if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
-            gs_lone_settle(gs_lone, "an event that is recorded before the work before it has ended");
+            gs_lone_settle(gs_lone,
+                           "an event that is recorded before the work before it has ended");
         if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
             overtakes |= room[i].value.programmaticStreamSerializationAllowed != 0;
             room[i].value.programmaticStreamSerializationAllowed = 0;

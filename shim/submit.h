@@ -41,16 +41,11 @@ static inline bool gs_lone_matters(void)
 
 /* The same of a copy or a fill, which touches nothing of ours but what is at these addresses (0, or
  * not ours: nothing), and so need not end the lone stream. The state was entered; errno is the
- * caller's to keep. The first question is gs_lone_submits'. */
+ * caller's to keep. */
 static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr src)
 {
-    const uint64_t only = __atomic_load_n(&gs_lone->stream, __ATOMIC_RELAXED);
-
-    if (only == GS_LONE_SEVERAL ||
-        (only == (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY) &&
-         !__atomic_load_n(&gs_lone->unmarked, __ATOMIC_RELAXED)))
-        return;
-    gs_core_touches(gs_core, stream, dst, src);
+    if (!gs_lone_knows(gs_lone, stream))
+        gs_core_touches(gs_core, stream, dst, src);
 }
 
 #endif
