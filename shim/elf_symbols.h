@@ -18,6 +18,9 @@ void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
  * none. */
 void *gs_elf_next(const char *name);
 
+/* libc's dl_iterate_phdr. */
+void gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
+
 /* Whether that is this library's dynamic table. */
 bool gs_elf_is_self(const ElfW(Dyn) *dynamic);
 

@@ -167,11 +167,8 @@ static int next_visit(struct dl_phdr_info *info, size_t size, void *data)
 
 static bool answer_next(const struct gs_lookup *lookup, bool hooked, void **ret_answer)
 {
-    typedef int visit_fn(struct dl_phdr_info *, size_t, void *);
-    int (*iterate)(visit_fn *, void *) = gs_elf_next("dl_iterate_phdr");
     struct next_walk walk = {lookup, hooked, NULL, false, false};
-    if (iterate)
-        iterate(next_visit, &walk);
+    gs_elf_each(next_visit, &walk);
     *ret_answer = walk.answer;
     if (walk.answer)
         return true;

@@ -40,11 +40,8 @@ static void *process_function(_Atomic(void *) *cache, const char *name)
 {
     void *found = atomic_load_explicit(cache, memory_order_relaxed);
     if (!found) {
-        int (*iterate)(int (*)(struct dl_phdr_info *, size_t, void *), void *) =
-            gs_elf_next("dl_iterate_phdr");
         struct walk walk = {name, NULL};
-        if (iterate)
-            iterate(visit, &walk);
+        gs_elf_each(visit, &walk);
         found = walk.found;
         atomic_store_explicit(cache, found, memory_order_relaxed);
     }
