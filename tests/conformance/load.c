@@ -8,6 +8,8 @@
  *   load [--seconds N]
  *   load open DESCRIPTOR     the process that opens what is shared
  */
+#include "plain.h"
+
 #include <cuda.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,20 +31,6 @@
 #define DEVICES 3
 #define HANDED 16
 #define LIVE 12
-
-#define FAIL(...)                                                                                  \
-    do {                                                                                           \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                            \
-        fprintf(stderr, __VA_ARGS__);                                                              \
-        fputc('\n', stderr);                                                                       \
-        _exit(1);                                                                                  \
-    } while (0)
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        CUresult ok_got = (call);                                                                  \
-        if (ok_got != CUDA_SUCCESS)                                                                \
-            FAIL("%s: error %d", #call, (int)ok_got);                                              \
-    } while (0)
 
 struct block {
     CUdeviceptr ptr;

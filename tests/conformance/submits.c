@@ -18,6 +18,7 @@
 #include "../../shim/cuda_exact.h"
 #include "../../shim/entry_points.h"
 #include "kernels.h"
+#include "plain.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,21 +36,6 @@
 #define BLOCK ((size_t)4 << 20) /* shares no chunk */
 #define OVER "frees wait for the GPU from now on: "
 #define OTHER_STREAM OVER "work goes to another stream"
-
-/* _exit: most of it runs in forked children. */
-#define FAIL(...)                                                                                  \
-    do {                                                                                           \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                            \
-        fprintf(stderr, __VA_ARGS__);                                                              \
-        fputc('\n', stderr);                                                                       \
-        _exit(1);                                                                                  \
-    } while (0)
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        CUresult ok_got = (call);                                                                  \
-        if (ok_got != CUDA_SUCCESS)                                                                \
-            FAIL("%s: error %d", #call, (int)ok_got);                                              \
-    } while (0)
 
 /* Weak: no driver has them all. Under the library each is there. */
 #define GS_ENTRY(symbol, class, since) extern __typeof__(symbol) symbol __attribute__((weak));

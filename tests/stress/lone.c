@@ -157,18 +157,6 @@ static void export_block(struct world *world)
     MUST(cuMemFree(block.address));
 }
 
-static CUcontext context_new(CUdevice device)
-{
-    CUcontext context;
-
-#if CUDA_VERSION >= 13000
-    MUST(cuCtxCreate(&context, NULL, 0, device));
-#else
-    MUST(cuCtxCreate(&context, 0, device));
-#endif
-    return context;
-}
-
 /* With work and memory of its own, under which it ends. */
 static void visit(const struct world *world)
 {
@@ -177,7 +165,7 @@ static void visit(const struct world *world)
     CUcontext context;
 
     MUST(cuCtxGetDevice(&device));
-    context = context_new(device);
+    context = stress_context(device);
     world_open(&other);
     use_block(&other, other.stream[STREAM_OWN]);
     world_close(&other);
@@ -350,7 +338,7 @@ static void live_in_context(uint64_t *random, CUdevice device)
         MUST(cuDevicePrimaryCtxRetain(&context, device));
         MUST(cuCtxSetCurrent(context));
     } else {
-        context = context_new(device);
+        context = stress_context(device);
     }
     live(random, context);
     MUST(primary ? cuDevicePrimaryCtxReset(device) : cuCtxDestroy(context));

@@ -54,23 +54,11 @@ void stress_verdict(bool found, const char *what)
 
 /* ---- one era ---- */
 
-static CUcontext context_new(CUdevice device)
-{
-    CUcontext context;
-
-#if CUDA_VERSION >= 13000
-    MUST(cuCtxCreate(&context, NULL, 0, device));
-#else
-    MUST(cuCtxCreate(&context, 0, device));
-#endif
-    return context;
-}
-
 /* Contexts that live for a moment, and end with blocks live and kernels to come. */
 static void visit(struct worker *worker)
 {
     while (!stress_over()) {
-        CUcontext context = context_new(worker->device);
+        CUcontext context = stress_context(worker->device);
 
         world_open(&worker->world);
         worker_live(&worker->world, VISIT_STEPS, stress_below(&worker->world.random, 2));

@@ -69,6 +69,9 @@ struct world {
 };
 #define STRESS_PAGE ((size_t)256 << 10)
 
+/* A context of its own, made current (world.c). */
+CUcontext stress_context(CUdevice device);
+
 /* ---- doing.c ---- */
 
 /* What this thread has called last, and when: told when it hangs. */

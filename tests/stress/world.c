@@ -272,3 +272,15 @@ void world_look(struct world *world)
                          (unsigned long long)block->words, block->tag);
     }
 }
+
+CUcontext stress_context(CUdevice device)
+{
+    CUcontext context;
+
+#if CUDA_VERSION >= 13000
+    MUST(cuCtxCreate(&context, NULL, 0, device));
+#else
+    MUST(cuCtxCreate(&context, 0, device));
+#endif
+    return context;
+}
