@@ -23,7 +23,9 @@
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
  *   mem_get_info                  a context is current.
- *   stream_wait_event             no capture is open. Does not block.
+ *   stream_wait_event             no capture is open. Waits for no event; whether it waits where the
+ *                                 stream's queue is full was not measured. It is called with the
+ *                                 lone stream's lock held, so that nothing is marked meanwhile.
  *   memset_d8_async               a context is current, and no capture is open. It waits where the
  *                                 GPU's queue is full: no lock held.
  *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and

@@ -431,8 +431,8 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 {
     struct gs_fence_line *line = fence->line;
     const struct gs_fence_event *event;
-    CUresult result = CUDA_SUCCESS;
     gs_status status;
+    bool ordered;
 
     if (gs_fence_passed(fence))
         return true;
@@ -441,13 +441,14 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     if (status != GS_OK)
         return false;
     advance(line, fence);
-    for (event = gs_fence_passed(fence) ? NULL : line->oldest; event; event = event->next)
-        if (event->number >= fence->number) {
-            result = line->fences->driver->stream_wait_event(stream, event->event, 0);
-            break;
-        }
+    event = line->oldest;
+    while (event && event->number < fence->number)
+        event = event->next;
+    ordered = gs_fence_passed(fence) ||
+              (event && line->fences->driver->stream_wait_event(stream, event->event, 0) ==
+                            CUDA_SUCCESS);
     line_release(line);
-    return result == CUDA_SUCCESS;
+    return ordered;
 }
 
 static bool is_over(uint64_t deadline_ns)
