@@ -235,14 +235,12 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* What one pool can give up of `bytes`; also what has to be waited for until then (0: nothing). */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, uint64_t deadline_ns,
-                           size_t bytes)
+/* Takes back what has come back, also what has to be waited for until then (0: nothing). The lock
+ * is held, and let go at times. */
+static void collect_locked(struct gs_pool *pool, uint64_t deadline_ns)
 {
     const bool wait = deadline_ns > 0;
-    struct gs_chunk *chunks;
 
-    gs_latch_take(&pool->lock);
     gs_pool_flush_streams(pool, 0);
     gs_pool_collect(pool);
     while (wait && gs_pool_wait_oldest(pool, deadline_ns))
@@ -255,6 +253,16 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool, uint64_t 
         while (wait && gs_pool_wait_oldest(pool, deadline_ns))
             continue;
     }
+}
+
+/* What one pool can give up of `bytes`. */
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool, uint64_t deadline_ns,
+                           size_t bytes)
+{
+    struct gs_chunk *chunks;
+
+    gs_latch_take(&pool->lock);
+    collect_locked(pool, deadline_ns);
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
@@ -471,6 +479,27 @@ static gs_status take_anywhere(struct gs_core *core, const struct gs_device *dev
     return status;
 }
 
+/*
+ * The same once all pools of the device have taken back what has come back, `deadline_ns` as above.
+ * What of it fits is not given to the driver first, which takes its time to clear it, and cannot
+ * have it before a process that ended has let go of it (100 ms on an H200, where its exit is seen
+ * after 60).
+ */
+static gs_status take_returned(struct gs_core *core, const struct gs_device *device,
+                               CUcontext context, size_t size, uint64_t deadline_ns,
+                               CUdeviceptr *ret_address)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = pools_of(core, device, pools);
+
+    for (unsigned i = 0; i < count; i++) {
+        gs_latch_take(&pools[i]->lock);
+        collect_locked(pools[i], deadline_ns);
+        gs_latch_release(&pools[i]->lock);
+    }
+    return take_anywhere(core, device, context, size, false, ret_address);
+}
+
 /* Waits for this pool's epochs one by one, until the block can be had. */
 static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint64_t life,
                                 size_t size, CUdeviceptr *ret_address)
@@ -556,6 +585,8 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status) && gs_releases_finish(core) > 0)
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
+        status = take_returned(core, device, context, size, 0, ret_address);
+    if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
@@ -569,6 +600,9 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = wait_for_block(core, pool, life, size, ret_address);
     if (is_out(status)) {
         gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
+        status = take_returned(core, device, context, size, UINT64_MAX, ret_address);
+    }
+    if (is_out(status)) {
         gs_device_release(core, device, true);
         await_released(core, RELEASED_NS); /* what waited for the same work may have been faster */
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);

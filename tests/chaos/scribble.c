@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,7 +62,7 @@ static void release_low_fds(const int *fds)
 
 static void close_sockets(void)
 {
-    for (int fd = 3; fd < 1024; fd++) {
+    for (int fd = 0; fd < 1024; fd++) {
         struct stat info;
 
         if (fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode))
@@ -108,13 +110,26 @@ int chaos_scribble_consumer(int argc, char **argv)
 
 /* ---- The exporter --------------------------------------------------------------------------- */
 
+struct span {
+    uint64_t least, most, sum;
+};
+
 struct exporter {
     struct gpu gpu;
     char *program;
     size_t bytes;
     uint64_t words;
     CUdeviceptr counter, ballast;
-    uint64_t slowest_ns, fastest_ns, sum_ns;
+    struct span back, hung_up, exited;
+};
+
+/* What a process outside sees of a consumer's end, by a thread of its own: the exporter may be in
+ * an allocation meanwhile. Times are since `killed`. */
+struct death {
+    pthread_t thread;
+    int socket, pidfd;
+    uint64_t killed;
+    uint64_t hung_up, exited;
 };
 
 static bool failed(const char *what, const char *why)
@@ -171,6 +186,37 @@ static void end_consumer(const struct exporter *exporter, pid_t pid, int socket)
         kill(pid, SIGKILL);
 }
 
+static void add(struct span *span, uint64_t ns)
+{
+    span->sum += ns;
+    span->most = ns > span->most ? ns : span->most;
+    span->least = !span->least || ns < span->least ? ns : span->least;
+}
+
+static void *watch(void *arg)
+{
+    struct death *death = arg;
+    struct pollfd ends[2] = {{.fd = death->socket}, {.fd = death->pidfd, .events = POLLIN}};
+
+    while (!death->exited && poll(ends, 2, (int)(BACK_NS / MS)) > 0) {
+        if (ends[0].revents) {
+            death->hung_up = chaos_now() - death->killed;
+            ends[0].fd = -1;
+        }
+        if (ends[1].revents)
+            death->exited = chaos_now() - death->killed;
+    }
+    return NULL;
+}
+
+static bool watch_death(struct death *death, pid_t pid, int socket)
+{
+    death->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    death->socket = socket;
+    return (death->pidfd >= 0 && pthread_create(&death->thread, NULL, watch, death) == 0) ||
+           failed("a consumer cannot be watched", strerror(errno));
+}
+
 /* The same bytes again; how long after `since` they came. */
 static bool get_back(struct exporter *exporter, uint64_t since, CUdeviceptr *ret_block)
 {
@@ -183,10 +229,7 @@ static bool get_back(struct exporter *exporter, uint64_t since, CUdeviceptr *ret
     took = chaos_now() - since;
     if (!must("allocating the memory of a dead consumer again", r))
         return false;
-    exporter->sum_ns += took;
-    exporter->slowest_ns = took > exporter->slowest_ns ? took : exporter->slowest_ns;
-    exporter->fastest_ns =
-        !exporter->fastest_ns || took < exporter->fastest_ns ? took : exporter->fastest_ns;
+    add(&exporter->back, took);
     return true;
 }
 
@@ -216,7 +259,7 @@ static bool stays_quiet(struct exporter *exporter, CUdeviceptr block, uint64_t k
 
 static bool one_round(struct exporter *exporter, bool low, CUdeviceptr *block)
 {
-    uint64_t killed;
+    struct death death = {.pidfd = -1};
     int socket;
     pid_t pid = spawn_consumer(exporter, low, &socket);
     bool good;
@@ -225,12 +268,20 @@ static bool one_round(struct exporter *exporter, bool low, CUdeviceptr *block)
         return failed("a consumer cannot be started", strerror(errno));
     good = must("stamping", gpu_stamp(&exporter->gpu, *block, OWN_STAMP, exporter->words)) &&
            let_scribble(exporter, socket, *block);
-    killed = chaos_now();
+    death.killed = chaos_now();
+    good = good && watch_death(&death, pid, socket);
     end_consumer(exporter, pid, socket);
-    good = good && must("cuMemFree", cuMemFree(*block)) && get_back(exporter, killed, block) &&
-           stays_quiet(exporter, *block, killed);
+    if (good) {
+        good = must("cuMemFree", cuMemFree(*block)) && get_back(exporter, death.killed, block) &&
+               stays_quiet(exporter, *block, death.killed);
+        kill(pid, SIGKILL);
+        pthread_join(death.thread, NULL);
+        add(&exporter->hung_up, death.hung_up);
+        add(&exporter->exited, death.exited);
+    }
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
+    close(death.pidfd);
     close(socket);
     return good;
 }
@@ -255,6 +306,12 @@ static bool fill_device(struct exporter *exporter, CUdeviceptr *ret_block)
                            (free_bytes - exporter->bytes - room) & ~(2 * MIB - 1)));
 }
 
+static void say_span(const char *what, const struct span *span, unsigned count)
+{
+    printf("chaos: %s after %.1f to %.1f ms, %.1f on average\n", what, (double)span->least / 1e6,
+           (double)span->most / 1e6, (double)span->sum / count / 1e6);
+}
+
 /* argv: exporter ROUNDS PROGRAM. */
 int chaos_scribble_exporter(int argc, char **argv)
 {
@@ -271,11 +328,11 @@ int chaos_scribble_exporter(int argc, char **argv)
             return 1;
         done++;
     }
-    printf("chaos: %u consumers %s while their kernels wrote %zu MiB; its memory came back after "
-           "%.1f to %.1f ms, %.1f on average\n",
-           done, exporter.gpu.software ? "played their death" : "were killed",
-           exporter.bytes / MIB, (double)exporter.fastest_ns / 1e6,
-           (double)exporter.slowest_ns / 1e6, (double)exporter.sum_ns / done / 1e6);
+    printf("chaos: %u consumers %s while their kernels wrote %zu MiB\n", done,
+           exporter.gpu.software ? "played their death" : "were killed", exporter.bytes / MIB);
+    say_span("their sockets hung up", &exporter.hung_up, done);
+    say_span("their exits were seen", &exporter.exited, done);
+    say_span("their memory came back", &exporter.back, done);
     return 0;
 }
 

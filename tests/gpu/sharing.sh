@@ -15,8 +15,10 @@ bundle=$root/.bundle/bench
 if [ "${1:-}" = bundle ]; then
     shift
     sh "$root/tests/gpu/bench.sh" bundle "$@"
-    "${CC:-cc}" -O1 -I"${CUDA_HOME:-/usr/local/cuda}/include" -o "$bundle/share_costs" \
-        "$root/tests/gpu/share_costs.c" -ldl -lpthread
+    for costs in share_costs big_costs; do
+        "${CC:-cc}" -O1 -I"${CUDA_HOME:-/usr/local/cuda}/include" -o "$bundle/$costs" \
+            "$root/tests/gpu/$costs.c" -ldl -lpthread
+    done
     exit 0
 fi
 
@@ -28,7 +30,9 @@ GPUSHIM_BUILD=$bundle
 export GPUSHIM_BUILD
 with=$root/tests/with.sh
 
-timeout 60 sh "$with" native "$bundle/share_costs"
+for costs in share_costs big_costs; do
+    timeout 60 sh "$with" native "$bundle/$costs"
+done
 for flags in '' '--warm' '--pause 300' '--warm --pause 300' '--warm --pause 300 --size 64M --blocks 100'; do
     for mode in native shim; do
         echo "ipc $mode $flags"

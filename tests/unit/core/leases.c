@@ -12,6 +12,7 @@
 
 #include "core/context.h"
 #include "core/share/wire.h"
+#include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -160,11 +161,11 @@ Test(leases, a_block_that_another_process_gives_back_leaves_limbo)
 }
 
 /* Allocates in the current context until there is no more, which is looked for everywhere. */
-static void fill_device(void)
+static void fill_device(size_t size)
 {
     CUdeviceptr address;
 
-    while (gs_core_alloc(f.core, 32 * MIB, &address) == GS_OK)
+    while (gs_core_alloc(f.core, size, &address) == GS_OK)
         continue;
 }
 
@@ -182,12 +183,12 @@ Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
     block_id = must_open(token);
     MUST(cuDevicePrimaryCtxRetain(&second, 1));
     MUST(cuCtxSetCurrent(second));
-    fill_device();
+    fill_device(32 * MIB);
     MUST(cuCtxSetCurrent(f.context));
     must_free(address);
     MUST(cuCtxSetCurrent(second));
     waits = 0;
-    fill_device();
+    fill_device(32 * MIB);
     gs_core_make_room(f.core, 1, MIB, &(unsigned){1});
     cr_assert_eq(waits, 0);
     gs_core_make_room(f.core, 0, MIB, &(unsigned){1});
@@ -198,6 +199,42 @@ Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
     close(client);
     gs_core_destroy(f.core);
     MUST(cuDevicePrimaryCtxRelease(1));
+    rmdir(dir);
+}
+
+static void *give_back_later(void *block_id)
+{
+    usleep(50000);
+    give_back(*(uint64_t *)block_id);
+    return NULL;
+}
+
+/* The driver would have to clear it first, and cannot while who had it open still maps it. */
+Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_driver)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address, again;
+    struct gs_stats before, after;
+    uint64_t block_id;
+    pthread_t thread;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(0);
+    address = must_share(token);
+    block_id = must_open(token);
+    fill_device(32 * MIB);
+    fill_device(2 * MIB);
+    must_free(address);
+    gs_stats_read(f.core, 0, &before);
+    cr_assert_eq(pthread_create(&thread, NULL, give_back_later, &block_id), 0);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    pthread_join(thread, NULL);
+    gs_stats_read(f.core, 0, &after);
+    cr_assert_eq(again, address);
+    cr_assert_eq(after.counts.trims, before.counts.trims);
+    cr_assert_eq(after.counts.grown, before.counts.grown);
+    close(client);
+    gs_core_destroy(f.core);
     rmdir(dir);
 }
 
