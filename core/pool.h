@@ -199,6 +199,7 @@ struct gs_pool {
     uint64_t made_ns;             /* when the pool began */
     uint64_t felt_ns;             /* of counts.map_ns, what keeping more would have saved; */
     uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
+    uint64_t felt_lately;         /* of felt_ns, what was not forgotten yet */
     unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
     unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
                                      when the pool grows */

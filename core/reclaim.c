@@ -20,8 +20,8 @@
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define START_NS UINT64_C(500000000)
 #define WEIGHED_NS UINT64_C(100000000) /* at least between two weighings */
+#define LATELY_NS UINT64_C(1600000000) /* what was felt is forgotten in */
 #define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
 #define FELT_PART 100                 /* of the time, */
 #define FELT_MUCH_PART 40             /* or that much */
@@ -147,7 +147,8 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
         pool->felt_ns += ns;
 }
 
-/* At a program's very start sizes have not settled, whatever is kept. */
+/* More is kept only for what has been felt for a while: at a program's start sizes have not settled,
+ * whatever is kept. */
 void gs_pool_weigh(struct gs_pool *pool)
 {
     uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
@@ -155,8 +156,11 @@ void gs_pool_weigh(struct gs_pool *pool)
 
     if (passed < WEIGHED_NS)
         return;
-    if (now - pool->made_ns > START_NS && felt > passed / FELT_PART) {
-        bool much = felt > passed / FELT_MUCH_PART;
+    pool->felt_lately -= pool->felt_lately * (passed < LATELY_NS ? passed : LATELY_NS) / LATELY_NS;
+    pool->felt_lately += felt;
+    if (felt > passed / FELT_PART && pool->felt_lately > LATELY_NS / FELT_PART) {
+        bool much = felt > passed / FELT_MUCH_PART &&
+                    pool->felt_lately > LATELY_NS / FELT_MUCH_PART;
         unsigned most = much ? GS_SPARE_PERCENT_MOST : GS_SPARE_PERCENT_MORE;
         unsigned percent = pool->spare_percent + (much ? 2 : 1) * SPARE_STEP;
 

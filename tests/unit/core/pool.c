@@ -2,10 +2,13 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "core/context.h"
+#include "core/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 
 #define MIB ((size_t)1 << 20)
+#define MS  UINT64_C(1000000)
 
 static CUdeviceptr must_alloc(struct fixture *f, size_t size)
 {
@@ -357,5 +360,39 @@ Test(pool, nothing_retires_through_a_capture_and_all_does_afterwards)
     cr_assert_leq(fixture_pool(&f).retiring, 8192);
     MUST(cuGraphDestroy(graph));
     MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* So many weighings of a tenth of a second each, in which making chunks took `felt_ns`. */
+static void weigh(struct gs_pool *pool, unsigned times, uint64_t felt_ns)
+{
+    while (times-- > 0) {
+        pool->seen_ns = gs_now_ns() - 100 * MS;
+        pool->felt_ns += felt_ns;
+        gs_pool_weigh(pool);
+    }
+}
+
+/* Sizes that have not settled yet make chunks for a moment: what is kept for them stays kept. */
+Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
+{
+    struct gs_context *context;
+    struct gs_pool *pool;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
+    MUST(gs_context_current(f.core, &context));
+    pool = context->pools[0];
+    gs_latch_take(&pool->lock);
+    weigh(pool, 3, 4 * MS);
+    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MIN);
+    weigh(pool, 30, 0);
+    weigh(pool, 3, 4 * MS);
+    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MIN, "a moment a while later is another");
+    weigh(pool, 30, 4 * MS);
+    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MOST);
+    gs_latch_release(&pool->lock);
     fixture_end(&f);
 }
