@@ -543,7 +543,7 @@ void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUd
 
     if (only == gs_stream_key(stream) || (dst && !touch(core, dst)) ||
         (src && !touch(core, src)) || !gs_lone_passes_by(&core->lone, stream))
-        gs_lone_work(&core->lone, stream);
+        gs_lone_submits(&core->lone, stream);
 }
 
 const struct gs_map *gs_core_map(const struct gs_core *core)

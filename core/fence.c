@@ -53,17 +53,17 @@ void gs_fences_destroy(struct gs_fences *fences)
 }
 
 /* Handles are pointers, so a number that is 2 modulo 8 is none, and neither is 1. */
+#define NO_THREAD 2
+
+_Thread_local uint64_t gs_thread_key = NO_THREAD;
+
 uint64_t gs_stream_key(CUstream stream)
 {
     static uint64_t threads;
-    static _Thread_local uint64_t thread;
 
-    if (stream == CU_STREAM_PER_THREAD) {
-        if (!thread)
-            thread = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
-        return thread << 3 | 2;
-    }
-    return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
+    if (stream == CU_STREAM_PER_THREAD && gs_thread_key == NO_THREAD)
+        gs_thread_key = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << 3 | NO_THREAD;
+    return gs_stream_key_known(stream);
 }
 
 static void set_count(struct gs_fences *fences, unsigned count)

@@ -76,8 +76,18 @@ void gs_fences_destroy(struct gs_fences *fences);
  */
 bool gs_fences_probe(struct gs_fences *fences, CUcontext context);
 
+/* The key of the calling thread's default stream, or of none as long as nobody has asked for it. */
+extern _Thread_local uint64_t gs_thread_key;
+
 /* What tells streams apart: the handle; for per-thread default streams the thread as well. */
 uint64_t gs_stream_key(CUstream stream);
+/* The same in a few instructions: of a per-thread default stream gs_thread_key. */
+static inline uint64_t gs_stream_key_known(CUstream stream)
+{
+    if (stream == CU_STREAM_PER_THREAD)
+        return gs_thread_key;
+    return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
+}
 
 /*
  * A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed or

@@ -122,9 +122,6 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     bool ordered = true;
     uint64_t only;
 
-    /* The short question did not know the key of a per-thread default stream. */
-    if (state(lone) == key && !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
-        return;
     gs_lock_take(&lone->lock);
     only = state(lone);
     if (only == GS_LONE_NONE)

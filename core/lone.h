@@ -83,17 +83,15 @@ static inline struct gs_fence gs_lone_freed(struct gs_lone *lone)
 /* The slow half of gs_lone_submits. */
 void gs_lone_work(struct gs_lone *lone, CUstream stream);
 
-/* The short question: whether work for a stream (NULL: the legacy default one) needs no telling. Of
- * a per-thread default stream the key is not known here, and so the answer is no. */
+/* The short question: whether work for a stream (NULL: the legacy default one) needs no telling. */
 static inline bool gs_lone_knows(const struct gs_lone *lone, CUstream stream)
 {
     uint64_t only = __atomic_load_n(&lone->stream, __ATOMIC_RELAXED);
 
-    return __builtin_expect(
-        only == GS_LONE_SEVERAL ||
-            (only == (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY) &&
-             !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED)),
-        1);
+    return __builtin_expect(only == GS_LONE_SEVERAL ||
+                                (only == gs_stream_key_known(stream) &&
+                                 !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED)),
+                            1);
 }
 
 /* Work is about to be submitted to a stream. The first thing that a hook of such a call does; errno

@@ -9,6 +9,14 @@
 
 #include <limits.h>
 
+unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step)
+{
+    if (!gs_state_enter())
+        return 0;
+    GS_KEEP_ERRNO;
+    return gs_core_make_room(gs_core, device, bytes, &step) ? step : 0;
+}
+
 /* The device that such memory is of; none for memory of the host. */
 static CUdevice device_of(const CUmemAllocationProp *prop)
 {
@@ -206,6 +214,19 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX
 
 #define ATTRIBUTES_MOST 64
 
+/* Whether a launch has an attribute that is about more than itself. */
+static bool is_special(const CUlaunchConfig *config)
+{
+    const CUlaunchAttribute *attribute = config->attrs;
+
+    if (attribute)
+        for (unsigned left = config->numAttrs; left > 0; left--, attribute++)
+            if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+                attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+                return true;
+    return false;
+}
+
 /* A launch that may begin before the work before it has ended is made an ordinary one where it has
  * to be: the attribute allows that, and promises nothing. `room` is for the copy, *ret_marks for
  * gs_lone_in_order where that is the result. */
@@ -236,16 +257,17 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
     return copy;
 }
 
-__attribute__((noinline)) static CUresult
-launch_with_attributes(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config,
-                       CUfunction f, void **kernelParams, void **extra, CUstream order)
+__attribute__((noinline)) static CUresult launch_special(__typeof__(&cuLaunchKernelEx) const *real,
+                                                         const CUlaunchConfig *config, CUfunction f,
+                                                         void **kernelParams, void **extra,
+                                                         CUstream order)
 {
     CUlaunchAttribute room[ATTRIBUTES_MOST];
     CUlaunchConfig copy;
     uint64_t marks;
     CUresult result;
 
-    if (config->numAttrs <= ATTRIBUTES_MOST && config->attrs)
+    if (config->numAttrs <= ATTRIBUTES_MOST)
         config = in_order(config, order, &copy, room, &marks);
     else
         gs_lone_settle(gs_lone, "a launch with more attributes than are known");
@@ -255,29 +277,48 @@ launch_with_attributes(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunch
     return result;
 }
 
-static bool has_attributes(const CUlaunchConfig *config)
+/* By itself, so that a launch that is taken saves no registers for it. */
+__attribute__((cold, noinline)) static CUresult
+launch_again(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config, CUfunction f,
+             void **kernelParams, void **extra)
 {
-    return gs_state_enter() && config && config->numAttrs > 0 && gs_lone_matters();
+    return GS_AGAIN_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
+}
+
+static inline CUstream order_of(const CUlaunchConfig *config, bool per_thread)
+{
+    return per_thread ? gs_per_thread(config->hStream) : config->hStream;
+}
+
+/* Without a configuration the driver launches nothing. */
+__attribute__((always_inline)) static inline CUresult
+launch(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config, CUfunction f,
+       void **kernelParams, void **extra, bool per_thread)
+{
+    CUresult result;
+
+    if (gs_state_enter() && config) {
+        if (is_special(config) && gs_lone_matters())
+            return launch_special(real, config, f, kernelParams, extra,
+                                  order_of(config, per_thread));
+        gs_lone_submits(gs_lone, order_of(config, per_thread));
+    }
+    result = (*real)(config, f, kernelParams, extra);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return launch_again(real, config, f, kernelParams, extra);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
                                           void **kernelParams, void **extra)
 {
-    if (has_attributes(config))
-        return launch_with_attributes(&gs_real.cuLaunchKernelEx, config, f, kernelParams, extra,
-                                      config->hStream);
-    gs_submits(config ? config->hStream : NULL);
-    return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx(config, f, kernelParams, extra));
+    return launch(&gs_real.cuLaunchKernelEx, config, f, kernelParams, extra, false);
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f,
                                                void **kernelParams, void **extra)
 {
-    if (has_attributes(config))
-        return launch_with_attributes(&gs_real.cuLaunchKernelEx_ptsz, config, f, kernelParams,
-                                      extra, gs_per_thread(config->hStream));
-    gs_submits(config ? gs_per_thread(config->hStream) : NULL);
-    return GS_WITH_ROOM(-1, 0, gs_real.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
+    return launch(&gs_real.cuLaunchKernelEx_ptsz, config, f, kernelParams, extra, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,

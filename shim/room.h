@@ -9,26 +9,33 @@
 #include "hook.h"
 #include "start.h"
 
-/* Whether a call with this result is to be made again; the rest is gs_core_make_room's. */
-static inline bool gs_room_again(CUresult result, CUdevice device, size_t bytes, unsigned *step)
-{
-    if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1) || !gs_state_enter())
-        return false;
-    GS_KEEP_ERRNO;
-    return gs_core_make_room(gs_core, device, bytes, step);
-}
+/* Room for a call that was refused for want of memory (gs_core_make_room), in steps: `step` is what
+ * this returned last, 0 at first. Returns 0 when the call is not to be made again. Preserves errno.
+ */
+__attribute__((cold)) unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step);
 
-/* The result of a call of the driver, which is made again as long as that may help and `may`.
- * `device` below 0: the current one; `bytes` 0: not known, or not to be waited for without end. */
+/* The result of a call of the driver that was refused so, and is made again as long as that may
+ * help. `device` below 0: the current one; `bytes` 0: not known, or not to be waited for without
+ * end. */
+#define GS_AGAIN_WITH_ROOM(device, bytes, call)                                                    \
+    ({                                                                                             \
+        CUresult gs_result = CUDA_ERROR_OUT_OF_MEMORY;                                             \
+        unsigned gs_step = 0;                                                                      \
+                                                                                                   \
+        while (gs_result == CUDA_ERROR_OUT_OF_MEMORY &&                                            \
+               (gs_step = gs_room_step(device, bytes, gs_step)) > 0)                               \
+            gs_result = (call);                                                                    \
+        gs_result;                                                                                 \
+    })
+
+/* The same from the first call on; made again only if it `may` be. */
 #define GS_WITH_ROOM_IF(may, device, bytes, call)                                                  \
     ({                                                                                             \
-        unsigned gs_step = 0;                                                                      \
-        CUresult gs_result;                                                                        \
+        CUresult gs_first = (call);                                                                \
                                                                                                    \
-        do                                                                                         \
-            gs_result = (call);                                                                    \
-        while ((may) && gs_room_again(gs_result, device, bytes, &gs_step));                        \
-        gs_result;                                                                                 \
+        if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0) && (may))                    \
+            gs_first = GS_AGAIN_WITH_ROOM(device, bytes, call);                                    \
+        gs_first;                                                                                  \
     })
 #define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
 

@@ -124,6 +124,32 @@ static bool launch(struct foreign *foreign, int round)
     return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS;
 }
 
+static bool launch_per_thread(struct foreign *foreign, int round)
+{
+    return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) !=
+           CUDA_SUCCESS;
+}
+
+static bool launch_config(struct foreign *foreign, int round)
+{
+    CUlaunchConfig config = {0};
+
+    return cuLaunchKernelEx(&config, NULL, NULL, NULL) != CUDA_SUCCESS;
+}
+
+static bool launch_attribute(struct foreign *foreign, int round)
+{
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
+    CUlaunchConfig config = {.attrs = &attribute, .numAttrs = 1};
+
+    return cuLaunchKernelEx(&config, NULL, NULL, NULL) != CUDA_SUCCESS;
+}
+
+static bool launch_graph(struct foreign *foreign, int round)
+{
+    return cuGraphLaunch(NULL, NULL) != CUDA_SUCCESS;
+}
+
 static bool find_symbol(struct foreign *foreign, int round)
 {
     const char *volatile name = "getenv";
@@ -147,6 +173,10 @@ static const struct {
     {"fill", fill},
     {"fill_rows", fill_rows},
     {"launch", launch},
+    {"launch_per_thread", launch_per_thread},
+    {"launch_config", launch_config},
+    {"launch_attribute", launch_attribute},
+    {"launch_graph", launch_graph},
     {"dlsym", find_symbol},
 };
 #define CALLS (sizeof calls / sizeof *calls)

@@ -125,6 +125,8 @@ def all_rows(quick, software):
         OverheadRow('foreign_copy_rows', 'copy of rows not ours', 'copy_rows_instructions',
                     'instructions'),
         OverheadRow('foreign_fill', 'fill of memory not ours', 'fill_instructions', 'instructions'),
+        OverheadRow('foreign_launch', 'launch on memory not ours', 'launch_instructions',
+                    'instructions'),
         OverheadRow('foreign_dlsym', 'dlsym of a name not ours', 'dlsym_instructions',
                     'instructions'),
         OverheadRow('first_init', 'first cuInit', 'init_us', 'us'),
