@@ -7,22 +7,19 @@
  * those of the calling thread, single-stepped from outside; null where the system does not permit
  * tracing. --whole counts those of whole programs too, which takes half a minute.
  */
+#include "../steps.h"
 #include "bench.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define SELF          "/proc/self/exe"
-#define NOT_PERMITTED 77
-#define STEP_LIMIT    30000000 /* about a minute */
+#define SELF       "/proc/self/exe"
+#define STEP_LIMIT 30000000 /* about a minute */
 
 static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
 
@@ -264,18 +261,9 @@ static int second_process(char **argv)
 __attribute__((noreturn)) static void exec_traced(const char *path, char **argv, char **env)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
-        _exit(NOT_PERMITTED);
+        _exit(STEPS_NOT_PERMITTED);
     execve(path, argv, env);
     _exit(1);
-}
-
-static int wait_stop(pid_t pid)
-{
-    int status;
-
-    if (waitpid(pid, &status, 0) != pid)
-        bench_die("waitpid: %s", strerror(errno));
-    return status;
 }
 
 /*
@@ -286,25 +274,19 @@ static long instructions(const char *path, char **argv, bool preload, bool all)
 {
     char **env = preload ? environ : bench_environment_without_preload();
     long steps = 0;
-    bool counting = all;
+    int status;
     pid_t pid = fork();
 
     if (pid == 0)
         exec_traced(path, argv, env);
     if (pid < 0)
         bench_die("fork: %s", strerror(errno));
-    int status = wait_stop(pid);
-    while (WIFSTOPPED(status) && steps < STEP_LIMIT) {
-        int signal = WSTOPSIG(status), forward = 0;
-        if (signal == SIGUSR1 || signal == SIGUSR2)
-            counting = signal == SIGUSR1;
-        else if (signal != SIGTRAP)
-            forward = signal;
-        steps += counting;
-        if (ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, (long)forward) != 0)
-            bench_die("ptrace: %s", strerror(errno));
-        status = wait_stop(pid);
-    }
+    if (waitpid(pid, &status, 0) != pid)
+        bench_die("waitpid: %s", strerror(errno));
+    if (WIFSTOPPED(status))
+        steps = steps_run(pid, &status, all, STEP_LIMIT);
+    if (WIFSTOPPED(status) && steps < STEP_LIMIT && steps_run(pid, &status, false, STEP_LIMIT) < 0)
+        bench_die("ptrace: %s", strerror(errno));
     if (env != environ)
         free(env);
     if (WIFSTOPPED(status)) {
@@ -312,7 +294,7 @@ static long instructions(const char *path, char **argv, bool preload, bool all)
         waitpid(pid, &status, 0);
         return -1;
     }
-    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_PERMITTED)
+    if (WIFEXITED(status) && WEXITSTATUS(status) == STEPS_NOT_PERMITTED)
         return -1;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         bench_die("the traced process '%s %s' failed", argv[0], argv[1] ? argv[1] : "");

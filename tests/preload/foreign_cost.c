@@ -6,15 +6,12 @@
  *
  * usage: foreign_cost LIBGPUSHIM LIBCUDA
  */
+#include "../steps.h"
 #include "check.h"
 
 #include <errno.h>
-#include <signal.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
-
-#define SKIP 77
 
 /* The step counting starts and stops at these signals. */
 static int measured(const char *library, const char *name_given)
@@ -42,24 +39,17 @@ static long count(char *const arguments[], const char *preload)
         else
             unsetenv("LD_PRELOAD");
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
-            _exit(SKIP);
+            _exit(STEPS_NOT_PERMITTED);
         execv(arguments[0], arguments);
         _exit(1);
     }
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid, "waitpid: %d", errno);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIP)
+    if (WIFEXITED(status) && WEXITSTATUS(status) == STEPS_NOT_PERMITTED)
         return -1;
-    long steps = 0;
-    bool counting = false;
-    while (WIFSTOPPED(status)) {
-        if (WSTOPSIG(status) == SIGUSR1)
-            counting = true;
-        else if (WSTOPSIG(status) == SIGUSR2)
-            counting = false;
-        steps += counting;
-        CHECK(ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, NULL) == 0, "ptrace");
-        CHECK(waitpid(pid, &status, 0) == pid, "waitpid: %d", errno);
-    }
+    CHECK(WIFSTOPPED(status), "the child's status is %d", status);
+    long steps = steps_run(pid, &status, false, LONG_MAX);
+    if (WIFSTOPPED(status))
+        CHECK(steps_run(pid, &status, false, LONG_MAX) == 0, "ptrace: %d", errno);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %d", status);
     return steps;
 }
@@ -89,5 +79,5 @@ int main(int argc, char **argv)
         within(argv[0], argv[1], argv[2], (char *)"cuDriverGetVersion", 250))
         return 0;
     puts("skipped: this system does not let a process be traced");
-    return SKIP;
+    return STEPS_NOT_PERMITTED;
 }
