@@ -8,20 +8,28 @@
 #include "reach.h"
 #include "start.h"
 
-static bool within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+/* By itself, so that memory that is not ours pays for no more than the look. */
+__attribute__((noinline)) static bool may_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+                                               CUstream stream)
 {
-    return gs_foreign_both(dst, src) ||
-           gs_way_copy(dst, src, bytes, stream, true) != GS_WAY_REFUSED;
+    return gs_way_copy(dst, src, bytes, stream, true) != GS_WAY_REFUSED;
+}
+
+static inline bool within(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    return gs_foreign_both(dst, src) || may_copy(dst, src, bytes, stream);
 }
 
 /* False: one of them, *ret_fail, is refused, and so none is made. */
 static bool within_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes,
                          size_t count, CUstream stream, size_t *ret_fail)
 {
-    bool ours = gs_state_enter() && dsts && srcs && sizes;
-
-    gs_submits(stream);
-    for (size_t i = 0; ours && i < count; i++)
+    if (!gs_state_enter())
+        return true;
+    gs_lone_submits(gs_lone, stream);
+    if (!dsts || !srcs || !sizes)
+        return true;
+    for (size_t i = 0; i < count; i++)
         if (!within(dsts[i], srcs[i], sizes[i], stream)) {
             if (ret_fail)
                 *ret_fail = i;
@@ -96,7 +104,8 @@ static struct gs_reach_range range_of_operand(const CUmemcpy3DOperand *operand,
     return gs_range_of(&side, other->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? &all : &first);
 }
 
-static bool within_box(const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
+__attribute__((noinline)) static bool may_copy_box(const CUDA_MEMCPY3D_BATCH_OP *box,
+                                                   CUstream stream)
 {
     if (!gs_state_enter() || !box)
         return true;
@@ -105,13 +114,22 @@ static bool within_box(const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
                          true) != GS_WAY_REFUSED;
 }
 
+/* An array's handle is in no memory of ours either. */
+static inline bool within_box(const CUDA_MEMCPY3D_BATCH_OP *box, CUstream stream)
+{
+    return (box && gs_foreign_both(box->dst.op.ptr.ptr, box->src.op.ptr.ptr)) ||
+           may_copy_box(box, stream);
+}
+
 static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUstream stream,
                          size_t *ret_fail)
 {
-    bool ours = gs_state_enter() && boxes;
-
-    gs_submits(stream);
-    for (size_t i = 0; ours && i < count; i++)
+    if (!gs_state_enter())
+        return true;
+    gs_lone_submits(gs_lone, stream);
+    if (!boxes)
+        return true;
+    for (size_t i = 0; i < count; i++)
         if (!within_box(&boxes[i], stream)) {
             if (ret_fail)
                 *ret_fail = i;

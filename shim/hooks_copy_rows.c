@@ -16,11 +16,18 @@ static inline bool foreign_2d(const CUDA_MEMCPY2D *copy)
     return copy && gs_foreign_both(FIRST(copy, dst, copy->dstY), FIRST(copy, src, copy->srcY));
 }
 
+#define FOREIGN_BOX(copy)                                                                          \
+    gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY),             \
+                    FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY))
+
 static inline bool foreign_3d(const CUDA_MEMCPY3D *copy)
 {
-    return copy &&
-           gs_foreign_both(FIRST(copy, dst, copy->dstZ * copy->dstHeight + copy->dstY),
-                           FIRST(copy, src, copy->srcZ * copy->srcHeight + copy->srcY));
+    return copy && FOREIGN_BOX(copy);
+}
+
+static inline bool foreign_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
+{
+    return copy && FOREIGN_BOX(copy);
 }
 
 static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream order, bool async)
@@ -164,6 +171,20 @@ __attribute__((noinline)) static CUresult copy_3d_async(__typeof__(&cuMemcpy3DAs
     return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_3d(way, copy, order, true);
 }
 
+__attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPeer) const *real,
+                                                       const CUDA_MEMCPY3D_PEER *copy,
+                                                       CUstream order)
+{
+    return within_3d_peer(copy, order) ? (*real)(copy) : CUDA_ERROR_INVALID_VALUE;
+}
+
+__attribute__((noinline)) static CUresult
+copy_3d_peer_async(__typeof__(&cuMemcpy3DPeerAsync) const *real, const CUDA_MEMCPY3D_PEER *copy,
+                   CUstream stream, CUstream order)
+{
+    return within_3d_peer(copy, order) ? (*real)(copy, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
     if (foreign_2d(pCopy))
@@ -236,28 +257,29 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUs
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    if (!within_3d_peer(pCopy, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DPeer(pCopy);
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeer(pCopy);
+    return copy_3d_peer(&gs_real.cuMemcpy3DPeer, pCopy, NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    if (!within_3d_peer(pCopy, CU_STREAM_PER_THREAD))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DPeer_ptds(pCopy);
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeer_ptds(pCopy);
+    return copy_3d_peer(&gs_real.cuMemcpy3DPeer_ptds, pCopy, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    if (!within_3d_peer(pCopy, hStream))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
+    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync, pCopy, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    if (!within_3d_peer(pCopy, gs_per_thread(hStream)))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
+    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync_ptsz, pCopy, hStream,
+                              gs_per_thread(hStream));
 }

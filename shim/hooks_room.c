@@ -257,10 +257,9 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
     return copy;
 }
 
-__attribute__((noinline)) static CUresult launch_special(__typeof__(&cuLaunchKernelEx) const *real,
-                                                         const CUlaunchConfig *config, CUfunction f,
-                                                         void **kernelParams, void **extra,
-                                                         CUstream order)
+__attribute__((noinline)) static CUresult
+launch_special(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config,
+               CUfunction f, void **kernelParams, void **extra, CUstream order)
 {
     CUlaunchAttribute room[ATTRIBUTES_MOST];
     CUlaunchConfig copy;

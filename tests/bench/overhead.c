@@ -28,6 +28,7 @@ static const char usage[] = "overhead [--runs N] [--starts N] [--whole]";
 struct foreign {
     CUdeviceptr managed[2], pooled[2];
     void *host, *libc;
+    CUcontext context;
 };
 
 static bool get_attribute(struct foreign *foreign, int round)
@@ -105,6 +106,29 @@ static bool copy_volume(struct foreign *foreign, int round)
     return cuMemcpy3DAsync(&volume, NULL) == CUDA_SUCCESS;
 }
 
+static bool copy_peer(struct foreign *foreign, int round)
+{
+    return cuMemcpyPeerAsync(foreign->managed[0], foreign->context, foreign->managed[1],
+                             foreign->context, 0, NULL) == CUDA_SUCCESS;
+}
+
+static bool copy_peer_volume(struct foreign *foreign, int round)
+{
+    CUDA_MEMCPY3D_PEER volume = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .srcDevice = foreign->managed[0],
+                                 .srcContext = foreign->context,
+                                 .srcPitch = 1024,
+                                 .srcHeight = 1,
+                                 .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .dstDevice = foreign->managed[1],
+                                 .dstContext = foreign->context,
+                                 .dstPitch = 1024,
+                                 .dstHeight = 1,
+                                 .WidthInBytes = 1024};
+
+    return cuMemcpy3DPeerAsync(&volume, NULL) == CUDA_SUCCESS;
+}
+
 static bool fill_rows(struct foreign *foreign, int round)
 {
     return cuMemsetD2D8Async(foreign->managed[0], 1024, 1, 0, 0, NULL) == CUDA_SUCCESS;
@@ -167,6 +191,8 @@ static const struct {
     {"copy_from_host", copy_from_host},
     {"copy_rows", copy_rows},
     {"copy_volume", copy_volume},
+    {"copy_peer", copy_peer},
+    {"copy_peer_volume", copy_peer_volume},
     {"fill", fill},
     {"fill_rows", fill_rows},
     {"launch", launch},
@@ -205,6 +231,7 @@ static int step_call(const char *name)
         bench_die("there is no call %s", name);
     bench_start();
     foreign.libc = dlopen("libc.so.6", RTLD_NOW);
+    MUST(cuCtxGetCurrent(&foreign.context));
     MUST(cuMemAllocHost(&foreign.host, 4096));
     for (int i = 0; i < 2; i++)
         MUST(cuMemAllocManaged(&foreign.managed[i], 1 << 20, CU_MEM_ATTACH_GLOBAL));

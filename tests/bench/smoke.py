@@ -247,8 +247,9 @@ def bandwidth():
 # Hooked calls that are not about our memory, and how many instructions more each may take.
 OVERHEADS = dict.fromkeys(('pointer_attribute', 'pointer_attributes', 'address_range', 'free',
                            'free_from_pool', 'copy', 'copy_from_host', 'copy_rows', 'copy_volume',
-                           'fill', 'fill_rows', 'launch', 'launch_per_thread', 'launch_config',
-                           'launch_attribute', 'launch_graph'), 60) | {'dlsym': 40}
+                           'copy_peer', 'copy_peer_volume', 'fill', 'fill_rows', 'launch',
+                           'launch_per_thread', 'launch_config', 'launch_attribute',
+                           'launch_graph'), 60) | {'dlsym': 40}
 
 
 def overhead():
