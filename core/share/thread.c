@@ -7,6 +7,7 @@
 #include "core/share/opener.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -205,6 +206,8 @@ static int spin(struct gs_share *share, struct epoll_event *events)
         return 0;
     while (count == 0 && now < share->expected_ns) {
         count = epoll_wait(share->epoll, events, EVENTS_MAX, 0);
+        if (count == 0)
+            sched_yield(); /* who is looked for may wait for this very CPU */
         now = gs_now();
     }
     share->spun_ns += now - begun;

@@ -1,5 +1,5 @@
 /* Looking for the next message without sleeping: when the share thread does it, and for how long
- * at most. It is linked so that its epoll_wait is the one below. */
+ * at most. It is linked so that its epoll_wait and sched_yield are the ones below. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <sched.h>
@@ -29,10 +29,20 @@ static bool looks_at_all;
 
 /* Of the share thread; atomic. What it spent is CPU time, of which it gets none while the machine
  * stands still. */
-static uint64_t calls, looks, looked_ns;
+static uint64_t calls, looks, looked_ns, yields;
+static uint64_t opener_yields; /* of the test's own thread */
+static _Thread_local bool is_share_thread;
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+
+int __wrap_sched_yield(void)
+{
+    __atomic_add_fetch(is_share_thread ? &yields : &opener_yields, 1, __ATOMIC_SEQ_CST);
+    return __real_sched_yield();
+}
 
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
 {
@@ -44,6 +54,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
     now = (uint64_t)spent.tv_sec * 1000000000 + (uint64_t)spent.tv_nsec;
 
+    is_share_thread = true;
     __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     if (limit == 0) {
         __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
@@ -170,6 +181,8 @@ Test(share_spin, in_a_row_the_next_open_is_looked_for_and_afterwards_one_sleeps)
     for (int i = 0; i < 10 && !asleep; i++)
         asleep = sleeps();
     cr_assert(asleep);
+    if (looks_at_all)
+        cr_assert_gt(READ(yields), 0, "whoever waits for its CPU waits until it sleeps");
 }
 
 /* 64 ms at once and a sixteenth of the time; the rest is for a last look. */
@@ -204,5 +217,7 @@ Test(share_spin, an_opener_that_waits_for_long_sleeps)
            (uint64_t)(after.ru_utime.tv_usec + after.ru_stime.tv_usec) -
            (uint64_t)(before.ru_utime.tv_usec + before.ru_stime.tv_usec);
     cr_assert_lt(used, 300000, "%llu us of CPU in a second", (unsigned long long)used);
+    if (looks_at_all)
+        cr_assert_gt(opener_yields, 0);
     close(fd);
 }
