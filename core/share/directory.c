@@ -63,38 +63,38 @@ void gs_directory_default(char *ret_dir, size_t size)
         snprintf(ret_dir, size, "/tmp/gpushim-%lu", uid);
 }
 
-/* Whether the open directory may be used; the reason if not. */
-static bool check(int directory, const struct gs_share_options *options, char *ret_reason)
+/* Whether a directory may be used; the reason if not. */
+static bool check(const struct statx *info, const struct gs_share_options *options,
+                  char *ret_reason)
 {
-    struct statx info;
-
-    if (look(directory, "", &info) != 0) {
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be looked at: %s", options->dir,
-                 strerror(errno));
-        return false;
-    }
-    if (info.stx_uid != 0 && !gs_user_is_listed(options, info.stx_uid)) {
+    if (info->stx_uid != 0 && !gs_user_is_listed(options, info->stx_uid)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "%s belongs to user %u, who is not to be trusted with shared memory; name a "
                  "directory of your own",
-                 options->dir, (unsigned)info.stx_uid);
+                 options->dir, (unsigned)info->stx_uid);
         return false;
     }
-    if (info.stx_mode & (S_IWGRP | S_IWOTH)) {
+    if (info->stx_mode & (S_IWGRP | S_IWOTH)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "%s has mode %04o, others may write to it; take that right away (chmod go-w)",
-                 options->dir, (unsigned)info.stx_mode & 07777);
+                 options->dir, (unsigned)info->stx_mode & 07777);
         return false;
     }
     return true;
 }
 
+static bool is_path(const struct gs_share_options *options)
+{
+    return options->dir[0] == '/' && memchr(options->dir, 0, sizeof options->dir);
+}
+
 int gs_directory_open(const struct gs_share_options *options, bool make,
                       char ret_reason[GS_REASON_SIZE])
 {
+    struct statx info;
     int directory;
 
-    if (options->dir[0] != '/' || !memchr(options->dir, 0, sizeof options->dir)) {
+    if (!is_path(options)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "the runtime directory has no absolute path of at most %zu bytes; name one",
                  sizeof options->dir - 1);
@@ -108,7 +108,6 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
     directory = open(options->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (directory < 0) {
         int cause = errno;
-        struct statx info;
         bool is_link = (cause == ELOOP || cause == ENOTDIR) &&
                        look(AT_FDCWD, options->dir, &info) == 0 && S_ISLNK(info.stx_mode);
 
@@ -116,11 +115,13 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
                  options->dir, is_link ? "it is a symbolic link" : strerror(cause));
         return -1;
     }
-    if (!check(directory, options, ret_reason)) {
-        close(directory);
-        return -1;
-    }
-    return directory;
+    if (look(directory, "", &info) != 0)
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be looked at: %s", options->dir,
+                 strerror(errno));
+    else if (check(&info, options, ret_reason))
+        return directory;
+    close(directory);
+    return -1;
 }
 
 /* By the directory's path; false where that is too long. */
@@ -227,6 +228,26 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
         return error;
     }
     return fd;
+}
+
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
+{
+    char ignored[GS_REASON_SIZE];
+    struct sockaddr_un address;
+    struct statx info;
+    int fd;
+
+    if (!is_path(options) || !path_of(options, name, &address))
+        return -EAGAIN;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -EAGAIN;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        look(AT_FDCWD, options->dir, &info) == 0 && S_ISDIR(info.stx_mode) &&
+        check(&info, options, ignored))
+        return fd;
+    close(fd);
+    return -EAGAIN;
 }
 
 #ifndef SO_PEERPIDFD

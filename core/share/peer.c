@@ -164,11 +164,10 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
     return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
 }
 
-/* A connection to one who may be believed, or a negative errno; -EPERM: it is another user's
- * (logged), -ECONNREFUSED: it has ended. */
-static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+/* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
+ * another user's (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
+static int checked(struct gs_share *share, int fd, int *ret_pidfd)
 {
-    int fd = gs_directory_connect(directory, &share->options, name);
     int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
 
     if (error) {
@@ -176,6 +175,11 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
         return error;
     }
     return fd;
+}
+
+static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+{
+    return checked(share, gs_directory_connect(directory, &share->options, name), ret_pidfd);
 }
 
 static void set_connected(struct gs_peer *peer, int fd, int pidfd)
@@ -199,9 +203,10 @@ bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
     return true;
 }
 
-gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
+/* The exporter, or who serves what it left, is looked for with all patience. As gs_peer_connect. */
+static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
 {
-    char reason[GS_REASON_SIZE], name[GS_SOCKET_NAME_SIZE], relay[1][GS_RELAY_NAME_SIZE];
+    char reason[GS_REASON_SIZE], relay[1][GS_RELAY_NAME_SIZE];
     bool passed_on;
     int fd, pidfd, directory = gs_directory_open(&share->options, false, reason);
 
@@ -209,8 +214,6 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         gs_say_unreachable(share, reason);
         return GS_UNREACHABLE;
     }
-    gs_instance_name(peer->instance, name);
-    peer->by_broker = false;
     fd = connect_checked(share, directory, name, &pidfd);
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
         int broker = connect_checked(share, directory, GS_BROKER_NAME, &pidfd);
@@ -228,7 +231,22 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
     if (fd < 0)
         return connect_failed(share, fd);
     set_connected(peer, fd, pidfd);
-    peer->watched = false;
+    return GS_OK;
+}
+
+gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    int fd, pidfd;
+
+    gs_instance_name(peer->instance, name);
+    peer->by_broker = peer->watched = false;
+    fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
+    if (fd < 0)
+        return connect_patiently(share, peer, name);
+    set_connected(peer, fd, pidfd);
     return GS_OK;
 }
 

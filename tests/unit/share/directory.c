@@ -1,5 +1,6 @@
 /* The runtime directory: who may use it, and what is left in it. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -433,6 +434,77 @@ Test(share_directory, in_one_that_is_replaced_after_the_check_no_socket_is_put_u
     close(listener);
     close(directory);
     side_dir_remove(away);
+}
+
+static bool connects_at_once(const char *name)
+{
+    int fd = gs_directory_connect_at_once(&options, name);
+
+    cr_assert(fd >= 0 || fd == -EAGAIN);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* What the quick way does not do, the other does or gives the reason for. */
+Test(share_directory, is_judged_before_a_word_is_said_over_a_connection_that_is_there)
+{
+    char away[80];
+    int fds, live;
+
+    mkdir(dir, 0700);
+    live = bind_at(DEAD_NAME, true);
+    fds = side_open_fds();
+    cr_assert(connects_at_once(DEAD_NAME));
+    cr_assert_not(connects_at_once("f123456789abcdef0123456789abcdef"));
+    chmod(dir, 0770);
+    cr_assert_not(connects_at_once(DEAD_NAME));
+    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(side_logged(), "others may write to it"), "%s", side_logged());
+    chmod(dir, 0700);
+    snprintf(away, sizeof away, "%s.away", dir);
+    cr_assert_eq(rename(dir, away), 0);
+    cr_assert_eq(symlink(away, dir), 0);
+    cr_assert_not(connects_at_once(DEAD_NAME), "through a link");
+    cr_assert_eq(unlink(dir), 0);
+    cr_assert_eq(rename(away, dir), 0);
+    strcpy(options.dir, dir + 1);
+    cr_assert_not(connects_at_once(DEAD_NAME));
+    strcpy(options.dir, dir);
+    cr_assert_eq(side_open_fds(), fds);
+    close(live);
+    cr_assert_not(connects_at_once(DEAD_NAME));
+}
+
+Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_on_the_quick_way)
+{
+    int live, full[8], count = 0;
+
+    mkdir(dir, 0700);
+    live = bind_at(DEAD_NAME, true);
+    options.timeout_ns = SIDE_HOUR;
+    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, DEAD_NAME)) >= 0)
+        count++;
+    cr_assert_gt(count, 0);
+    cr_assert_lt(count, 8, "its queue takes two");
+    while (count > 0)
+        close(full[--count]);
+    close(live);
+}
+
+Test(share_directory, of_another_user_is_not_connected_through)
+{
+    int live;
+
+    need_root();
+    mkdir(dir, 0700);
+    cr_assert_eq(chown(dir, NOBODY, NOBODY), 0);
+    live = bind_at(DEAD_NAME, true);
+    cr_assert_not(connects_at_once(DEAD_NAME));
+    options.uids[0] = NOBODY;
+    options.uid_count = 1;
+    cr_assert(connects_at_once(DEAD_NAME));
+    close(live);
 }
 
 Test(share_directory, what_lies_where_the_broker_should_be_is_replaced_or_named)
