@@ -22,7 +22,8 @@
 #define SPIN_PART  16 /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
-#define FDS_SPARE 64 /* beside those that are kept: sockets, what is under way */
+#define FDS_SPARE  64 /* beside those that are kept: sockets, what is under way */
+#define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first */
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
@@ -148,8 +149,9 @@ static int tick(struct gs_share *share)
 struct fd_table {
     struct gs_share *share;
     struct gs_background background;
-    bool runs; /* and is to be joined */
-    bool made; /* atomic */
+    uint64_t due_ns; /* when that thread starts; GS_NEVER: it has */
+    bool runs;       /* and is to be joined */
+    bool made;       /* atomic */
 };
 
 static void grow_fd_table(const struct gs_share *share)
@@ -216,10 +218,25 @@ static int spin(struct gs_share *share, struct epoll_event *events)
     return count;
 }
 
-static int wait_for_events(struct gs_share *share, struct epoll_event *events)
+static void fd_table_tick(struct fd_table *table)
+{
+    if (gs_now() >= table->due_ns) {
+        table->due_ns = GS_NEVER;
+        table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
+    }
+    if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
+        pthread_join(table->background.thread, NULL);
+        table->runs = false;
+    }
+}
+
+static int wait_for_events(struct gs_share *share, const struct fd_table *table,
+                           struct epoll_event *events)
 {
     int limit = tick(share), count = 0;
 
+    if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
+        limit = FDS_AFTER_MS;
     if (share->spins && share->expected_ns && limit != 0)
         count = spin(share, events);
     return count ? count : epoll_wait(share->epoll, events, EVENTS_MAX, limit);
@@ -229,12 +246,12 @@ void *gs_thread_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.share = share};
+    struct fd_table table = {.share = share,
+                             .due_ns = gs_now() + FDS_AFTER_MS * GS_NS_PER_MS};
 
     pthread_setname_np(pthread_self(), "gpushim-share");
-    table.runs = gs_background_start(&table.background, make_fd_table, &table) == 0;
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
-        int count = wait_for_events(share, events);
+        int count = wait_for_events(share, &table, events);
 
         if (count < 0 && errno != EINTR) {
             gs_log_line(&share->log, GS_LOG_ERROR,
@@ -243,10 +260,7 @@ void *gs_thread_run(void *arg)
         }
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
-        if (table.runs && __atomic_load_n(&table.made, __ATOMIC_ACQUIRE)) {
-            pthread_join(table.background.thread, NULL);
-            table.runs = false;
-        }
+        fd_table_tick(&table);
     }
     if (table.runs)
         pthread_join(table.background.thread, NULL);

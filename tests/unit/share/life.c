@@ -628,3 +628,34 @@ Test(share_life, descriptors_before_and_after_are_the_same)
     cr_assert_eq(side_open_fds(), before);
     side_start(&side, &options);
 }
+
+static int mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int lines = 0;
+
+    for (int c = getc(maps); c != EOF; c = getc(maps))
+        lines += c == '\n';
+    fclose(maps);
+    return lines;
+}
+
+/* The share thread's stack is made before that is. */
+Test(share_life, mappings_before_and_after_are_the_same)
+{
+    const int rounds = 40;
+    unsigned char own[GS_TOKEN_SIZE];
+    int before = mappings();
+
+    for (int i = 0; i < rounds; i++) {
+        struct gs_offer *offer;
+
+        side_stop(&side);
+        side_start(&side, &options);
+        if (i % 2)
+            continue;
+        offer = offer_at(0, 512, own);
+        cr_assert(side_withdraws(&side, offer));
+    }
+    cr_assert_lt(mappings(), before + rounds / 2);
+}
