@@ -192,22 +192,6 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     cr_assert(side_gets_back(&side, offer));
 }
 
-#ifdef OLD_KERNEL
-/* The same leases on a kernel that tells nothing about a socket's other end: what the opener sent
- * of itself has to do. */
-int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
-{
-    if (level == SOL_SOCKET && name == 77) { /* SO_PEERPIDFD */
-        errno = ENOPROTOOPT;
-        return -1;
-    }
-    return __real_getsockopt(fd, level, name, value, size);
-}
-#endif
-
 /* ---- An opener by hand: what no opener of ours does ----------------------------------------- */
 
 static int connect_by_hand(void)

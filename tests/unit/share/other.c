@@ -32,6 +32,7 @@ void other_start(struct other *other, const char *dir, const char *extra)
 
 void other_start2(struct other *other, const char *dir, const char *extra, const char *more)
 {
+    const char *program = getenv("SIDE_OTHER"); /* one that is linked otherwise */
     int in[2], out[2];
     pid_t parent = getpid();
 
@@ -47,7 +48,7 @@ void other_start2(struct other *other, const char *dir, const char *extra, const
             _exit(1);
         dup2(in[0], 0);
         dup2(out[1], 1);
-        execl(OTHER_PROGRAM, OTHER_PROGRAM, dir, extra, more, (char *)NULL);
+        execl(program ? program : OTHER_PROGRAM, OTHER_PROGRAM, dir, extra, more, (char *)NULL);
         _exit(127);
     }
     close(in[0]);
