@@ -18,6 +18,9 @@
 #define LIMIT_SHARE 8    /* one descriptor in so many of the process's limit */
 #define KEPT_MAX    4096 /* and never more */
 
+#define TABLE_STEP  64
+#define TABLE_SPARE 8 /* for sockets, and for exports that are not kept */
+
 struct gs_export {
     uint64_t chunk_id;
     int fd;
@@ -82,10 +85,16 @@ static int find(struct gs_share *share, uint64_t chunk_id)
     return fd;
 }
 
+/* As the last one tells: the lowest free number is given out, and tables end at multiples of 64. */
+bool gs_export_has_room(const struct gs_share *share)
+{
+    return share->fds_made || share->last_export % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
+}
+
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
 {
     struct gs_export *entry = NULL;
-    unsigned max = share->options.is_broker ? 0 : gs_exports_max();
+    unsigned max = share->options.is_broker || !gs_export_has_room(share) ? 0 : gs_exports_max();
     bool kept = false;
 
     if (max > 0)
@@ -141,6 +150,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
         if (result != CUDA_SUCCESS)
             return result;
         fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
+        share->last_export = (unsigned)fd;
     }
     *ret_fd = fd;
     return CUDA_SUCCESS;

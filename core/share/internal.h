@@ -115,6 +115,8 @@ struct gs_share {
     uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
     uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
     uint64_t rested_ns;        /* not before then: it was in vain */
+    unsigned last_export;    /* the number of the descriptor that was made last */
+    bool fds_made;           /* the table of descriptors has its final size, or never will */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */

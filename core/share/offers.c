@@ -83,6 +83,8 @@ static uint64_t export_next(struct gs_share *share, uint64_t now)
     if (!share->options.broker && now - share->served_ns < CALM_NS &&
         now - share->exported_ns < CALM_NS)
         return share->exported_ns + CALM_NS;
+    if (!share->options.broker && !gs_export_has_room(share))
+        return GS_NEVER; /* the thread is woken when there is */
     for (int i = 0; i < WORK_MAX && !exported; i++) {
         offer = next_work(share, GS_WORK_EXPORT);
         if (!offer)

@@ -223,10 +223,12 @@ static void fd_table_tick(struct fd_table *table)
     if (gs_now() >= table->due_ns) {
         table->due_ns = GS_NEVER;
         table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
+        table->share->fds_made = !table->runs;
     }
     if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
         pthread_join(table->background.thread, NULL);
         table->runs = false;
+        table->share->fds_made = true;
     }
 }
 

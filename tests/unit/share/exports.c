@@ -1,6 +1,8 @@
-/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. */
+/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. It is linked so that
+ * its fcntl is the one below. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -15,6 +17,27 @@ static struct side side;
 static struct side_chunk chunk;
 static struct other other;
 
+/* The library's only thread that duplicates a descriptor to a high number enlarges their table; as
+ * with the kernel's own, it may take any time. Atomic. */
+static bool table_waits;
+
+int __real_fcntl64(int fd, int command, ...);
+int __wrap_fcntl64(int fd, int command, ...);
+
+int __wrap_fcntl64(int fd, int command, ...)
+{
+    va_list arguments;
+    long argument;
+
+    va_start(arguments, command);
+    argument = va_arg(arguments, long);
+    va_end(arguments);
+    while (command == F_DUPFD_CLOEXEC && (int)argument > 0 &&
+           __atomic_load_n(&table_waits, __ATOMIC_SEQ_CST))
+        usleep(1000);
+    return __real_fcntl64(fd, command, argument);
+}
+
 static void setup(void)
 {
     side_dir_new(dir, sizeof dir);
@@ -26,6 +49,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+    __atomic_store_n(&table_waits, false, __ATOMIC_SEQ_CST);
     if (other.pid)
         SIDE_MUST(other_stop(&other) == 0);
     side_stop(&side);
@@ -146,6 +170,44 @@ Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
         side_chunk_free(&side, &chunks[i]);
     }
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* Nobody has to wait for the table: nothing ahead needs more than there is, and who opens what was
+ * not exported ahead gets it. */
+Test(share_exports, ahead_stop_before_a_table_that_is_being_enlarged)
+{
+    enum { MANY = 80 };
+    struct gs_share_options ahead = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offers[MANY];
+    struct side_chunk chunks[MANY];
+    unsigned long address;
+
+    side_stop(&side);
+    ahead.export_ahead = true;
+    __atomic_store_n(&table_waits, true, __ATOMIC_SEQ_CST);
+    side_start(&side, &ahead);
+    for (int i = 0; i < MANY; i++)
+        chunks[i] = side_chunk_new(&side, 2 * MIB);
+    for (int i = 0; i < MANY; i++)
+        cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
+    gs_offer_token(offers[MANY - 1], token);
+    usleep(100000); /* all are exported by now, if they are at all */
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(other_open(&other, token, &address), GS_OK);
+        cr_assert_lt(memdriver_exports(), 64, "%u exports", memdriver_exports());
+        other_stop(&other);
+        other_start(&other, dir, NULL);
+    }
+    __atomic_store_n(&table_waits, false, __ATOMIC_SEQ_CST);
+    cr_assert(SIDE_WAIT(memdriver_exports() >= MANY));
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&other), 0);
+    for (int i = 0; i < MANY; i++) {
+        cr_assert(side_gets_back(&side, offers[i]));
+        gs_share_chunk_gone(side.share, chunks[i].id);
+        side_chunk_free(&side, &chunks[i]);
+    }
 }
 
 #define CHUNKS 64

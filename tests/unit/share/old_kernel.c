@@ -1,5 +1,5 @@
-/* A kernel that tells nothing about a socket's other end (before Linux 6.5): what the opener sent of
- * itself has to do. Linked into both sides of a test, whose getsockopt this is. */
+/* A kernel that tells nothing about a socket's other end (before Linux 6.5): what the opener sent
+ * of itself has to do. Linked into both sides of a test, whose getsockopt this is. */
 #include <errno.h>
 #include <sys/socket.h>
 
