@@ -48,9 +48,9 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
  * (-ENOENT, -ECONNREFUSED: there is none any more; -EMFILE: no descriptor is left here). */
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name);
 
-/* The same without waiting, and with the fewest calls into the kernel: by the directory's path, that
- * is checked while the exporter wakes up, and before anything is said to it. -EAGAIN: it does not
- * go, for whatever reason; gs_directory_open and the above do it, or say why not. */
+/* The same without waiting, and with the fewest calls into the kernel: by the directory's path,
+ * which is checked while the exporter wakes up, and before anything is said to it. -EAGAIN: it does
+ * not go, for whatever reason; gs_directory_open and the above do it, or say why not. */
 int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
 /* Whether whoever put the socket there has ended. Does not wait; in doubt it has not. */

@@ -50,8 +50,8 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
                    bool *ret_fresh);
 /* Takes `fd`: it is kept for the next opener, or closed. */
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd);
-/* False while the table of descriptors is being enlarged and nearly full: then none is kept, nor made
- * ahead, since who needs more than the table has waits until it is larger. */
+/* False while the table of descriptors is being enlarged and nearly full: then none is kept, nor
+ * made ahead, since who needs more than the table has waits until it is larger. */
 bool gs_export_has_room(const struct gs_share *share);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
 bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer);

@@ -94,8 +94,8 @@ static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
            peer->sent_ns >= __atomic_load_n(&share->sleep_until_ns, __ATOMIC_RELAXED);
 }
 
-/* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for the
- * very CPU that this one looks on, so it gets that. Where others have had it for some time and
+/* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
+ * the very CPU that this one looks on, so it gets that. Where others have had it for some time and
  * there is no answer still, one sleeps. */
 static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until)
 {
