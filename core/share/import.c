@@ -73,13 +73,43 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
     share->spare_imports = import;
 }
 
-static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device)
+#define ROOM_MOST (UINT64_C(1) << 40) /* a handle may have been changed */
+
+void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room)
+{
+    size_t whole = (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+
+    if (room->size || size == 0 || size > ROOM_MOST)
+        return;
+    if (share->driver->mem_address_reserve(&room->base, whole, GS_PAGE_SIZE, 0, 0) == CUDA_SUCCESS)
+        room->size = whole;
+}
+
+void gs_room_give_back(struct gs_share *share, struct gs_room *room)
+{
+    if (room->size)
+        share->driver->mem_address_free(room->base, room->size);
+    room->size = 0;
+}
+
+static gs_status take_room(struct gs_share *share, struct gs_room *room, size_t size,
+                           CUdeviceptr *ret_base)
+{
+    if (room->size != size)
+        return share->driver->mem_address_reserve(ret_base, size, GS_PAGE_SIZE, 0, 0);
+    *ret_base = room->base;
+    room->size = 0;
+    return GS_OK;
+}
+
+static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device,
+                            struct gs_room *room)
 {
     const struct gs_driver *driver = share->driver;
     CUdeviceptr base;
     gs_status status;
 
-    status = driver->mem_address_reserve(&base, import->span.size, GS_PAGE_SIZE, 0, 0);
+    status = take_room(share, room, import->span.size, &base);
     if (status != GS_OK)
         return status;
     status = driver->mem_map(base, import->span.size, 0, import->handle, 0);
@@ -95,7 +125,7 @@ static gs_status map_handle(struct gs_share *share, struct gs_import *import, CU
 }
 
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_open_steps *steps,
+                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import)
 {
     struct gs_import *import = record_new(share);
@@ -116,7 +146,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     steps->imported = gs_now();
     if (status == GS_OK) {
-        status = map_handle(share, import, device);
+        status = map_handle(share, import, device, room);
         if (status == GS_OK) {
             *ret_import = import;
             return GS_OK;

@@ -90,21 +90,24 @@ static bool import_fits(const struct gs_import *import, const struct gs_wire_gra
 static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
                      const unsigned char *bytes, CUdevice device, struct granted *ret)
 {
+    struct gs_room room = {0};
     int fd = -1;
     gs_status status;
 
     ret->import = gs_import_find(peer, token->chunk_id);
-    status = gs_peer_request(share, peer, token, bytes, !ret->import, &ret->grant, &fd);
+    status = gs_peer_request(share, peer, token, bytes, !ret->import, &room, &ret->grant, &fd);
     if (status == GS_UNREACHABLE && ret->import && ret->import->connection != peer->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
-        status = gs_peer_request(share, peer, token, bytes, true, &ret->grant, &fd);
+        status = gs_peer_request(share, peer, token, bytes, true, &room, &ret->grant, &fd);
     }
-    if (status != GS_OK)
+    if (status != GS_OK) {
+        gs_room_give_back(share, &room);
         return status;
+    }
     ret->steps.answered = gs_now();
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, &ret->grant, fd, device, &ret->steps, &ret->import);
+        status = gs_import_map(share, &ret->grant, fd, device, &room, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
@@ -114,6 +117,7 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     else if (status > 0)
         say_driver(share, status);
     ret->steps.mapped = gs_now();
+    gs_room_give_back(share, &room); /* it was of another size */
     if (fd >= 0 && (status != GS_OK || !ret->fresh ||
                     !gs_import_keep_fd(share, ret->import, fd, false)))
         close(fd);

@@ -60,6 +60,12 @@ struct gs_import {
     struct gs_import *next;
 };
 
+/* Addresses for a chunk that is about to be mapped; size 0: none. */
+struct gs_room {
+    CUdeviceptr base;
+    size_t size;
+};
+
 /* When each step of opening a block for the first time was done, for those who look at the log. */
 struct gs_open_steps {
     uint64_t begun, answered, imported, mapped;
@@ -173,19 +179,24 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
 /* request.c */
 /* As below, from the peer's own connection alone. */
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
-                      const unsigned char *bytes, bool want_fd, struct gs_wire_grant *ret_grant,
-                      int *ret_fd);
+                      const unsigned char *bytes, bool want_fd, struct gs_room *room,
+                      struct gs_wire_grant *ret_grant, int *ret_fd);
 /* Asks for one block; with success one hold is this process's, and must go back by a CLOSE over
- * the same connection. *ret_fd is the caller's, or -1 if it was not wanted. */
+ * the same connection. *ret_fd is the caller's, or -1 if it was not wanted. Where `room` is given
+ * and has none it may have some afterwards, also without success. */
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_wire_grant *ret_grant, int *ret_fd);
+                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
 /* import.c */
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
-/* Maps a granted chunk; `fd` stays the caller's. Nothing is left behind on failure. The import is
- * not in the map nor with its peer yet. */
+/* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that is
+ * alone in it, or small. Who waits for a grant has the time for it, and the driver is awake then. */
+void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
+void gs_room_give_back(struct gs_share *share, struct gs_room *room);
+/* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is left
+ * behind on failure. The import is not in the map nor with its peer yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_open_steps *steps,
+                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import);
 /* Access for a device; and that for one which opens a block. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);

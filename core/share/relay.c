@@ -119,7 +119,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     int fd = -1;
 
     if (gs_token_read(bytes, &token) != GS_OK ||
-        gs_peer_request(share, peer, &token, bytes, true, &grant, &fd) != GS_OK)
+        gs_peer_request(share, peer, &token, bytes, true, NULL, &grant, &fd) != GS_OK)
         return;
     gs_peer_return(peer, token.block_id);
     if (grant.chunk_id != import->chunk_id || grant.chunk_size != import->span.size ||
@@ -289,7 +289,7 @@ gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
         memcpy(relay.instance, token->instance, sizeof relay.instance);
         if (!gs_peer_connect_to(share, directory, names[i], &relay))
             continue;
-        status = gs_peer_ask(share, &relay, token, bytes, true, ret_grant, ret_fd);
+        status = gs_peer_ask(share, &relay, token, bytes, true, NULL, ret_grant, ret_fd);
         gs_peer_disconnect(share, &relay);
     }
     close(directory);

@@ -213,8 +213,8 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
 
 /* One attempt; -1 where the connection was over before it could answer. */
 static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
-                   const unsigned char *bytes, bool want_fd, union gs_wire_message *ret_message,
-                   int *ret_fd, gs_status *ret_status)
+                   const unsigned char *bytes, bool want_fd, struct gs_room *room,
+                   union gs_wire_message *ret_message, int *ret_fd, gs_status *ret_status)
 {
     uint64_t deadline = gs_now() + share->options.timeout_ns;
     int error = send_open(peer, bytes, want_fd, deadline);
@@ -227,6 +227,8 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_peer_disconnect(share, peer);
         return 0;
     }
+    if (sent && want_fd && room)
+        gs_room_make(share, token->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {
@@ -268,7 +270,7 @@ static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *
 
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                       const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                      struct gs_wire_grant *ret_grant, int *ret_fd)
+                      struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
     uint64_t begin = gs_now(), looked = begin, waited = 0;
@@ -281,7 +283,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
             status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (status != GS_OK)
             return status;
-        if (attempt(share, peer, token, bytes, want_fd, &message, ret_fd, &status) == 0) {
+        if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {
             if (!is_for_now(peer, &message, status))
                 break;
             waited += gs_look_counts(&looked);
@@ -314,12 +316,12 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
 
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_wire_grant *ret_grant, int *ret_fd)
+                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     gs_status relayed, status;
 
     peer->relayed = false;
-    status = gs_peer_ask(share, peer, token, bytes, want_fd, ret_grant, ret_fd);
+    status = gs_peer_ask(share, peer, token, bytes, want_fd, room, ret_grant, ret_fd);
     if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
         (peer->fd >= 0 && !peer->by_broker))
         return status;

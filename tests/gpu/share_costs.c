@@ -14,6 +14,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,8 @@
 #define MIB   ((size_t)1 << 20)
 #define SIZE  (2 * MIB)
 #define COUNT 48 /* chunks that every consumer gets */
+#define RESTS 8  /* of those, the ones that are opened after a pause of their own */
+#define REST_US 200000
 
 static void *libcuda;
 #define D(name) ((__typeof__(&name))dlsym(libcuda, #name))
@@ -252,7 +256,7 @@ static void open_by_two(const char *who, int *fds)
     printf("FACT %s: all five of one = %.1f\n", who, (now() - began) / COUNT);
 }
 
-static void open_natively(const char *who, int socket)
+static void open_natively(const char *who, int socket, bool rests)
 {
     CUipcMemHandle handle;
     CUdeviceptr at;
@@ -261,17 +265,81 @@ static void open_natively(const char *who, int socket)
     for (int i = 0; i < COUNT; i++) {
         if (recv(socket, &handle, sizeof handle, MSG_WAITALL) != sizeof handle)
             _exit(1);
+        usleep(rests && i < RESTS ? REST_US : 0);
         double began = now();
         MUST(D(cuIpcOpenMemHandle_v2)(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
         us[i] = now() - began;
     }
-    say(who, "cuIpcOpenMemHandle", us, COUNT);
+    say(who, "cuIpcOpenMemHandle", us, rests ? RESTS : COUNT);
 }
 
-enum kind { FRESH, MAPPED, PROBING, TOGETHER, BY_TWO, NATIVE, KINDS };
-static const char *const names[] = {"fresh consumer",         "consumer that mapped before",
-                                    "probing consumer",       "consumer of one range",
-                                    "consumer of two threads", "native consumer"};
+/* Each after a pause in which CPUs and caches go to sleep. What wakes them: nothing, time on the
+ * CPU alone, a reservation, an import of what is imported already, or all that an open does. */
+enum waking { NOTHING, TIME, RESERVATION, IMPORTED, WHOLE, WAKINGS };
+static const char *const wakings[] = {"nothing", "300 us of looking at the clock", "a reservation",
+                                      "an import", "another open"};
+
+static void wake(enum waking waking, int fd)
+{
+    CUmemGenericAllocationHandle again;
+    double values[STEPS][1], *us[STEPS];
+    struct chunk chunk;
+    CUdeviceptr at;
+
+    for (int step = 0; step < STEPS; step++)
+        us[step] = values[step];
+    for (double began = now(); waking == TIME && now() < began + 300;)
+        continue;
+    if (waking == RESERVATION) {
+        MUST(reserve(&at, SIZE, 0, 0, 0));
+        MUST(unreserve(at, SIZE));
+    }
+    if (waking == IMPORTED) {
+        MUST(import(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+        MUST(release(again));
+    }
+    if (waking == WHOLE)
+        open_one(dup(fd), &chunk, us, 0);
+}
+
+static void open_rested(const char *who, const int *fds)
+{
+    struct chunk chunk;
+    double values[STEPS][COUNT], *us[STEPS], woken[COUNT];
+    char what[100];
+    int used = dup(fds[COUNT - 1]);
+
+    for (int step = 0; step < STEPS; step++)
+        us[step] = values[step];
+    for (int i = 0; i < COUNT; i += RESTS) /* the first of a process are told above */
+        open_one(dup(fds[i]), &chunk, us, i);
+    for (enum waking waking = NOTHING; waking < WAKINGS; waking++) {
+        for (int i = 0; i < RESTS; i++) {
+            usleep(REST_US);
+            woken[i] = now();
+            wake(waking, used);
+            woken[i] = now() - woken[i];
+            open_one(dup(fds[i]), &chunk, us, i);
+        }
+        snprintf(what, sizeof what, "woken by %s", wakings[waking]);
+        say(who, what, woken, RESTS);
+        for (int step = 0; step < STEPS; step++) {
+            snprintf(what, sizeof what, "woken by %s: %s", wakings[waking], steps[step]);
+            say(who, what, us[step], RESTS);
+        }
+    }
+}
+
+enum kind { FRESH, MAPPED, PROBING, TOGETHER, BY_TWO, RESTED, NATIVE, NATIVE_RESTED, KINDS };
+static const char *const names[] = {"fresh consumer",          "consumer that mapped before",
+                                    "probing consumer",        "consumer of one range",
+                                    "consumer of two threads", "rested consumer",
+                                    "native consumer",         "rested native consumer"};
+
+static bool is_native(enum kind kind)
+{
+    return kind == NATIVE || kind == NATIVE_RESTED;
+}
 
 /* A byte to say that the context is there, COUNT descriptors (or handles), a byte at the end. */
 static void consume(enum kind kind, int socket)
@@ -280,12 +348,13 @@ static void consume(enum kind kind, int socket)
     char byte = 0;
 
     start();
-    if (kind == MAPPED || kind == PROBING || kind == TOGETHER || kind == BY_TWO)
+    if (kind == MAPPED || kind == PROBING || kind == TOGETHER || kind == BY_TWO ||
+        kind == RESTED)
         own_memory(kind != MAPPED);
     if (write(socket, &byte, 1) != 1)
         _exit(1);
-    if (kind == NATIVE) {
-        open_natively(names[kind], socket);
+    if (is_native(kind)) {
+        open_natively(names[kind], socket, kind == NATIVE_RESTED);
     } else {
         for (int i = 0; i < COUNT; i++)
             fds[i] = receive_fd(socket);
@@ -293,6 +362,8 @@ static void consume(enum kind kind, int socket)
             open_together(names[kind], fds);
         else if (kind == BY_TWO)
             open_by_two(names[kind], fds);
+        else if (kind == RESTED)
+            open_rested(names[kind], fds);
         else
             open_all(names[kind], fds);
     }
@@ -317,6 +388,30 @@ static void *echo(void *arg)
     return NULL;
 }
 
+/* A thread that is woken is often put on the CPU of who woke it, who then should not keep it. */
+static void rested_round_trips(int socket)
+{
+    static const char *const ways[] = {"asleep", "looking", "looking and yielding"};
+    char message[96] = {0}, what[100];
+    double us[RESTS];
+
+    for (int way = 0; way < 3; way++) {
+        for (int i = 0; i < RESTS; i++) {
+            double began;
+
+            usleep(REST_US);
+            began = now();
+            send(socket, message, sizeof message, MSG_NOSIGNAL);
+            while (recv(socket, message, sizeof message, way ? MSG_DONTWAIT : 0) < 0)
+                if (way == 2)
+                    sched_yield();
+            us[i] = now() - began;
+        }
+        snprintf(what, sizeof what, "200 ms apart, waited for %s", ways[way]);
+        say("round trip to a thread in epoll_wait", what, us, RESTS);
+    }
+}
+
 static void round_trips(void)
 {
     double close_by[COUNT], apart[COUNT];
@@ -339,6 +434,7 @@ static void round_trips(void)
         }
     say("round trip to a thread in epoll_wait", "one after the other", close_by, COUNT);
     say("round trip to a thread in epoll_wait", "2 ms apart", apart, COUNT);
+    rested_round_trips(pair[0]);
     shutdown(pair[0], SHUT_RDWR);
     pthread_join(thread, NULL);
     close(pair[0]);
@@ -396,7 +492,7 @@ int main(void)
         if (write(sockets[kind], &byte, 1) != 1 || read(sockets[kind], &byte, 1) != 1)
             continue;
         for (int i = 0; i < COUNT; i++) {
-            if (kind == NATIVE) {
+            if (is_native((enum kind)kind)) {
                 CUipcMemHandle handle;
                 CUdeviceptr block;
 

@@ -2,6 +2,8 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -627,6 +629,33 @@ Test(share_life, descriptors_before_and_after_are_the_same)
     side_stop(&side);
     cr_assert_eq(side_open_fds(), before);
     side_start(&side, &options);
+}
+
+static int alive_there(void)
+{
+    return atoi(other_ask(&other, "census") + 3);
+}
+
+/* They are reserved while the grant is under way, as many as the block needs if it is alone. */
+Test(share_life, addresses_that_were_reserved_for_nothing_go_back_at_once)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    int before = alive_there(), own = memdriver_alive(), left;
+    CUdeviceptr address;
+    unsigned long there;
+
+    cr_assert_eq(other_open(&other, token, &there), GS_OK);
+    cr_assert_eq(alive_there(), before + 3, "a handle, a reservation and a mapping of 4 MiB");
+    other_closes(there);
+    cr_assert(side_gets_back(&side, offer));
+    left = alive_there();
+    cr_assert_eq(other_open(&other, token, &there), GS_STALE);
+    cr_assert_eq(alive_there(), left);
+    other_offer(&other, 0, 512, 5, token);
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(memdriver_alive(), own + 3, "of the 2 MiB that were reserved");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 static int mappings(void)
