@@ -189,12 +189,12 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
 /* import.c */
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
-/* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that is
- * alone in it, or small. Who waits for a grant has the time for it, and the driver is awake then. */
+/* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that
+ * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
 void gs_room_give_back(struct gs_share *share, struct gs_room *room);
-/* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is left
- * behind on failure. The import is not in the map nor with its peer yet. */
+/* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is
+ * left behind on failure. The import is not in the map nor with its peer yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import);

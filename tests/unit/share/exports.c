@@ -1,5 +1,5 @@
-/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. It is linked so that
- * its fcntl is the one below. */
+/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. It is linked so
+ * that its fcntl is the one below. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdarg.h>
