@@ -301,7 +301,7 @@ static gs_status try_device_again(struct gs_core *core, struct gs_context **cont
 {
     const struct gs_device *device = (*context)->device;
 
-    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE, NULL))
         return GS_OK;
     return gs_context_current(core, context);
 }
@@ -586,6 +586,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
     const struct gs_chunk *chunk = block->chunk;
     struct gs_share_source source = {
         .handle = chunk->handle,
+        .fd = chunk->fd,
         .chunk_id = chunk->id,
         .chunk_size = chunk->span.size,
         .block_id = block->id,
@@ -613,6 +614,16 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
     return GS_INVALID;
 }
 
+void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_block *block;
+
+    if (lock_around(core, address, &block) != GS_OK)
+        return;
+    block->chunk->outside = true;
+    gs_latch_release(&block->chunk->pool->lock);
+}
+
 gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
                         unsigned char ret_token[GS_TOKEN_SIZE])
 {
@@ -631,6 +642,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
     source = source_of(block);
+    block->chunk->outside = true;
     offer = block->offer;
     if (offer)
         gs_offer_token(offer, ret_token);

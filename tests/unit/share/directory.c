@@ -560,7 +560,7 @@ Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
     int fd;
 
     mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/memory-1", dir);
+    snprintf(path, sizeof path, "%s/memory-2", dir);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     cr_assert_eq(fcntl(fd, F_OFD_SETLK, &listener), 0);
     cr_assert_eq(sweep_once(), GS_OK);
