@@ -100,6 +100,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .async = core->async,
         .debt = core->debt,
         .left = core->left,
+        .fds = &core->fds,
         .regcache = core->regcache,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
@@ -163,6 +164,11 @@ void gs_core_destroy(struct gs_core *core)
     gs_lone_destroy(&core->lone);
     gs_lock_destroy(&core->lock);
     free(core);
+}
+
+void gs_core_forked(struct gs_core *core)
+{
+    gs_fds_forked(&core->fds);
 }
 
 void gs_core_at_exit(struct gs_core *core)
@@ -649,6 +655,13 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     gs_latch_release(&block->chunk->pool->lock);
     if (offer)
         return GS_OK;
+    if (source.fd.any && !gs_fd_is_there(&source.fd)) {
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "no IPC handle: the memory at %llx came from another process by a descriptor, "
+                    "which this program has closed",
+                    (unsigned long long)address);
+        return GS_INVALID;
+    }
 
     /* The first offer of a process starts a thread and a socket: not under the pool's lock. */
     status = gs_share_offer(core->share, &source, &offer);

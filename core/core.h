@@ -48,6 +48,9 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
  * or in use, and no other call under way. */
 void gs_core_destroy(struct gs_core *core);
 
+/* In a child just forked, which uses nothing else of core: closes what it would keep memory by. */
+void gs_core_forked(struct gs_core *core);
+
 /* Removes what this process left in the runtime directory. No driver call, no lock. */
 void gs_core_at_exit(struct gs_core *core);
 

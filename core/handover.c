@@ -40,9 +40,8 @@ static bool is_one_of_us(int socket)
     struct ucred who;
     socklen_t size = sizeof who;
 
-    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
-           who.uid == geteuid() && who.pid > 0 && in_one_namespace(who.pid, "pid") &&
-           in_one_namespace(who.pid, "user");
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid() &&
+           who.pid > 0 && in_one_namespace(who.pid, "pid") && in_one_namespace(who.pid, "user");
 }
 
 /* ---- Who asks ------------------------------------------------------------------------------- */
@@ -66,7 +65,7 @@ int gs_handover_listen(struct gs_core *core, int directory, const struct gs_hand
     int listener;
 
     if (!list || list->chunk < GS_HANDED_SIZE_MIN || core->shared.wipe ||
-        !choose_name(request->socket))
+        !gs_fds_has_room(&core->fds) || !choose_name(request->socket))
         return -1;
     listener = gs_directory_listen(directory, &core->options.share, request->socket, reason);
     if (listener >= 0)
@@ -84,24 +83,30 @@ static bool is_sensible(const struct gs_wire_memory *memory, const struct gs_dev
 static bool map_one(struct gs_core *core, const struct gs_device *device,
                     const struct gs_wire_memory *memory, int fd, struct gs_handed *ret)
 {
+    if (!is_sensible(memory, device) ||
+        gs_device_map_import(&core->driver, device, fd, memory->size, &ret->handle,
+                             &ret->address) != GS_OK)
+        return false;
     ret->size = memory->size;
-    ret->fd = gs_fd_keep(fd);
-    return ret->fd.any && is_sensible(memory, device) &&
-           gs_device_map_import(&core->driver, device, fd, ret->size, &ret->handle,
-                                &ret->address) == GS_OK;
+    ret->fd = gs_fds_keep(&core->fds, fd);
+    if (!ret->fd.any)
+        gs_device_unmap(&core->driver, ret->handle, ret->address, ret->size);
+    return ret->fd.any;
 }
 
+/* Up to the first message that is not memory which can be had. */
 static void receive_from(struct gs_core *core, const struct gs_device *device, int socket,
                          struct gs_handed_list *list)
 {
     union gs_wire_message message;
+    bool had = true;
     int fd;
 
-    while (list->count < GS_HANDED_MAX && gs_wire_receive(socket, &message, &fd) == 0) {
-        if (message.head.type == GS_WIRE_MEMORY && fd >= 0 &&
-            map_one(core, device, &message.memory, fd, &list->one[list->count]))
-            list->count++;
-        else if (fd >= 0)
+    while (had && list->count < GS_HANDED_MAX && gs_wire_receive(socket, &message, &fd) == 0) {
+        had = message.head.type == GS_WIRE_MEMORY && fd >= 0 &&
+              map_one(core, device, &message.memory, fd, &list->one[list->count]);
+        list->count += had;
+        if (!had && fd >= 0)
             close(fd);
     }
 }
@@ -128,7 +133,7 @@ void gs_handover_receive(struct gs_core *core, const struct gs_device *device, i
 void gs_handed_release(struct gs_core *core, struct gs_handed *handed)
 {
     gs_device_unmap(&core->driver, handed->handle, handed->address, handed->size);
-    gs_fd_close(&handed->fd);
+    gs_fds_close(&core->fds, &handed->fd);
 }
 
 /* ---- Who is asked --------------------------------------------------------------------------- */
@@ -169,9 +174,8 @@ static bool send_chunk(const struct heir *heir, const struct gs_chunk *chunk)
     bool sent, own = !chunk->fd.any;
     int fd = chunk->fd.fd;
 
-    if (own && heir->core->driver.mem_export(&fd, chunk->handle,
-                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
-                   CUDA_SUCCESS)
+    if (own && heir->core->driver.mem_export(
+                   &fd, chunk->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
         return false;
     if (!own && !gs_fd_is_there(&chunk->fd))
         return false;
@@ -197,8 +201,8 @@ static int connect_to(struct gs_core *core, const struct gs_page_request *reques
     char reason[GS_REASON_SIZE];
     int directory, socket;
 
-    if (strnlen(request->socket, sizeof request->socket) != sizeof request->socket - 1 ||
-        strchr(request->socket, '/'))
+    if (!memchr(request->socket, 0, sizeof request->socket) ||
+        !gs_directory_is_memory(request->socket))
         return -1;
     directory = gs_directory_open(&options, false, reason);
     if (directory < 0)
@@ -213,19 +217,28 @@ static int connect_to(struct gs_core *core, const struct gs_page_request *reques
     return socket;
 }
 
-static uint64_t hand_over(struct heir *heir, uint64_t wanted, size_t least)
+static bool may_go_on(struct gs_core *core)
+{
+    return !gs_fences_capturing(&core->fences) &&
+           !__atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t hand_over(struct heir *heir, uint64_t wanted, size_t least, uint64_t *ret_handed)
 {
     uint64_t given = 0;
     size_t most = least * MORE_TIMES;
 
-    for (int i = 0; i < GS_HANDED_MAX && !gs_fences_capturing(&heir->core->fences); i++) {
+    for (int i = 0; i < GS_HANDED_MAX && may_go_on(heir->core); i++) {
         struct gs_chunk *chunk =
             gs_device_detach_idle(heir->core, heir->device, least, most, IDLE_NS, &heir->context);
+        size_t bytes;
 
         if (!chunk)
             break;
         heir->has_it = false;
-        given += gs_chunk_release(&heir->core->shared, chunk, pass_on, heir);
+        bytes = gs_chunk_release(&heir->core->shared, chunk, pass_on, heir);
+        given += bytes;
+        *ret_handed += heir->has_it ? bytes : 0;
         if (!heir->has_it || given >= wanted || wanted - given < least)
             break;
         most = wanted - given < most ? (size_t)(wanted - given) : most;
@@ -234,18 +247,18 @@ static uint64_t hand_over(struct heir *heir, uint64_t wanted, size_t least)
 }
 
 uint64_t gs_handover_give(struct gs_core *core, const struct gs_device *device,
-                          const struct gs_page_request *request)
+                          const struct gs_page_request *request, uint64_t *ret_handed)
 {
     struct heir heir = {.core = core, .device = device};
     uint64_t given;
 
-    if (request->chunk < GS_HANDED_SIZE_MIN || request->chunk > device->total ||
-        core->shared.wipe)
+    *ret_handed = 0;
+    if (request->chunk < GS_HANDED_SIZE_MIN || request->chunk > device->total || core->shared.wipe)
         return 0;
     heir.socket = connect_to(core, request);
     if (heir.socket < 0)
         return 0;
-    given = hand_over(&heir, request->wanted, (size_t)request->chunk);
+    given = hand_over(&heir, request->wanted, (size_t)request->chunk, ret_handed);
     close(heir.socket);
     return given;
 }

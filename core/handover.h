@@ -64,8 +64,9 @@ void gs_handed_release(struct gs_core *core, struct gs_handed *handed);
 /* ---- Who is asked ----------------------------------------------------------------------- */
 
 /* The decay thread: hands over idle chunks that the request is for, while the GPU has nothing else
- * to do for their contexts. Returns bytes; 0 where the rest is to go through the driver. */
+ * to do for their contexts. Returns the bytes that are gone, which are *ret_handed and what could
+ * not be sent after all. */
 uint64_t gs_handover_give(struct gs_core *core, const struct gs_device *device,
-                          const struct gs_page_request *request);
+                          const struct gs_page_request *request, uint64_t *ret_handed);
 
 #endif

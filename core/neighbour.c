@@ -133,6 +133,7 @@ void gs_neighbour_join(struct gs_core *core)
                     "idle memory is not given to other processes that ask for it: %s",
                     reason[0] ? reason : strerror(errno));
     } else {
+        gs_directory_sweep(directory, &core->options.share);
         neighbour->pid = getpid();
         __atomic_store_n(&neighbour->joined, true, __ATOMIC_RELEASE);
     }
@@ -152,7 +153,8 @@ bool gs_neighbour_wanted(struct gs_core *core)
 
     if (!is_joined(neighbour))
         return false;
-    if (gs_fd_is_there(&neighbour->fd) && gs_page_get(neighbour->fd.fd, GS_PAGE_AT(asked), &asked, sizeof asked))
+    if (gs_fd_is_there(&neighbour->fd) &&
+        gs_page_get(neighbour->fd.fd, GS_PAGE_AT(asked), &asked, sizeof asked))
         return asked != neighbour->seen;
     __atomic_store_n(&neighbour->joined, false, __ATOMIC_RELEASE); /* the program closed it */
     return false;
@@ -239,7 +241,7 @@ static uint64_t give(struct gs_core *core, const struct gs_page_request *request
         return 0;
     gs_stats_read(core, device->ordinal, &stats);
     rest(neighbour, &stats);
-    bytes = handed = gs_handover_give(core, device, request);
+    bytes = gs_handover_give(core, device, request, &handed);
     if (bytes < request->wanted)
         bytes += yield_within(core, device, request->wanted - bytes);
     neighbour->gave_ns = gs_now_ns();

@@ -8,8 +8,8 @@
  *                                                         hands them over (core/handover.h); answers
  *
  * The page is a file in the runtime directory, mode 0600: it works between containers that share
- * the directory, needs no thread and no socket, and other users cannot reach it, whoever is let
- * into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel
+ * the directory, needs no thread and no socket (but where memory is handed over), and other users
+ * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel
  * ends with the process: so nobody waits for one that was killed, and the last one removes the
  * file. The page is mapped to sleep on and never read or written through the mapping, which a file
  * that somebody cuts short would make fatal.

@@ -179,6 +179,7 @@ static bool ask_by(struct gs_core *core, int fd, int directory, const struct gs_
 
         any = ask(core, &asking, device, size);
         gs_handover_receive(core, device, directory, &asking.request, listener, list);
+        any |= list && list->count > 0; /* also what came from one that has not answered yet */
     }
     munmap(page, GS_PAGE_BYTES);
     __atomic_fetch_add(&neighbour->counts.asked, 1, __ATOMIC_RELAXED);

@@ -152,6 +152,7 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_fences *fences;
     struct gs_share *share;
     struct gs_lone *lone;
+    struct gs_fds *fds;           /* of chunks that came from other processes */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */

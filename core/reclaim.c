@@ -229,10 +229,10 @@ size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
         if (heir)
             heir(arg, chunk);
         gs_device_unmap(shared->driver, chunk->handle, chunk->span.base, chunk->span.size);
-        gs_fd_close(&chunk->fd);
         bytes = chunk->span.size;
         __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }
+    gs_fds_close(shared->fds, &chunk->fd);
     if (chunk->releasing)
         __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
     chunk->releasing = false;
@@ -342,24 +342,60 @@ static bool is_idle(struct gs_pool *pool, uint64_t ns)
     return recorded && gs_fence_wait(&fence, gs_now_ns() + ns) == GS_OK;
 }
 
-static bool is_private(const struct gs_chunk *chunk)
+/* Whether it is ready as a whole, or will be when the GPU is found idle. */
+static bool is_free(const struct gs_chunk *chunk)
 {
-    const struct gs_block *block = chunk->lowest;
-
-    return chunk->shift == GS_LARGE_SHIFT && !chunk->outside && block->state == GS_BLOCK_READY &&
-           block->entry.size == chunk->span.size;
+    for (const struct gs_block *block = chunk->lowest; block; block = block->above)
+        if (block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_LIMBO)
+            return false;
+    return true;
 }
 
-static struct gs_chunk *find_private(struct gs_pool *pool, size_t least, size_t most)
+static bool is_ready(const struct gs_chunk *chunk)
+{
+    return chunk->lowest->state == GS_BLOCK_READY &&
+           chunk->lowest->entry.size == chunk->span.size;
+}
+
+/* The smallest large chunk that was never known outside. The lock is held. */
+static struct gs_chunk *find_private(struct gs_pool *pool, size_t least, size_t most,
+                                     bool (*is)(const struct gs_chunk *chunk))
 {
     struct gs_chunk *found = NULL;
 
-    gs_pool_settle(pool);
+    if (pool->dead || pool->leaving)
+        return NULL;
     for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
-        if (chunk->span.size >= least && chunk->span.size <= most && is_private(chunk) &&
-            (!found || chunk->span.size < found->span.size) && has_passed(pool, chunk))
+        if (chunk->span.size >= least && chunk->span.size <= most &&
+            chunk->shift == GS_LARGE_SHIFT && !chunk->outside && is(chunk) &&
+            (!found || chunk->span.size < found->span.size))
             found = chunk;
-    if (!found || !gs_regcache_doom(pool->shared->regcache, found->span.base, found->span.size))
+    return found;
+}
+
+/* No event is recorded where nothing could be had. */
+static bool has_private(struct gs_pool *pool, size_t least, size_t most)
+{
+    bool any;
+
+    gs_latch_take(&pool->lock);
+    any = find_private(pool, least, most, is_free) != NULL;
+    if (any)
+        collect_locked(pool, 0);
+    gs_latch_release(&pool->lock);
+    return any;
+}
+
+/* The lock is held, and let go at times. */
+static struct gs_chunk *detach_private(struct gs_pool *pool, size_t least, size_t most)
+{
+    struct gs_chunk *found;
+
+    collect_locked(pool, 0);
+    gs_pool_settle(pool);
+    found = find_private(pool, least, most, is_ready);
+    if (!found || !has_passed(pool, found) ||
+        !gs_regcache_doom(pool->shared->regcache, found->span.base, found->span.size))
         return NULL;
     detach(pool, GS_BIN_LARGE_WHOLE, &found->lowest->entry, NULL);
     begin_release(pool, found);
@@ -375,12 +411,12 @@ struct gs_chunk *gs_device_detach_idle(struct gs_core *core, const struct gs_dev
     struct gs_chunk *found = NULL;
 
     for (unsigned i = 0; i < count && !found; i++) {
-        if (!is_idle(pools[i], ns))
+        if (!has_private(pools[i], least, most) || !is_idle(pools[i], ns))
             continue;
         gs_latch_take(&pools[i]->lock);
         *ret_context = pools[i]->context;
-        if (pools[i]->device == device && !pools[i]->dead && !pools[i]->leaving)
-            found = find_private(pools[i], least, most);
+        if (pools[i]->device == device)
+            found = detach_private(pools[i], least, most);
         gs_latch_release(&pools[i]->lock);
     }
     return found;
@@ -515,12 +551,14 @@ static gs_status adopt(struct gs_core *core, struct gs_pool *pool, uint64_t life
                        struct gs_handed_list *list, CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY, added = GS_OK;
+    struct gs_chunk *surplus;
     size_t reserved = 0;
 
     for (unsigned i = 0; i < list->count; i++) {
         struct gs_handed *handed = &list->one[i];
         struct gs_block *block;
 
+        surplus = NULL;
         gs_latch_take(&pool->lock);
         added = is_over(pool, life) ? GS_NO_CONTEXT
                                     : gs_pool_add_chunk(pool, handed->address, handed->size, false,
@@ -531,6 +569,8 @@ static gs_status adopt(struct gs_core *core, struct gs_pool *pool, uint64_t life
                 *ret_address = gs_pool_take_from(pool, block, size)->base;
                 status = GS_OK;
             }
+            if (pool->ready > pool->cache_limit)
+                surplus = gs_pool_detach_ready(pool, pool->cache_limit);
         }
         reserved = pool->reserved;
         gs_latch_release(&pool->lock);
@@ -538,6 +578,7 @@ static gs_status adopt(struct gs_core *core, struct gs_pool *pool, uint64_t life
             gs_reach_admit(core, handed->address);
         else
             gs_handed_release(core, handed);
+        gs_chunks_release(&core->shared, surplus);
     }
     if (list->count > 0)
         gs_decay_grown(core, reserved);

@@ -320,6 +320,13 @@ static enum entry_kind kind_of(const char *name)
     return strcmp(rest, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
 }
 
+bool gs_directory_is_memory(const char *name)
+{
+    const char *rest = past_instance(name);
+
+    return rest && strcmp(rest, GS_MEMORY_SUFFIX) == 0;
+}
+
 /* A socket of another name than ours never comes back under the same name: instances are random.
  * So what was dead when it was looked at is dead when it is removed. */
 static void sweep_entry(int directory, const struct gs_share_options *options, const char *name,

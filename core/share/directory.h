@@ -22,6 +22,8 @@
 #define GS_MEMORY_SUFFIX    ".memory"
 #define GS_MEMORY_NAME_SIZE (GS_SOCKET_NAME_SIZE + sizeof GS_MEMORY_SUFFIX - 1)
 
+bool gs_directory_is_memory(const char *name);
+
 /* Whether this user is our own, or one that the options name. */
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
 /* The same for a process: its group may be named instead. */
