@@ -17,10 +17,13 @@
  *   close-all       closes all descriptors and opens a file of its own by each lower number
  *   check-all       whether those are still open
  *   fork            a child that sleeps: its pid
+ *   storm THREADS ROUNDS   threads take, fill, check and free blocks: how many they had
  *   context         all goes on in a new context; the one before is destroyed
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +163,85 @@ static int count_gone(void)
     return gone;
 }
 
+/* ---- Many at once ---- */
+
+#define STORM_LEAST ((size_t)64 << 20)
+#define STORM_MORE  4 /* sizes, STORM_STEP apart */
+#define STORM_STEP  ((size_t)24 << 20)
+#define STORM_PAUSE_US 40000
+#define THREADS     8
+
+static unsigned long storm_rounds;
+static atomic_uint storm_had, storm_marks;
+
+/* Whether all of it holds the mark. */
+static bool holds(const struct block *block, unsigned mark)
+{
+    uint32_t *host = malloc(PIECE);
+    bool same = true;
+
+    for (size_t at = 0; at < block->size && same; at += 8 * PIECE) {
+        must("cuMemcpyDtoH", cuMemcpyDtoH(host, block->at + at, PIECE));
+        for (size_t i = 0; i < PIECE / sizeof *host && same; i++)
+            same = host[i] == mark;
+    }
+    free(host);
+    return same;
+}
+
+static void take_and_check(const struct block *block, CUstream stream, bool shared)
+{
+    unsigned mark = (unsigned)getpid() << 12 ^ atomic_fetch_add(&storm_marks, 1);
+    CUipcMemHandle handle;
+
+    must("cuMemsetD32Async", cuMemsetD32Async(block->at, mark, block->size / 4, stream));
+    if (shared)
+        must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block->at));
+    must("cuStreamSynchronize", cuStreamSynchronize(stream));
+    if (!holds(block, mark))
+        fail("bytes of somebody else", (int)mark);
+    must("cuMemFree", cuMemFree(block->at));
+    atomic_fetch_add(&storm_had, 1);
+}
+
+static void *storm_thread(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    CUcontext context;
+    CUstream stream;
+
+    must("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
+    must("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    must("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (unsigned long i = 0; i < storm_rounds; i++) {
+        struct block block = {
+            .size = STORM_LEAST + (size_t)(rand_r(&seed) % STORM_MORE) * STORM_STEP};
+        CUresult result = cuMemAlloc(&block.at, block.size);
+
+        if (result == CUDA_SUCCESS)
+            take_and_check(&block, stream, rand_r(&seed) % 8 == 0);
+        else if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            fail("cuMemAlloc", (int)result);
+        usleep(rand_r(&seed) % STORM_PAUSE_US); /* the GPU is idle at times */
+    }
+    must("cuStreamDestroy", cuStreamDestroy(stream));
+    return NULL;
+}
+
+static unsigned storm(unsigned threads, unsigned long rounds)
+{
+    pthread_t thread[THREADS];
+
+    storm_rounds = rounds;
+    for (unsigned i = 0; i < threads && i < THREADS; i++)
+        if (pthread_create(&thread[i], NULL, storm_thread,
+                           (void *)(uintptr_t)((unsigned)getpid() * THREADS + i)) != 0)
+            fail("no thread", errno);
+    for (unsigned i = 0; i < threads && i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    return storm_had;
+}
+
 static int fork_one(void)
 {
     int pid = fork();
@@ -257,6 +339,10 @@ static bool obey(int words, const char *order, const char *word, const char *res
 {
     if (words == 1)
         return obey_of_all(order);
+    if (!strcmp(order, "storm")) {
+        printf("%u\n", storm((unsigned)atoi(word), strtoul(rest, NULL, 10)));
+        return true;
+    }
     return steer(order, word, strtoul(rest, NULL, 10)) ||
            obey_of_block(order, &blocks[atoi(word) % BLOCKS], rest);
 }

@@ -26,6 +26,7 @@ MOST = 300  # MiB of a block that only one process at a time can have
 FIRST = 'alloc 9 1'  # the device is looked at
 DESCRIPTORS = 200
 PATIENT_S = 30
+ROUNDS = 60  # of each thread
 TRIES = 30  # of what a busy machine may hold up
 MAGIC, VERSION, CLOSE, MEMORY = 0x67707368, 3, 5, 14  # core/share/wire.h
 OUT_OF_MEMORY, UNKNOWN = 2, 999
@@ -298,6 +299,27 @@ def it_is_shared_with_a_broker(machine):
     check(opened == '0', f'it is opened when who had it has ended: {opened}; {opener.log()}')
     check(opener.ask('sum 1') == str(MOST << 20), 'and read')
     opener.does('close 1')
+
+
+def many_at_once(machine):
+    """Processes of several threads take blocks from each other all the time; one has none that is
+    another's."""
+    handed = 0
+    for _ in range(TRIES):  # if no GPU was idle when it was asked for
+        several = [Process(machine, GPUSHIM_SHARE_GRACE='0', GPUSHIM_SHARE_IDLE='0')
+                   for _ in range(3)]
+        for process in several:
+            process.tell(f'storm 2 {ROUNDS}')
+        for process in several:
+            check(int(process.hear() or 0) > 0, f'it had some: {process.log()}')
+        for process in several:
+            check(process.end() == 0, f'it ended well: {process.log()}')
+        handed = sum(process.as_they_were() for process in several)
+        if handed:
+            break
+    check(handed > 0, 'some were handed over')
+    check(machine.left() == [], f'{machine.left()} are left')
+    machine.all_is_there()
 
 
 # ---- What is not -----------------------------------------------------------------------------
@@ -743,7 +765,7 @@ def wake(fd):
 CASES = (
     idle_memory_is_handed_over_as_zeroes, it_goes_from_hand_to_hand, several_at_once,
     what_is_larger_than_wanted_serves_others, no_more_is_kept_than_may_be,
-    it_is_shared_like_any_other,
+    it_is_shared_like_any_other, many_at_once,
     it_is_shared_with_a_broker, small_ones_go_through_the_driver,
     what_was_shared_goes_through_the_driver, isolated_ones_go_through_the_driver,
     other_containers_go_through_the_driver, a_busy_gpu_goes_through_the_driver,
