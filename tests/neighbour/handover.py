@@ -158,12 +158,12 @@ class Machine:
             self.leave()
         sys.exit(f'failed: nothing is handed over: {result}; {taker.log()}')
 
-    def is_through_driver(self, giver, taker):
-        """It can be had, and is not what the other had."""
+    def is_through_driver(self, giver, taker, refused=False):
+        """It can be had, and is not what the other had, or was `refused`."""
         taker.does(FIRST)
         self.await_true(lambda: taker.ask(f'alloc 0 {MOST}') == '0', 'it is to be had')
         check(taker.as_they_were() == 0, f'it was handed over: {taker.log()}')
-        if giver.popen.poll() is None:
+        if not refused:
             check(giver.gave() == (MOST, 0), f'it gave {giver.gave()}')
 
     def all_is_there(self):
@@ -190,8 +190,8 @@ class Machine:
         self.folder.cleanup()
 
 
-def box():
-    wrap = ('bwrap', '--dev-bind', '/', '/', '--unshare-user', '--unshare-pid', '--die-with-parent')
+def box(*options):
+    wrap = ('bwrap', '--dev-bind', '/', '/', '--die-with-parent', *options)
     if not shutil.which('bwrap') or subprocess.run([*wrap, 'true'], check=False).returncode:
         return None
     return wrap
@@ -349,7 +349,7 @@ def isolated_ones_go_through_the_driver(machine):
 
 
 def other_containers_go_through_the_driver(machine):
-    wrap = box()
+    wrap = box('--unshare-user', '--unshare-pid')
     if not wrap:
         return
     machine.is_through_driver(machine.giver(wrap=wrap), Process(machine))
@@ -357,6 +357,16 @@ def other_containers_go_through_the_driver(machine):
     machine.is_through_driver(machine.giver(), Process(machine, wrap=wrap))
     machine.leave()
     machine.is_through_driver(machine.giver(wrap=wrap), Process(machine, wrap=wrap))
+
+
+def where_processes_cannot_be_told_it_goes_through_the_driver(machine):
+    """Without /proc nobody knows whose namespaces are whose."""
+    wrap = box('--tmpfs', '/proc')
+    if not wrap:
+        return
+    machine.is_through_driver(machine.giver(wrap=wrap), Process(machine))
+    machine.leave()
+    machine.is_through_driver(machine.giver(), Process(machine, wrap=wrap), refused=True)
 
 
 def a_busy_gpu_goes_through_the_driver(machine):
@@ -768,7 +778,8 @@ CASES = (
     it_is_shared_like_any_other, many_at_once,
     it_is_shared_with_a_broker, small_ones_go_through_the_driver,
     what_was_shared_goes_through_the_driver, isolated_ones_go_through_the_driver,
-    other_containers_go_through_the_driver, a_busy_gpu_goes_through_the_driver,
+    other_containers_go_through_the_driver,
+    where_processes_cannot_be_told_it_goes_through_the_driver, a_busy_gpu_goes_through_the_driver,
     during_a_capture_it_goes_through_the_driver, nothing_is_begun_where_nothing_fits,
     givers_killed_in_the_midst, takers_killed_in_the_midst, calls_that_fail,
     what_comes_and_is_not_said_is_taken, a_stopped_taker, a_taker_killed_while_it_waits,
