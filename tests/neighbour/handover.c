@@ -9,7 +9,7 @@
  *   open N HANDLE   of another process: the result
  *   close N         of that
  *   busy            from now on the GPU is, until `idle`
- *   capture         one begins
+ *   capture         one begins; `captured`: it ends
  *   fail, kill, delay CALL NUMBER   what the software driver does to the call (softcuda.h)
  *   calls CALL      how often it was called
  *   info            free memory is asked for: what was freed is seen to be idle
@@ -107,12 +107,19 @@ static CUresult be_busy(void)
     return cuMemsetD8Async(byte, 1, 1, stream);
 }
 
+static CUstream capturing;
+
 static CUresult capture(void)
 {
-    CUstream stream;
+    must("cuStreamCreate", cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    return cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
 
-    must("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+static CUresult end_capture(void)
+{
+    CUgraph graph;
+
+    return cuStreamEndCapture(capturing, &graph);
 }
 
 static CUresult change_context(void)
@@ -294,6 +301,8 @@ static bool obey_of_all(const char *order)
         softcuda_hold(0), puts("0");
     else if (!strcmp(order, "capture"))
         printf("%d\n", (int)capture());
+    else if (!strcmp(order, "captured"))
+        printf("%d\n", (int)end_capture());
     else if (!strcmp(order, "info"))
         printf("%d\n", (int)look_at_memory());
     else if (!strcmp(order, "census"))

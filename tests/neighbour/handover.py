@@ -524,6 +524,20 @@ def one_that_ends_while_it_gives(machine):
     sys.exit(f'failed: {taker.as_they_were()} MiB were handed over')
 
 
+def a_capture_that_begins_meanwhile(machine):
+    """It is not broken by what goes on in the background."""
+    giver, taker = machine.giver(), Process(machine)
+    taker.does(FIRST)
+    giver.does('delay cuMemsetD8Async 100000')
+    taker.tell(f'alloc 0 {MOST}')
+    machine.await_socket()
+    time.sleep(0.02)  # it overwrites now
+    giver.does('capture')
+    if taker.hear() == '0':
+        check(taker.ask('sum 0') == '0', 'bytes of another process')
+    giver.does('captured', 'alloc 1 10', 'fill 1 1', 'free 1')
+
+
 def a_context_that_ends_meanwhile(machine):
     giver, taker = Process(machine), Process(machine)
     giver.does('context', f'alloc 0 {MOST}', 'fill 0 170', 'free 0')
@@ -783,7 +797,7 @@ CASES = (
     during_a_capture_it_goes_through_the_driver, nothing_is_begun_where_nothing_fits,
     givers_killed_in_the_midst, takers_killed_in_the_midst, calls_that_fail,
     what_comes_and_is_not_said_is_taken, a_stopped_taker, a_taker_killed_while_it_waits,
-    one_that_ends_while_it_gives, a_context_that_ends_meanwhile,
+    one_that_ends_while_it_gives, a_capture_that_begins_meanwhile, a_context_that_ends_meanwhile,
     descriptors_end_with_the_memory, a_forked_child_does_not_keep_the_memory,
     a_program_that_closes_all_descriptors, with_no_descriptor_left_it_goes_through_the_driver,
     a_process_keeps_few_descriptors, junk_at_the_socket,
