@@ -387,7 +387,7 @@ Test(share_directory, nothing_else_in_it_is_touched)
 {
     static const char *const names[] = {"notes.txt", "0123456789abcdef", DEAD_NAME "0",
                                         "g123456789abcdef0123456789abcdef", DEAD_NAME ".old",
-                                        DEAD_NAME GS_MEMORY_SUFFIX "y", "a" GS_MEMORY_SUFFIX};
+                                        DEAD_NAME GS_MEMORY_SUFFIX "y", "a.memory"};
     char path[160];
 
     mkdir(dir, 0700);
