@@ -48,6 +48,9 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
  * or in use, and no other call under way. */
 void gs_core_destroy(struct gs_core *core);
 
+/* In a child just forked, which uses nothing else of core: closes what it would keep memory by. */
+void gs_core_forked(struct gs_core *core);
+
 /* Removes what this process left in the runtime directory. No driver call, no lock. */
 void gs_core_at_exit(struct gs_core *core);
 
@@ -91,6 +94,10 @@ struct gs_block_info {
 
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
+
+/* Something outside this process gets to know the memory around the address by a way that is not
+ * core's: it is never handed over to another process. */
+void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address);
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);

@@ -10,20 +10,18 @@
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
 #endif
 
-gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
-                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
+/* What the handle stands for, which is released where that fails. */
+static gs_status map_handle(const struct gs_driver *driver, const struct gs_device *device,
+                            size_t size, CUmemGenericAllocationHandle handle,
+                            CUdeviceptr *ret_address)
 {
     const CUmemAccessDesc access = {
         .location = device->properties.location,
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    CUmemGenericAllocationHandle handle;
     CUdeviceptr address;
     gs_status status;
 
-    status = driver->mem_create(&handle, size, &device->properties, 0);
-    if (status != GS_OK)
-        return status;
     status = driver->mem_address_reserve(&address, size, GS_PAGE_SIZE, 0, 0);
     if (status != GS_OK)
         goto release;
@@ -33,7 +31,6 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
     status = driver->mem_set_access(address, size, &access, 1);
     if (status != GS_OK)
         goto unmap;
-    *ret_handle = handle;
     *ret_address = address;
     return GS_OK;
 unmap:
@@ -43,6 +40,24 @@ free_address:
 release:
     driver->mem_release(handle);
     return status;
+}
+
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
+                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
+{
+    gs_status status = driver->mem_create(ret_handle, size, &device->properties, 0);
+
+    return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
+}
+
+gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_device *device,
+                               int fd, size_t size, CUmemGenericAllocationHandle *ret_handle,
+                               CUdeviceptr *ret_address)
+{
+    gs_status status = driver->mem_import(ret_handle, (void *)(uintptr_t)fd,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
 }
 
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

@@ -44,6 +44,12 @@ bool gs_device_has_vmm(const struct gs_driver *driver);
 gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
                         CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address);
 
+/* The same for all of what the descriptor of another process's memory stands for; it stays the
+ * caller's. */
+gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_device *device,
+                               int fd, size_t size, CUmemGenericAllocationHandle *ret_handle,
+                               CUdeviceptr *ret_address);
+
 /* The reverse. No GPU work may still touch the range. */
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                      CUdeviceptr address, size_t size);

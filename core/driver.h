@@ -26,8 +26,9 @@
  *   stream_wait_event             no capture is open. Waits for no event; whether it waits where the
  *                                 stream's queue is full was not measured. It is called with the
  *                                 lone stream's lock held, so that nothing is marked meanwhile.
- *   memset_d8_async               a context is current, and no capture is open. It waits where the
- *                                 GPU's queue is full: no lock held.
+ *   memset_d8_async               a context is current, and no capture is open, or this thread's
+ *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
+ *                                 no lock held.
  *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and
  *                                 no capture is open. The second waits for the GPU: no lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/handover.h"
 #include "core/page.h"
 #include "core/reclaim.h"
 #include "core/share/directory.h"
@@ -20,16 +21,6 @@
 
 #define COMING_MS 50 /* for another who comes or goes */
 #define PAUSE_MS  20 /* between two times that a process gives what it needs itself */
-
-/* Whether the descriptor still is our file: a program may have closed all of its own. */
-static bool is_ours(const struct gs_neighbour *neighbour)
-{
-    struct statx info;
-
-    return statx(neighbour->fd, "", AT_EMPTY_PATH, STATX_INO, &info) == 0 &&
-           info.stx_ino == neighbour->inode &&
-           (((uint64_t)info.stx_dev_major << 32) | info.stx_dev_minor) == neighbour->device;
-}
 
 /* ---- Coming and sleeping ------------------------------------------------------------------ */
 
@@ -97,8 +88,7 @@ static bool enter(struct gs_neighbour *neighbour, int fd)
     neighbour->slot = take_slot(fd);
     if (neighbour->slot == GS_PAGE_SLOTS)
         return false;
-    neighbour->inode = info.stx_ino;
-    neighbour->device = ((uint64_t)info.stx_dev_major << 32) | info.stx_dev_minor;
+    neighbour->fd = gs_fd_keep(fd);
     return true;
 }
 
@@ -118,7 +108,6 @@ static bool join_in(struct gs_neighbour *neighbour, int directory)
             void *page = mmap(NULL, GS_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
 
             if (page != MAP_FAILED) {
-                neighbour->fd = fd;
                 neighbour->page = page;
                 return true;
             }
@@ -144,6 +133,7 @@ void gs_neighbour_join(struct gs_core *core)
                     "idle memory is not given to other processes that ask for it: %s",
                     reason[0] ? reason : strerror(errno));
     } else {
+        gs_directory_sweep(directory, &core->options.share);
         neighbour->pid = getpid();
         __atomic_store_n(&neighbour->joined, true, __ATOMIC_RELEASE);
     }
@@ -163,7 +153,8 @@ bool gs_neighbour_wanted(struct gs_core *core)
 
     if (!is_joined(neighbour))
         return false;
-    if (is_ours(neighbour) && gs_page_get(neighbour->fd, GS_PAGE_AT(asked), &asked, sizeof asked))
+    if (gs_fd_is_there(&neighbour->fd) &&
+        gs_page_get(neighbour->fd.fd, GS_PAGE_AT(asked), &asked, sizeof asked))
         return asked != neighbour->seen;
     __atomic_store_n(&neighbour->joined, false, __ATOMIC_RELEASE); /* the program closed it */
     return false;
@@ -244,21 +235,25 @@ static uint64_t give(struct gs_core *core, const struct gs_page_request *request
     struct gs_neighbour *neighbour = &core->neighbour;
     const struct gs_device *device = device_of(core, request);
     struct gs_stats stats;
-    uint64_t bytes;
+    uint64_t bytes, handed;
 
     if (!device)
         return 0;
     gs_stats_read(core, device->ordinal, &stats);
     rest(neighbour, &stats);
-    bytes = yield_within(core, device, request->wanted < SIZE_MAX ? request->wanted : SIZE_MAX);
+    bytes = gs_handover_give(core, device, request, &handed);
+    if (bytes < request->wanted)
+        bytes += yield_within(core, device, request->wanted - bytes);
     neighbour->gave_ns = gs_now_ns();
     neighbour->gave_grown = stats.counts.grown;
     __atomic_fetch_add(&neighbour->counts.answered, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.given, bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&neighbour->counts.handed, handed, __ATOMIC_RELAXED);
     if (bytes)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                    "another process found the GPU full: %llu MiB that lay idle were given back",
-                    (unsigned long long)bytes >> 20);
+                    "another process found the GPU full: %llu MiB that lay idle were given back, "
+                    "%llu of them to itself",
+                    (unsigned long long)bytes >> 20, (unsigned long long)handed >> 20);
     return bytes;
 }
 
@@ -269,7 +264,7 @@ void gs_neighbour_answer(struct gs_core *core)
     struct gs_page_slot slot = {0};
     struct gs_page_request request;
     uint32_t answered, asked;
-    int fd = neighbour->fd;
+    int fd = neighbour->fd.fd;
 
     if (!gs_neighbour_wanted(core) || !gs_page_get(fd, GS_PAGE_AT(asked), &asked, sizeof asked) ||
         !gs_page_get(fd, GS_PAGE_AT(request), &request, sizeof request))
@@ -283,7 +278,7 @@ void gs_neighbour_answer(struct gs_core *core)
         return;
     slot.given = give(core, &request);
     slot.finished = asked;
-    if (!is_ours(neighbour) ||
+    if (!gs_fd_is_there(&neighbour->fd) ||
         !gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), &slot, sizeof slot) ||
         !gs_page_get(fd, GS_PAGE_AT(answered), &answered, sizeof answered))
         return;
@@ -312,14 +307,14 @@ void gs_neighbour_leave(struct gs_core *core)
     char reason[GS_REASON_SIZE];
     int directory;
 
-    if (!is_joined(neighbour) || neighbour->pid != getpid() || !is_ours(neighbour))
+    if (!is_joined(neighbour) || neighbour->pid != getpid() || !gs_fd_is_there(&neighbour->fd))
         return;
     directory = gs_directory_open(&core->options.share, false, reason);
     if (directory >= 0) {
-        remove_unused(neighbour->fd, directory);
+        remove_unused(neighbour->fd.fd, directory);
         close(directory);
     }
-    gs_page_lock(neighbour->fd, F_UNLCK, GS_PAGE_SLOT_BYTE + neighbour->slot);
+    gs_page_lock(neighbour->fd.fd, F_UNLCK, GS_PAGE_SLOT_BYTE + neighbour->slot);
 }
 
 void gs_neighbour_sweep(int directory)
@@ -339,8 +334,7 @@ void gs_neighbour_free(struct gs_core *core)
     if (!neighbour->page)
         return;
     munmap((void *)neighbour->page, GS_PAGE_BYTES);
-    if (is_ours(neighbour))
-        close(neighbour->fd);
+    gs_fd_close(&neighbour->fd);
     neighbour->page = NULL;
     neighbour->joined = false;
 }

@@ -4,11 +4,12 @@
  *
  *   full process                                        process that caches
  *   gs_neighbour_ask ── writes what it wants ──► page ◄── its decay thread sleeps on it
- *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, answers
+ *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, or
+ *                                                         hands them over (core/handover.h); answers
  *
  * The page is a file in the runtime directory, mode 0600: it works between containers that share
- * the directory, needs no thread and no socket, and other users cannot reach it, whoever is let
- * into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel
+ * the directory, needs no thread and no socket (but where memory is handed over), and other users
+ * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel
  * ends with the process: so nobody waits for one that was killed, and the last one removes the
  * file. The page is mapped to sleep on and never read or written through the mapping, which a file
  * that somebody cuts short would make fatal.
@@ -26,8 +27,11 @@
 
 #include <cuda.h>
 
+#include "core/fd.h"
+
 struct gs_core;
 struct gs_device;
+struct gs_handed_list;
 
 /* Atomic. */
 struct gs_neighbour_counts {
@@ -35,6 +39,7 @@ struct gs_neighbour_counts {
     uint64_t got;      /* and bytes that others said they gave back then */
     uint64_t answered; /* times others asked this process, */
     uint64_t given;    /* and bytes that it gave back then */
+    uint64_t handed;   /* those of them that it handed over */
 };
 
 struct gs_neighbour {
@@ -42,10 +47,9 @@ struct gs_neighbour {
     /* Written by the decay thread before `joined`. */
     bool joined; /* atomic */
     pid_t pid;   /* a forked child keeps away */
-    int fd;
+    struct gs_fd fd;
     unsigned slot;
     const char *page;
-    uint64_t inode, device;
     /* The decay thread's own. */
     uint32_t seen; /* the last request that was looked at */
     uint64_t gave_ns, gave_grown;
@@ -81,9 +85,9 @@ void gs_neighbour_free(struct gs_core *core);
  * The device is full and this process has given up what it can: asks the others for `size` bytes.
  * No lock is held. True: somebody has given something, or may have; the driver is worth another
  * try. `context` is one of the device. Waits for WAIT_MS (neighbour_ask.c) where others listen and
- * do not answer.
+ * do not answer. `list` (NULL: nothing) says what may be handed over and gets what was.
  */
 bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                      size_t size);
+                      size_t size, struct gs_handed_list *list);
 
 #endif

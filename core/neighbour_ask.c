@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/handover.h"
 #include "core/neighbour.h"
 #include "core/page.h"
 #include "core/share/directory.h"
 
 #define WAIT_MS    50  /* for a process to start giving, */
-#define GIVING_MS  300 /* and to have given */
+#define GIVING_MS  1000 /* and to have given */
 #define QUIET_MS   100 /* after asking in vain */
 #define GROWING_MS 1000
 #define LOOK_NS    (5 * GS_PAGE_MS) /* two answers at once may look like one */
@@ -25,6 +26,7 @@ struct asking {
     bool waits_for[GS_PAGE_SLOTS];
     unsigned count;
     uint64_t given;
+    struct gs_page_request request;
     bool ended; /* one that listened has ended, with all that it held */
 };
 
@@ -137,34 +139,34 @@ static uint64_t decide_wanted(struct gs_neighbour *neighbour, size_t size)
     return wanted;
 }
 
+/* Writes the request, and waits for what they say. */
 static bool ask(struct gs_core *core, struct asking *asking, const struct gs_device *device,
-                size_t size, unsigned own)
+                size_t size)
 {
-    struct gs_page_request request = {.slot = own};
+    struct gs_page_request *request = &asking->request;
 
-    if (!find_listeners(asking, own))
-        return false;
-    request.wanted = decide_wanted(&core->neighbour, size);
-    memcpy(request.uuid, device->uuid, sizeof request.uuid);
+    request->wanted = decide_wanted(&core->neighbour, size);
+    memcpy(request->uuid, device->uuid, sizeof request->uuid);
     if (!gs_page_get(asking->fd, GS_PAGE_AT(asked), &asking->number, sizeof asking->number))
         return false;
     asking->number += asking->number == UINT32_MAX ? 2 : 1; /* 0 means none */
-    if (!gs_page_put(asking->fd, GS_PAGE_AT(request), &request, sizeof request) ||
+    if (!gs_page_put(asking->fd, GS_PAGE_AT(request), request, sizeof *request) ||
         !gs_page_put(asking->fd, GS_PAGE_AT(asked), &asking->number, sizeof asking->number))
         return false;
     gs_page_wake(asking->page, GS_PAGE_AT(asked));
-    await_answers(asking, request.wanted);
+    await_answers(asking, request->wanted);
     return asking->given > 0 || asking->ended;
 }
 
-static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device, size_t size)
+static bool ask_by(struct gs_core *core, int fd, int directory, const struct gs_device *device,
+                   size_t size, struct gs_handed_list *list)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     bool joined = __atomic_load_n(&neighbour->joined, __ATOMIC_ACQUIRE);
     unsigned own = joined ? neighbour->slot : GS_PAGE_SLOTS;
-    struct asking asking = {.fd = fd};
+    struct asking asking = {.fd = fd, .request.slot = own};
+    bool any = false;
     void *page;
-    bool any;
 
     if (!gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS))
         return true; /* others ask all the time; what they got may be left over */
@@ -172,15 +174,30 @@ static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device,
     if (page == MAP_FAILED)
         return false;
     asking.page = page;
-    any = ask(core, &asking, device, size, own);
+    if (find_listeners(&asking, own)) {
+        int listener = gs_handover_listen(core, directory, list, &asking.request);
+
+        any = ask(core, &asking, device, size);
+        gs_handover_receive(core, device, directory, &asking.request, listener, list);
+        any |= list && list->count > 0; /* also what came from one that has not answered yet */
+    }
     munmap(page, GS_PAGE_BYTES);
     __atomic_fetch_add(&neighbour->counts.asked, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.got, asking.given, __ATOMIC_RELAXED);
     return any;
 }
 
+static size_t handed_bytes(const struct gs_handed_list *list)
+{
+    size_t bytes = 0;
+
+    for (unsigned i = 0; list && i < list->count; i++)
+        bytes += list->one[i].size;
+    return bytes;
+}
+
 bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                      size_t size)
+                      size_t size, struct gs_handed_list *list)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     uint64_t begun = gs_now_ns();
@@ -193,7 +210,7 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
         return false;
     directory = gs_directory_open(&core->options.share, false, reason);
     fd = directory < 0 ? -1 : gs_page_open(directory, false);
-    any = fd >= 0 && ask_by(core, fd, device, missing_of(core, context, size));
+    any = fd >= 0 && ask_by(core, fd, directory, device, missing_of(core, context, size), list);
     if (fd >= 0)
         close(fd); /* and the lock is gone */
     if (directory >= 0)
@@ -201,8 +218,9 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
     if (any)
         gs_log_line(&core->options.log, GS_LOG_INFO,
                     "the GPU was full: other processes gave back what they did not use, asked "
-                    "for %zu MiB, in %llu ms",
-                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_PAGE_MS));
+                    "for %zu MiB, in %llu ms; %zu MiB as they were",
+                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_PAGE_MS),
+                    handed_bytes(list) >> 20);
     else
         __atomic_store_n(&neighbour->quiet_until_ns, gs_now_ns() + QUIET_MS * GS_PAGE_MS,
                          __ATOMIC_RELAXED);

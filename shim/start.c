@@ -185,6 +185,11 @@ static bool start_core(const struct gs_config *config)
     return true;
 }
 
+void gs_shim_forked(void)
+{
+    gs_core_forked(gs_core);
+}
+
 bool gs_shim_start(void)
 {
     struct gs_config_sources sources = {

@@ -28,7 +28,8 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 static void forked_child(void)
 {
     int expected = GS_STATE_READY;
-    atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_CHILD);
+    if (atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_CHILD))
+        gs_shim_forked();
 }
 
 static void state_set(int state)

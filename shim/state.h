@@ -65,4 +65,7 @@ bool gs_state_has_driver(void);
  */
 bool gs_shim_start(void);
 
+/* In a child forked of an enabled process, before it goes on: the child then passes all on. */
+void gs_shim_forked(void);
+
 #endif

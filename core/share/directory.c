@@ -161,7 +161,7 @@ static int address_of(int directory, const struct gs_share_options *options, con
 /* Binds under a first name, listens, and only then gives the socket its own name. 0 or an errno. */
 static int put_up(int fd, int directory, const struct gs_share_options *options, const char *name)
 {
-    char first[GS_SOCKET_NAME_SIZE + sizeof NEW_SUFFIX];
+    char first[GS_RELAY_NAME_SIZE + sizeof NEW_SUFFIX];
     struct sockaddr_un address;
     mode_t mode = options->uid_count + options->gid_count > 0 ? 0666 : 0600;
     int error;
@@ -297,19 +297,34 @@ static bool is_dead(int directory, const struct gs_share_options *options, const
 
 enum entry_kind { FOREIGN, SOCKET, NEW_SOCKET };
 
+/* What follows an instance, or what takes its place; NULL: there is none. */
+static const char *past_instance(const char *name)
+{
+    return strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1
+               ? name + GS_SOCKET_NAME_SIZE - 1
+               : NULL;
+}
+
 static enum entry_kind kind_of(const char *name)
 {
-    size_t length = strspn(name, "0123456789abcdef");
+    const char *rest = past_instance(name), *more;
 
-    if (length != GS_SOCKET_NAME_SIZE - 1)
+    if (!rest)
         return FOREIGN;
-    if (name[length] == 0)
+    if (strncmp(rest, GS_MEMORY_SUFFIX, strlen(GS_MEMORY_SUFFIX)) == 0)
+        rest += strlen(GS_MEMORY_SUFFIX);
+    else if (*rest == '.' && (more = past_instance(rest + 1)))
+        rest = more;
+    if (*rest == 0)
         return SOCKET;
-    if (name[length] == '.' &&
-        strspn(name + length + 1, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1 &&
-        name[GS_RELAY_NAME_SIZE - 1] == 0)
-        return SOCKET;
-    return strcmp(name + length, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
+    return strcmp(rest, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
+}
+
+bool gs_directory_is_memory(const char *name)
+{
+    const char *rest = past_instance(name);
+
+    return rest && strcmp(rest, GS_MEMORY_SUFFIX) == 0;
 }
 
 /* A socket of another name than ours never comes back under the same name: instances are random.

@@ -128,9 +128,15 @@ bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
     return wanted;
 }
 
-static CUresult export_now(struct gs_share *share, CUmemGenericAllocationHandle handle, int *ret_fd)
+static CUresult export_now(struct gs_share *share, const struct gs_share_source *source, int *ret_fd)
 {
-    return share->driver->mem_export(ret_fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (!source->fd.any)
+        return share->driver->mem_export(ret_fd, source->handle,
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (!gs_fd_is_there(&source->fd)) /* the program has closed it */
+        return CUDA_ERROR_INVALID_HANDLE;
+    *ret_fd = fcntl(source->fd.fd, F_DUPFD_CLOEXEC, 0);
+    return *ret_fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
 CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
@@ -142,10 +148,10 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 
     *ret_fresh = fd < 0;
     if (fd < 0) {
-        result = export_now(share, source->handle, &fd);
+        result = export_now(share, source, &fd);
         if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
             shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-            result = export_now(share, source->handle, &fd);
+            result = export_now(share, source, &fd);
         }
         if (result != CUDA_SUCCESS)
             return result;

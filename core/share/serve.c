@@ -268,6 +268,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
     default:
-        return gs_client_fault(client, "it sent a message that is an exporter's to send");
+        return gs_client_fault(client, "it sent a message that is not an opener's to send");
     }
 }

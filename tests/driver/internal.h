@@ -206,6 +206,11 @@ void sd_machine_init(void);
 uint64_t sd_device_used(const struct sd_device *device);
 bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
 void sd_device_give(struct sd_device *device, size_t size);
+/* It stays this process's and is counted in its list (sd_machine_list). */
+void sd_device_count_elsewhere(const struct sd_device *device, size_t size);
+/* Memory that several processes may hold; false: one by one it cannot be counted. */
+bool sd_machine_list(int physical, uint64_t inode, size_t size);
+void sd_machine_unlist(uint64_t inode);
 
 CUresult sd_driver_get_version(int *version);
 CUresult sd_device_get(CUdevice *device, int ordinal);
@@ -669,7 +674,8 @@ struct sd_phys {
     int fd;
     size_t size;
     int device;    /* -1: memory of a device that is hidden from us */
-    bool imported; /* made by another process: counts there */
+    bool imported; /* made by another process: counts there, unless it is */
+    bool listed;   /* with sd_machine_list */
     uint64_t id;
     uint64_t inode;
     struct sd_phys *next;
@@ -695,6 +701,8 @@ int sd_open_private(const char *path, int flags);
 CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret);
 /* The memory behind a descriptor (not taken over); the same object when we have it already. */
 CUresult sd_phys_import(int fd, struct sd_phys **ret);
+/* Others get it by descriptor, or this process did. */
+void sd_phys_list(struct sd_phys *phys);
 struct sd_phys *sd_phys_ref(struct sd_phys *phys);
 void sd_phys_unref(struct sd_phys *phys);
 

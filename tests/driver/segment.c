@@ -185,6 +185,18 @@ CUresult sd_phys_import(int fd, struct sd_phys **ret)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+void sd_phys_list(struct sd_phys *phys)
+{
+    const struct sd_device *device = phys->device < 0 ? NULL : &sd_devices[phys->device];
+
+    if (phys->listed || !device ||
+        !sd_machine_list(device->physical, phys->inode, phys->size))
+        return;
+    phys->listed = true;
+    if (!phys->imported)
+        sd_device_count_elsewhere(device, phys->size);
+}
+
 struct sd_phys *sd_phys_ref(struct sd_phys *phys)
 {
     phys->refs++;
@@ -200,7 +212,11 @@ void sd_phys_unref(struct sd_phys *phys)
     while (*at != phys)
         at = &(*at)->next;
     *at = phys->next;
-    if (!phys->imported)
+    if (phys->listed)
+        sd_machine_unlist(phys->inode);
+    if (!phys->imported && phys->listed)
+        sd_devices[phys->device].used -= phys->size;
+    else if (!phys->imported)
         sd_device_give(&sd_devices[phys->device], phys->size);
     close(phys->fd);
     free(phys);

@@ -36,8 +36,8 @@
  *
  *   - device memory can be read and written by the host at the same address;
  *   - work ends with its process: a killed process's kernels do not write on for a while;
- *   - the limit and cuMemGetInfo count what this process made (or all processes of the same
- *     SOFTCUDA_MACHINE), not what others hold of it;
+ *   - the limit and cuMemGetInfo count what this process made, or all processes of the same
+ *     SOFTCUDA_MACHINE hold; what is under way to another one by descriptor alone counts nowhere;
  *   - kernels are those of kernels.c, chosen by the names in the PTX text; nothing is compiled;
  *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;

@@ -311,13 +311,14 @@ CUresult sd_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
     return CUDA_SUCCESS;
 }
 
-static CUresult fd_out(const struct sd_phys *phys, int *ret_fd)
+static CUresult fd_out(struct sd_phys *phys, int *ret_fd)
 {
     int fd = fcntl(phys->fd, F_DUPFD_CLOEXEC, 3);
 
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     exported_note(fd, phys->inode);
+    sd_phys_list(phys);
     *ret_fd = fd;
     return CUDA_SUCCESS;
 }
@@ -353,6 +354,7 @@ CUresult sd_vmm_import(CUmemGenericAllocationHandle *handle, void *os_handle,
     result = sd_phys_import((int)(intptr_t)os_handle, &phys);
     if (result)
         return result;
+    sd_phys_list(phys);
     prop.location.id = phys->device < 0 ? -2 : phys->device; /* -2: of a device we do not see */
     allocation = allocation_new(phys, &prop, true);
     if (!allocation)

@@ -50,6 +50,7 @@ static const CUmemAllocationProp properties = {
     .type = CU_MEM_ALLOCATION_TYPE_PINNED,
     .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
     .location.type = CU_MEM_LOCATION_TYPE_DEVICE, /* the first one */
+    .allocFlags.gpuDirectRDMACapable = 1,
 };
 static const CUmemAccessDesc access_all = {
     .location.type = CU_MEM_LOCATION_TYPE_DEVICE,
@@ -269,6 +270,7 @@ static void handed_over(int socket, size_t size, size_t part, char how)
 {
     static struct range range;
     double ms[STEPS], t[6];
+    int fd = -1;
 
     tell(socket, how);
     range.size = size;
@@ -279,8 +281,7 @@ static void handed_over(int socket, size_t size, size_t part, char how)
         exit(1);
     MUST(D(cuMemAddressReserve)(&range.at, size, 0, 0, 0));
     for (unsigned i = 0; i < range.count; i++) {
-        int fd = receive_fd(socket);
-
+        fd = receive_fd(socket);
         MUST(D(cuMemImportFromShareableHandle)(&range.handles[i], (void *)(intptr_t)fd,
                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
         MUST(D(cuMemMap)(range.at + i * range.part, range.part, 0, range.handles[i], 0));
@@ -294,6 +295,10 @@ static void handed_over(int socket, size_t size, size_t part, char how)
     t[3] = now();
     printf("FACT handed over in %u: import and map %.2f, access %.2f, until it answers %.2f\n",
            range.count, t[1] - t[0], t[2] - t[1], t[3] - t[2]);
+    printf("FACT a dma-buf of what was handed over = %d\n",
+           (int)D(cuMemGetHandleForAddressRange)(&fd, range.at, 2 * MIB,
+                                                 CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    close(fd);
     printf("FACT wipe of what was handed over = %.2f, %.2f\n", wipe(range.at, size),
            wipe(range.at, size));
     range_drop(&range, ms);

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 PROGRAM, SHIM, LIBCUDA = sys.argv[1:4]
-FILE = 'memory-1'
+FILE = 'memory-2'
 FIRST_BYTE = 4098  # of the file's locks, one for each process that listens (core/page.h)
 PATIENT_MS = 20000  # nothing here takes long, but the machine may be busy
 PATIENT_S = 30

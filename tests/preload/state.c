@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 
 static bool driver_there = true, start_result = true;
-static atomic_int starts, loads, adoptions;
+static atomic_int starts, loads, adoptions, forks;
 static atomic_bool start_is_slow;
 static sem_t in_start, go_on;
 static bool entered_in_start, had_driver_in_start;
@@ -32,6 +32,11 @@ bool gs_lookup_find_driver(bool may_load, void **row)
 void gs_lookup_adopt_driver(void *const *row)
 {
     adoptions++;
+}
+
+void gs_shim_forked(void)
+{
+    forks++;
 }
 
 bool gs_shim_start(void)
@@ -106,7 +111,7 @@ static void forked(void)
         pid_t grandchild = child();
         if (grandchild == 0)
             _exit(gs_state_enter());
-        _exit(status_of(grandchild) != 0 || starts != 1);
+        _exit(status_of(grandchild) != 0 || starts != 1 || forks != 1);
     }
     CHECK(status_of(pid) == 0, "a child of a process that is ready");
     CHECK(gs_state_enter(), "the parent after the fork");

@@ -182,13 +182,13 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, limbo_hold_bytes), 120}, {AT(report, limbo_block_id), 128},
         {AT(report, limbo_block_size), 136}, {AT(report, limbo_block_freed_ns), 144},
         {AT(report, limbo_block_held_ns), 152}, {AT(report, left), 160}, {AT(report, name), 168},
-        {AT(report, client_name), 184},
+        {AT(report, client_name), 184}, {AT(memory, size), 16}, {AT(memory, uuid), 24},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24};
+    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 40};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 2);
+    cr_assert_eq(GS_WIRE_VERSION, 3);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
