@@ -9,10 +9,10 @@
  *
  * The page is a file in the runtime directory, mode 0600: it works between containers that share
  * the directory, needs no thread and no socket (but where memory is handed over), and other users
- * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel
- * ends with the process: so nobody waits for one that was killed, and the last one removes the
- * file. The page is mapped to sleep on and never read or written through the mapping, which a file
- * that somebody cuts short would make fatal.
+ * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in
+ * the file, which the kernel ends with the process: so nobody waits for one that was killed, and the
+ * last one removes the file. The page is mapped to sleep on and never read or written through the
+ * mapping, which a file that somebody cuts short would make fatal.
  *
  * Nothing exists before a process has a decay thread, or runs out of memory. Nobody is waited for
  * longer than a bound, and a process that does not answer is not waited for again until it does.

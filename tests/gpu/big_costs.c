@@ -10,33 +10,13 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <cuda.h>
+#include "costs.h"
 
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define MIB       ((size_t)1 << 20)
 #define GIB       ((size_t)1 << 30)
 #define PARTS_MAX 512
-
-static void *libcuda;
-#define D(name) ((__typeof__(&name))dlsym(libcuda, #name))
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        CUresult must = (call);                                                                    \
-        if (must) {                                                                                \
-            printf("FACT stopped = %s: %d\n", #call, (int)must);                                   \
-            fflush(stdout);                                                                        \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static double now(void)
 {
@@ -128,35 +108,6 @@ static double wipe(CUdeviceptr at, size_t size)
 
 static struct range theirs;
 
-static int send_fd(int socket, int fd)
-{
-    char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec part = {&byte, 1};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                            .msg_controllen = sizeof control};
-    struct cmsghdr *attached = CMSG_FIRSTHDR(&header);
-
-    attached->cmsg_level = SOL_SOCKET;
-    attached->cmsg_type = SCM_RIGHTS;
-    attached->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(attached), &fd, sizeof fd);
-    return sendmsg(socket, &header, MSG_NOSIGNAL) == 1;
-}
-
-static int receive_fd(int socket)
-{
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    struct iovec part = {&byte, 1};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                            .msg_controllen = sizeof control};
-    int fd;
-
-    if (recvmsg(socket, &header, 0) != 1 || !CMSG_FIRSTHDR(&header))
-        exit(1);
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
-    return fd;
-}
-
 /* a: allocate; A: in parts; f: free; w: wipe; x: export and send, then free. Answers each. */
 static void serve(int socket, size_t size, size_t part)
 {
@@ -186,8 +137,7 @@ static void serve(int socket, size_t size, size_t part)
             for (unsigned i = 0; i < theirs.count; i++) {
                 MUST(D(cuMemExportToShareableHandle)(
                     &fd, theirs.handles[i], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-                if (!send_fd(socket, fd))
-                    _exit(1);
+                send_fd(socket, fd);
                 close(fd);
             }
             sent = now();

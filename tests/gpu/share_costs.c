@@ -10,39 +10,19 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <cuda.h>
+#include "costs.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define MIB   ((size_t)1 << 20)
 #define SIZE  (2 * MIB)
 #define COUNT 48 /* chunks that every consumer gets */
 #define RESTS 8  /* of those, the ones that are opened after a pause of their own */
 #define REST_US 200000
-
-static void *libcuda;
-#define D(name) ((__typeof__(&name))dlsym(libcuda, #name))
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        CUresult must = (call);                                                                    \
-        if (must) {                                                                                \
-            printf("FACT stopped = %s: %d\n", #call, (int)must);                                   \
-            fflush(stdout);                                                                        \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static __typeof__(&cuMemCreate) create;
 static __typeof__(&cuMemRelease) release;
@@ -108,38 +88,6 @@ static const CUmemAccessDesc access_all = {
     .location.type = CU_MEM_LOCATION_TYPE_DEVICE, /* the first one */
     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 };
-
-/* ---- descriptors over a socket ---- */
-
-static void send_fd(int socket, int fd)
-{
-    char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec part = {&byte, 1};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                            .msg_controllen = sizeof control};
-    struct cmsghdr *attached = CMSG_FIRSTHDR(&header);
-
-    attached->cmsg_level = SOL_SOCKET;
-    attached->cmsg_type = SCM_RIGHTS;
-    attached->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(attached), &fd, sizeof fd);
-    if (sendmsg(socket, &header, MSG_NOSIGNAL) != 1)
-        exit(1);
-}
-
-static int receive_fd(int socket)
-{
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    struct iovec part = {&byte, 1};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                            .msg_controllen = sizeof control};
-    int fd;
-
-    if (recvmsg(socket, &header, 0) != 1 || !CMSG_FIRSTHDR(&header))
-        _exit(1);
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
-    return fd;
-}
 
 /* ---- consumers ---- */
 
