@@ -23,14 +23,15 @@ _Static_assert(GS_PAGE_SOCKET_SIZE == GS_MEMORY_NAME_SIZE, "the name fits");
 
 static bool in_one_namespace(pid_t pid, const char *which)
 {
-    struct stat own, other;
+    struct statx own, other;
     char path[64];
 
     snprintf(path, sizeof path, "/proc/self/ns/%s", which);
-    if (stat(path, &own) != 0)
+    if (statx(AT_FDCWD, path, 0, STATX_INO, &own) != 0)
         return false;
     snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)pid, which);
-    return stat(path, &other) == 0 && own.st_ino == other.st_ino && own.st_dev == other.st_dev;
+    return statx(AT_FDCWD, path, 0, STATX_INO, &other) == 0 && own.stx_ino == other.stx_ino &&
+           own.stx_dev_major == other.stx_dev_major && own.stx_dev_minor == other.stx_dev_minor;
 }
 
 /* Whether the process at the other end could look into this one anyway, and this one into it: the

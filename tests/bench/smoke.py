@@ -224,6 +224,7 @@ def ipc():
 
 
 def neighbour():
+    os.environ['GPUSHIM_POOL_NEIGHBOURS'] = 'on'
     for mode in ('native', 'shim'):
         for _ in range(20):  # on a busy machine who is asked may answer too late
             line = measure(mode, 'neighbour', '--cachers', 2)

@@ -147,11 +147,12 @@ void sd_device_count_elsewhere(const struct sd_device *device, size_t size)
 
 bool sd_machine_list(int physical, uint64_t inode, size_t size)
 {
-    struct row *row = &rows[own];
+    struct row *row;
     bool room;
 
     if (!rows)
         return false;
+    row = &rows[own];
     lock(F_OFD_SETLKW, F_WRLCK, GUARD_BYTE);
     room = row->count < PIECES;
     if (room)

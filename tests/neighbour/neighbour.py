@@ -43,6 +43,7 @@ class Machine:
         return {**os.environ, 'LD_PRELOAD': SHIM, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
                 'SOFTCUDA_MACHINE': str(self.path / 'machine'), 'SOFTCUDA_MEMORY': '4G',
                 'GPUSHIM_SHARE_DIR': str(self.run), 'GPUSHIM_LOG': 'info',
+                'GPUSHIM_POOL_NEIGHBOURS': 'on',
                 'GPUSHIM_POOL_DECAY': '10 min', **settings}  # nothing goes unasked
 
     def cache(self, *arguments, wrap=(), fds=(), **settings):
