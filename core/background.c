@@ -6,11 +6,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define STACK_SIZE (256 * 1024) /* the driver's unmap, release and export run on it */
-#define GUARD_SIZE ((size_t)64 * 1024) /* a page at least, whatever the machine's is */
 #define LOOK_FIRST UINT64_C(1000000000)
 #define LOOK_MOST  (8 * LOOK_FIRST)
 #define STAT_SIZE  1024
@@ -31,26 +29,6 @@ static void *count_and_run(void *arg)
     return result;
 }
 
-void gs_background_prepare(struct gs_background *background)
-{
-    char *stack = mmap(NULL, GUARD_SIZE + STACK_SIZE, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-
-    if (stack == MAP_FAILED)
-        return;
-    if (mprotect(stack + GUARD_SIZE, STACK_SIZE, PROT_READ | PROT_WRITE) == 0)
-        background->stack = stack;
-    else
-        munmap(stack, GUARD_SIZE + STACK_SIZE);
-}
-
-void gs_background_free(struct gs_background *background)
-{
-    if (background->stack)
-        munmap(background->stack, GUARD_SIZE + STACK_SIZE);
-    background->stack = NULL;
-}
-
 int gs_background_start(struct gs_background *background, void *(*run)(void *arg), void *arg)
 {
     sigset_t all;
@@ -63,10 +41,7 @@ int gs_background_start(struct gs_background *background, void *(*run)(void *arg
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &background->mask);
     pthread_attr_init(&attributes);
-    if (background->stack)
-        pthread_attr_setstack(&attributes, (char *)background->stack + GUARD_SIZE, STACK_SIZE);
-    else
-        pthread_attr_setstacksize(&attributes, STACK_SIZE);
+    pthread_attr_setstacksize(&attributes, STACK_SIZE);
     error = pthread_create(&background->thread, &attributes, count_and_run, background);
     if (error == EINVAL) /* the program's thread-local data alone is larger than that */
         error = pthread_create(&background->thread, NULL, count_and_run, background);

@@ -23,17 +23,10 @@ struct gs_background {
     pthread_t thread;
     void *(*run)(void *arg);
     void *arg;
-    void *stack;   /* made beforehand, with its guard below; or NULL */
     sigset_t mask; /* of the thread that started it */
     /* The thread's own. */
     uint64_t due_ns, pause_ns; /* when it looks next, and how long after the last look */
 };
-
-/* Makes the stack of a thread that may be started later, when every microsecond counts: it takes
- * address space, no memory. Without it the start makes one. */
-void gs_background_prepare(struct gs_background *background);
-/* The thread has ended, or was never started: gives the stack back. */
-void gs_background_free(struct gs_background *background);
 
 /* Starts `run` in a thread, to be joined by its `thread`; *background lives until then. 0, or an
  * errno. */

@@ -73,8 +73,6 @@ FORWARD(pthread_setname_np, (pthread_t thread, const char *name), (thread, name)
 
 FORWARD(pthread_condattr_setclock, (pthread_condattr_t * attributes, clockid_t clock),
         (attributes, clock))
-FORWARD(pthread_attr_setstack, (pthread_attr_t * attributes, void *stack, size_t size),
-        (attributes, stack, size))
 FORWARD(pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t size), (attributes, size))
 
 void *__wrap_pthread_getspecific(pthread_key_t key);

@@ -77,8 +77,6 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&share->given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (options->enable)
-        gs_background_prepare(&share->background);
     *ret_share = share;
     return GS_OK;
 }
@@ -123,7 +121,6 @@ void gs_share_destroy(struct gs_share *share)
     gs_relay_free(share);
     gs_keeps_free(share);
     close_descriptors(share);
-    gs_background_free(&share->background);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener_changed);
     pthread_cond_destroy(&share->given_back);

@@ -19,22 +19,16 @@ import sys
 import tempfile
 import time
 
+from page import PAGE, PATIENT_S, check, count_listeners
+
 PROGRAM, SHIM, LIBCUDA, BROKER = map(os.path.abspath, sys.argv[1:5])
-PAGE = 'memory-2'
-FIRST_BYTE = 4098  # of the page's locks, one for each process that listens (core/page.h)
 MOST = 300  # MiB of a block that only one process at a time can have
 FIRST = 'alloc 9 1'  # the device is looked at
 DESCRIPTORS = 200
-PATIENT_S = 30
 ROUNDS = 60  # of each thread
 TRIES = 30  # of what a busy machine may hold up
 MAGIC, VERSION, CLOSE, MEMORY = 0x67707368, 3, 5, 14  # core/share/wire.h
 OUT_OF_MEMORY, UNKNOWN = 2, 999
-
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f'failed: {what}')
 
 
 class Process:
@@ -111,15 +105,6 @@ class Machine:
                 'GPUSHIM_POOL_NEIGHBOURS': 'on',
                 'GPUSHIM_POOL_DECAY': '10 min', **settings}  # nothing goes unasked
 
-    def listeners(self):
-        try:
-            inode = (self.run / PAGE).stat().st_ino
-        except FileNotFoundError:
-            return 0
-        locks = re.findall(rf'OFDLCK .* WRITE .*:{inode} (\d+) ',
-                           pathlib.Path('/proc/locks').read_text())
-        return sum(int(byte) >= FIRST_BYTE for byte in locks)
-
     def giver(self, *sizes, listeners=1, **settings):
         """One that keeps blocks of so many MiB, which were full of its bytes."""
         process = Process(self, **settings)
@@ -127,7 +112,7 @@ class Machine:
             process.does(f'alloc {i} {size}', f'fill {i} 170')
         for i in range(len(sizes or (MOST,))):
             process.does(f'free {i}')
-        self.await_true(lambda: self.listeners() >= listeners, 'it listens')
+        self.await_true(lambda: count_listeners(self.run) >= listeners, 'it listens')
         return process
 
     def await_true(self, condition, what):
@@ -338,7 +323,7 @@ def what_was_shared_goes_through_the_driver(machine):
     giver.does(f'alloc 0 {MOST}')
     giver.ask('handle 0')
     giver.does('free 0', f'alloc 0 {MOST}', 'free 0')
-    machine.await_true(lambda: machine.listeners() == 1, 'it listens')
+    machine.await_true(lambda: count_listeners(machine.run) == 1, 'it listens')
     machine.is_through_driver(giver, Process(machine))
 
 
@@ -542,7 +527,7 @@ def a_capture_that_begins_meanwhile(machine):
 def a_context_that_ends_meanwhile(machine):
     giver, taker = Process(machine), Process(machine)
     giver.does('context', f'alloc 0 {MOST}', 'fill 0 170', 'free 0')
-    machine.await_true(lambda: machine.listeners() == 1, 'it listens')
+    machine.await_true(lambda: count_listeners(machine.run) == 1, 'it listens')
     taker.does(FIRST)
     giver.does('delay cuMemsetD8Async 50000')
     taker.tell(f'alloc 0 {MOST}')

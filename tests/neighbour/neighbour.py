@@ -16,18 +16,12 @@ import sys
 import tempfile
 import time
 
+from page import PAGE, PATIENT_S, check, count_listeners
+
 PROGRAM, SHIM, LIBCUDA = sys.argv[1:4]
-FILE = 'memory-2'
-FIRST_BYTE = 4098  # of the file's locks, one for each process that listens (core/page.h)
 PATIENT_MS = 20000  # nothing here takes long, but the machine may be busy
-PATIENT_S = 30
 TRIES = 20  # to see a call that is not held up, which a busy machine may hold up
 WAIT_MS = 45  # who does not answer is waited for a little longer than this
-
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f'failed: {what}')
 
 
 class Machine:
@@ -56,21 +50,14 @@ class Machine:
         return cacher
 
     def await_listeners(self, count):
-        """Until so many processes can be asked: each has a lock of its own in the file."""
         deadline = time.monotonic() + PATIENT_S
-        while time.monotonic() < deadline:
-            if (self.run / FILE).exists():
-                inode = (self.run / FILE).stat().st_ino
-                locks = re.findall(rf'OFDLCK .* WRITE .*:{inode} (\d+) ',
-                                   pathlib.Path('/proc/locks').read_text())
-                if sum(int(byte) >= FIRST_BYTE for byte in locks) >= count:
-                    return
+        while count_listeners(self.run) < count:
+            check(time.monotonic() < deadline, f'{count} processes listen')
             time.sleep(0.005)
-        sys.exit(f'failed: {count} processes listen')
 
     def asked(self):
         """The number of the last request (struct gs_page)."""
-        return (self.run / FILE).read_bytes()[:4]
+        return (self.run / PAGE).read_bytes()[:4]
 
     def take(self, *arguments, wrap=(), **settings):
         done = subprocess.run([*wrap, PROGRAM, '--take', *map(str, arguments)], text=True,
@@ -214,7 +201,7 @@ def killed_ones_are_forgotten(machine):
         machine.await_listeners(1)
         cacher.kill()
         cacher.wait()
-        check(machine.left() == [FILE], 'a killed one leaves the file')
+        check(machine.left() == [PAGE], 'a killed one leaves the file')
         alone = machine.fails('--percent', 10, SOFTCUDA_FAULTS='cuMemCreate:2+:2,cuMemAlloc:*:2')
         if alone < WAIT_MS:
             break
@@ -262,18 +249,18 @@ def a_file_that_is_not_ours(machine):
     machine.run.mkdir(mode=0o700)
     precious = machine.path / 'precious'
     precious.write_text('precious')
-    (machine.run / FILE).symlink_to(precious)
+    (machine.run / PAGE).symlink_to(precious)
     machine.cache('--percent', 60)
     machine.fails('--percent', 60)
     machine.leave()
     check(precious.read_text() == 'precious', 'the file behind a link is not touched')
-    check(machine.left() == [FILE], 'nor is the link')
+    check(machine.left() == [PAGE], 'nor is the link')
 
 
 def a_file_cut_short(machine):
     cacher = machine.cache('--percent', 60)
     machine.await_listeners(1)
-    os.truncate(machine.run / FILE, 0)
+    os.truncate(machine.run / PAGE, 0)
     machine.fails('--percent', 60)
     check(cacher.poll() is None, 'the process that listened on it lives')
     machine.leave()
@@ -283,7 +270,7 @@ def junk_in_the_file(machine):
     machine.cache('--percent', 60)
     machine.await_listeners(1)
     junk = bytes(range(1, 256)) * 17
-    with open(machine.run / FILE, 'r+b') as file:
+    with open(machine.run / PAGE, 'r+b') as file:
         file.write(junk[:4096])
     machine.take('--percent', 60)
     machine.succeeds('--percent', 30)

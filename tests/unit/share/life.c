@@ -669,7 +669,6 @@ static int mappings(void)
     return lines;
 }
 
-/* The share thread's stack is made before that is. */
 Test(share_life, mappings_before_and_after_are_the_same)
 {
     const int rounds = 40;

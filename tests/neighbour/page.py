@@ -1,0 +1,24 @@
+"""What the tests of processes with one device know of the page by which these ask each other
+(core/page.h)."""
+import pathlib
+import re
+import sys
+
+PAGE = 'memory-2'
+FIRST_BYTE = 4098  # of its locks, one for each process that listens
+PATIENT_S = 30
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f'failed: {what}')
+
+
+def count_listeners(folder):
+    """How many processes can be asked: each has a lock of its own in the page."""
+    try:
+        inode = (folder / PAGE).stat().st_ino
+    except FileNotFoundError:
+        return 0
+    locks = re.findall(rf'OFDLCK .* WRITE .*:{inode} (\d+) ', pathlib.Path('/proc/locks').read_text())
+    return sum(int(byte) >= FIRST_BYTE for byte in locks)
