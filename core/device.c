@@ -1,6 +1,7 @@
 /* The capability ladder, and making and unmaking one chunk's memory (core/device.h). */
 #include "core/device.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,6 +59,27 @@ gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_d
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
+}
+
+CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          const struct gs_fd *given, int *ret_fd)
+{
+    CUresult result;
+    int fd;
+
+    if (given->any) {
+        if (!gs_fd_is_there(given))
+            return CUDA_ERROR_INVALID_HANDLE;
+        fd = fcntl(given->fd, F_DUPFD_CLOEXEC, 0);
+        result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+    } else {
+        result = driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        if (result == CUDA_SUCCESS)
+            fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
+    }
+    if (result == CUDA_SUCCESS)
+        *ret_fd = fd;
+    return result;
 }
 
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "core/driver.h"
+#include "core/fd.h"
 #include "core/log.h"
 #include "core/status.h"
 
@@ -49,6 +50,12 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
 gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_device *device,
                                int fd, size_t size, CUmemGenericAllocationHandle *ret_handle,
                                CUdeviceptr *ret_address);
+
+/* A descriptor of the handle's memory, close-on-exec and the caller's: a duplicate of `given` if
+ * there is one, for such memory cannot be exported again. INVALID_HANDLE: the program has closed it;
+ * OPERATING_SYSTEM: no descriptor is left. *ret_fd is untouched on failure. */
+CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          const struct gs_fd *given, int *ret_fd);
 
 /* The reverse. No GPU work may still touch the range. */
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

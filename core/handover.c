@@ -144,7 +144,7 @@ struct heir {
     const struct gs_device *device;
     CUcontext context;
     int socket;
-    bool has_it;
+    int fd; /* of what is overwritten and to be sent; -1: none */
 };
 
 /* What was in it is this process's. The thread's own stream has nothing else to do; the chunk is
@@ -169,31 +169,30 @@ static bool overwrite(const struct heir *heir, const struct gs_chunk *chunk)
     return done;
 }
 
-static bool send_chunk(const struct heir *heir, const struct gs_chunk *chunk)
-{
-    union gs_wire_message message;
-    bool sent, own = !chunk->fd.any;
-    int fd = chunk->fd.fd;
-
-    if (own && heir->core->driver.mem_export(
-                   &fd, chunk->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
-        return false;
-    if (!own && !gs_fd_is_there(&chunk->fd))
-        return false;
-    gs_wire_start(&message, GS_WIRE_MEMORY, 0);
-    message.memory.size = chunk->span.size;
-    memcpy(message.memory.uuid, heir->device->uuid, sizeof message.memory.uuid);
-    sent = gs_wire_send(heir->socket, &message, fd) == 0;
-    if (own)
-        close(fd);
-    return sent;
-}
-
-static void pass_on(void *arg, const struct gs_chunk *chunk)
+/* The chunk is still mapped; its memory lives on by the descriptor. */
+static void inherit(void *arg, const struct gs_chunk *chunk)
 {
     struct heir *heir = arg;
 
-    heir->has_it = overwrite(heir, chunk) && send_chunk(heir, chunk);
+    if (overwrite(heir, chunk))
+        gs_device_export(&heir->core->driver, chunk->handle, &chunk->fd, &heir->fd);
+}
+
+/* Nothing of it is mapped here any more, so it is in one process alone. Where it cannot be sent it
+ * goes to the driver. */
+static bool send_on(const struct heir *heir, size_t size)
+{
+    union gs_wire_message message;
+    bool sent;
+
+    if (heir->fd < 0)
+        return false;
+    gs_wire_start(&message, GS_WIRE_MEMORY, 0);
+    message.memory.size = size;
+    memcpy(message.memory.uuid, heir->device->uuid, sizeof message.memory.uuid);
+    sent = gs_wire_send(heir->socket, &message, heir->fd) == 0;
+    close(heir->fd);
+    return sent;
 }
 
 static int connect_to(struct gs_core *core, const struct gs_page_request *request)
@@ -236,11 +235,13 @@ static uint64_t hand_over(struct heir *heir, uint64_t wanted, size_t least, uint
 
         if (!chunk)
             break;
-        heir->has_it = false;
-        bytes = gs_chunk_release(&heir->core->shared, chunk, pass_on, heir);
+        heir->fd = -1;
+        bytes = gs_chunk_release(&heir->core->shared, chunk, inherit, heir);
         given += bytes;
-        *ret_handed += heir->has_it ? bytes : 0;
-        if (!heir->has_it || given >= wanted || wanted - given < least)
+        if (!send_on(heir, bytes))
+            break;
+        *ret_handed += bytes;
+        if (given >= wanted || wanted - given < least)
             break;
         most = wanted - given < most ? (size_t)(wanted - given) : most;
     }

@@ -5,12 +5,12 @@
  *
  *   full process (core/neighbour.h)                   process that caches
  *   listens ───── its socket's name ───► page ───►    takes an idle chunk that fits, overwrites it
- *   imports and maps it ◄────── descriptor ───────    connects and sends; unmaps its own
+ *   imports and maps it ◄────── descriptor ───────    and unmaps it, and sends
  *
  * Both are processes of one user that could look into each other anyway: in one pid and one user
- * namespace. Others give what they keep to the driver. What is handed over was never known outside
- * its process (an IPC handle, a dma-buf, a registration): nobody else can have it mapped. With
- * share.isolate nothing is handed over either way.
+ * namespace. Others give what they keep to the driver. What is handed over is in one process at a
+ * time: registrations over it have ended, and it was never known outside by an IPC handle or a
+ * dma-buf. With share.isolate nothing is handed over either way.
  *
  * An imported handle cannot be exported again, but its descriptor can be duplicated (measured): so
  * that comes with the chunk and stays with it. Programs that close descriptors which are not theirs

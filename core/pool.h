@@ -322,8 +322,8 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
 void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
-/* The same for one chunk, which `heir` may pass on before it is unmapped here, when nothing is
- * registered there any more. */
+/* The same for one chunk, whose memory `heir` may keep by a descriptor: called before it is unmapped,
+ * when nothing is registered there any more. */
 size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
                         void (*heir)(void *arg, const struct gs_chunk *chunk), void *arg);
 /* The record of a detached chunk is free for the next. Lock not held. */

@@ -10,7 +10,8 @@
  */
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
+#include "core/device.h"
+
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -128,17 +129,6 @@ bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
     return wanted;
 }
 
-static CUresult export_now(struct gs_share *share, const struct gs_share_source *source, int *ret_fd)
-{
-    if (!source->fd.any)
-        return share->driver->mem_export(ret_fd, source->handle,
-                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (!gs_fd_is_there(&source->fd)) /* the program has closed it */
-        return CUDA_ERROR_INVALID_HANDLE;
-    *ret_fd = fcntl(source->fd.fd, F_DUPFD_CLOEXEC, 0);
-    return *ret_fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-}
-
 CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
                    bool *ret_fresh)
 {
@@ -148,14 +138,13 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 
     *ret_fresh = fd < 0;
     if (fd < 0) {
-        result = export_now(share, source, &fd);
+        result = gs_device_export(share->driver, source->handle, &source->fd, &fd);
         if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
             shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-            result = export_now(share, source, &fd);
+            result = gs_device_export(share->driver, source->handle, &source->fd, &fd);
         }
         if (result != CUDA_SUCCESS)
             return result;
-        fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
         share->last_export = (unsigned)fd;
     }
     *ret_fd = fd;
