@@ -248,7 +248,6 @@ static uint64_t give(struct gs_core *core, const struct gs_page_request *request
     neighbour->gave_grown = stats.counts.grown;
     __atomic_fetch_add(&neighbour->counts.answered, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.given, bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&neighbour->counts.handed, handed, __ATOMIC_RELAXED);
     if (bytes)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
                     "another process found the GPU full: %llu MiB that lay idle were given back, "

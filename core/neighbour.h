@@ -39,7 +39,6 @@ struct gs_neighbour_counts {
     uint64_t got;      /* and bytes that others said they gave back then */
     uint64_t answered; /* times others asked this process, */
     uint64_t given;    /* and bytes that it gave back then */
-    uint64_t handed;   /* those of them that it handed over */
 };
 
 struct gs_neighbour {
