@@ -358,8 +358,6 @@ static void say_lost(struct gs_share *share, int fd)
     union gs_wire_message message;
     int error = gs_wire_receive(fd, &message, NULL);
 
-    if (error == -ECONNRESET) /* comes before the last words */
-        error = gs_wire_receive(fd, &message, NULL);
     if (error == -EPROTONOSUPPORT)
         gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker has " GS_WIRE_VERSION_TEXT

@@ -128,7 +128,7 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
 {
     enum gs_wire_reason reason = 0;
 
-    if (error == -ENOTCONN || error == -ECONNRESET)
+    if (error == -ENOTCONN)
         return;
     if (error == -EPROTONOSUPPORT) {
         client->fault = "it speaks another version of the protocol";
@@ -174,7 +174,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (stays)
         return true;
     send_off(share, client, error, &message);
-    if (client->left && error != -ENOTCONN && error != -ECONNRESET) /* it lives on, unheard */
+    if (client->left && error != -ENOTCONN) /* it lives on, unheard */
         gs_broker_client_gone(share, client, false);
     client_hang_up(share, client);
     return false;

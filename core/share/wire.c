@@ -136,14 +136,17 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
                             .msg_control = ret_fd ? control : NULL,
                             .msg_controllen = ret_fd ? sizeof control : 0};
     ssize_t got;
-    bool many;
+    bool many, reset = false;
     int fd;
 
     if (ret_fd)
         *ret_fd = -1;
-    do
+    for (;;) {
         got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
+        if (got >= 0 || (errno != EINTR && (errno != ECONNRESET || reset)))
+            break;
+        reset |= errno == ECONNRESET; /* told once, before what the other side had said */
+    }
     if (got < 0)
         return -errno;
     fd = take_fds(&header, &many);

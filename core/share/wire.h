@@ -221,11 +221,12 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has
- * hung up; -EPROTO: not a message; -EPROTONOSUPPORT: one of another version (of *ret_message the
- * head counts); -EMFILE: it came with a descriptor for which this process had no room (the message
- * is in *ret_message); another negative errno. *ret_fd is the descriptor that came along,
- * close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL the kernel drops
- * what came along: closing another's file here may take as long as its file system likes.
+ * hung up, and all it said was received, also where it had not read all itself; -EPROTO: not a
+ * message; -EPROTONOSUPPORT: one of another version (of *ret_message the head counts); -EMFILE: it
+ * came with a descriptor for which this process had no room (the message is in *ret_message);
+ * another negative errno. *ret_fd is the descriptor that came along, close-on-exec and the caller's,
+ * or -1; -1 on every failure. Where ret_fd is NULL the kernel drops what came along: closing
+ * another's file here may take as long as its file system likes.
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
 

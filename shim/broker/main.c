@@ -199,8 +199,6 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
     if (ready != 1)
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, NULL);
-    if (error == -ECONNRESET) /* comes before the last words */
-        error = gs_wire_receive(fd, ret_answer, NULL);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;

@@ -257,6 +257,23 @@ Test(share_wire, hang_up_and_silence_are_told_apart)
     cr_assert_eq(pipe_signals, 0);
 }
 
+/* The kernel tells of that before it gives what was said. */
+Test(share_wire, what_was_said_before_a_hang_up_with_something_unread_is_received)
+{
+    union gs_wire_message message;
+    int fd;
+
+    gs_wire_start(&message, GS_WIRE_RECALL, 0);
+    cr_assert_eq(gs_wire_send(pair[1], &message, -1), 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    cr_assert_eq(gs_wire_send(pair[0], &message, -1), 0);
+    close(pair[0]);
+    pair[0] = -1;
+    cr_assert_eq(gs_wire_receive(pair[1], &message, &fd), 0);
+    cr_assert_eq(message.head.type, GS_WIRE_CLOSE);
+    cr_assert_eq(gs_wire_receive(pair[1], &message, &fd), -ENOTCONN);
+}
+
 Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)
 {
     union gs_wire_message message;
