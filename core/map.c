@@ -1,7 +1,7 @@
 /* The allocation map (core/map.h): a two-level table over 2 MiB pages. */
 #include "core/map.h"
 
-#include <stdlib.h>
+#include <sys/mman.h>
 
 #define LEAF_ENTRIES ((size_t)1 << GS_MAP_LEAF_BITS)
 #define LEAF_COUNT (sizeof((struct gs_map *)0)->leaf / sizeof((struct gs_map *)0)->leaf[0])
@@ -14,10 +14,21 @@ void gs_map_init(struct gs_map *map)
 void gs_map_destroy(struct gs_map *map)
 {
     for (size_t i = 0; i < LEAF_COUNT; i++) {
-        free(map->leaf[i]);
+        if (map->leaf[i])
+            munmap(map->leaf[i], sizeof *map->leaf[i]);
         map->leaf[i] = NULL;
     }
     gs_lock_destroy(&map->lock);
+}
+
+/* Zeros, of which most are never touched: from the heap all of them might be, which takes 60 to 80 us
+ * of a first open or allocation (32 page faults, measured on an H200's machine). */
+static struct gs_map_leaf *leaf_new(void)
+{
+    void *leaf = mmap(NULL, sizeof(struct gs_map_leaf), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return leaf == MAP_FAILED ? NULL : leaf;
 }
 
 /* Every leaf under [first, last] exists afterwards. Called with the lock held. */
@@ -28,7 +39,7 @@ static gs_status make_leaves(struct gs_map *map, uint64_t first, uint64_t last)
 
         if (map->leaf[i])
             continue;
-        leaf = calloc(1, sizeof *leaf);
+        leaf = leaf_new();
         if (!leaf)
             return GS_NO_HOST_MEMORY;
         __atomic_store_n(&map->leaf[i], leaf, __ATOMIC_RELEASE);
