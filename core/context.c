@@ -276,6 +276,18 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
     return look_up_and_cache(core, handle, seen, true, ret);
 }
 
+void gs_core_context_made(struct gs_core *core, CUcontext handle)
+{
+    struct gs_context *made;
+    bool first;
+
+    gs_lock_take(&core->lock);
+    first = !core->contexts;
+    gs_lock_release(&core->lock);
+    if (!first || look_up(core, handle, true, &made) != GS_OK) /* then it is asked when it is used */
+        gs_lone_context(&core->lone, handle);
+}
+
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context)
 {
     CUcontext handle = NULL;

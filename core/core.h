@@ -179,6 +179,9 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
 void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);
+/* The driver has made a context, or says that it is there. What is asked of it once in a process is
+ * asked of the first one here, where it is lost in what making it takes. */
+void gs_core_context_made(struct gs_core *core, CUcontext handle);
 /* Whether a handle is still a context. */
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
 /* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */

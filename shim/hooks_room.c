@@ -58,7 +58,7 @@ static CUresult context_made(CUresult result, const CUcontext *context)
 {
     if (result == CUDA_SUCCESS && gs_state_enter()) {
         GS_KEEP_ERRNO;
-        gs_lone_context(gs_lone, *context);
+        gs_core_context_made(gs_core, *context);
     }
     return result;
 }
