@@ -108,10 +108,12 @@ static void warm_up(void)
 static int opener(bool warm)
 {
     struct request request;
+    const char ready = 0; /* said when it can open: its start is not the first open's */
 
     bench_start();
     if (warm)
         warm_up();
+    bench_send(BENCH_SOCKET, &ready, sizeof ready);
     for (;;) {
         struct answer answer = {0};
         bench_receive(BENCH_SOCKET, &request, sizeof request);
@@ -240,6 +242,7 @@ int main(int argc, char **argv)
                                            {NULL}};
     struct measured measured = {0};
     struct request end = {0};
+    char ready;
     pid_t pid;
 
     if (argc >= 2 && strcmp(argv[1], "--opener") == 0)
@@ -249,6 +252,7 @@ int main(int argc, char **argv)
     bench_start();
     arguments[1] = warm ? "--warm" : NULL;
     int socket = bench_spawn_self(arguments, true, &pid);
+    bench_receive(socket, &ready, sizeof ready);
     one_block(socket, size, rounds, pause, &measured);
     many_blocks(socket, size, blocks, pause, &measured);
     bench_send(socket, &end, sizeof end);

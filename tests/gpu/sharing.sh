@@ -4,6 +4,7 @@
 #
 #   sh tests/gpu/sharing.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/sharing.sh                         on the GPU machine, in the repository's root
+#   sh tests/gpu/sharing.sh first [RUNS]            the first opens alone
 #
 # Prints "FACT name = answer" of the driver, then one JSON line per run of tests/bench/ipc, and the
 # steps that the library's debug log tells of.
@@ -30,9 +31,32 @@ GPUSHIM_BUILD=$bundle
 export GPUSHIM_BUILD
 with=$root/tests/with.sh
 
+# Medians of first opens, each in processes of its own: "first RUNS of each".
+first()
+{
+    for flags in '' '--warm' '--pause 300' '--warm --pause 300'; do
+        for mode in native shim; do
+            for _ in $(seq "$1"); do
+                # shellcheck disable=SC2086 # the flags are several words
+                timeout 60 sh "$with" "$mode" "$bundle/tests/bench/ipc" $flags --rounds 3 --blocks 2
+            done | FLAGS=$flags MODE=$mode python3 -c '
+import json, os, statistics, sys
+runs = [json.loads(line) for line in sys.stdin]
+told = {name: [run[name] for run in runs] for name in ("open_first_us", "close_first_us", "open_each_us")}
+print("first open", os.environ["MODE"], os.environ["FLAGS"], *(
+    f"{name} {statistics.median(us):.0f} ({min(us):.0f} to {max(us):.0f})" for name, us in told.items()))'
+        done
+    done
+}
+
+if [ "${1:-}" = first ]; then
+    first "${2:-8}"
+    exit 0
+fi
 for costs in share_costs big_costs; do
     timeout 60 sh "$with" native "$bundle/$costs"
 done
+first 5
 for flags in '' '--warm' '--pause 300' '--warm --pause 300' '--warm --pause 300 --size 64M --blocks 100'; do
     for mode in native shim; do
         echo "ipc $mode $flags"
@@ -55,5 +79,5 @@ for flags in '' '--warm --pause 300'; do
     echo "steps $flags"
     # shellcheck disable=SC2086
     GPUSHIM_LOG=debug timeout 60 sh "$with" shim "$bundle/tests/bench/ipc" --blocks 16 $flags 2>&1 |
-        grep -E 'opened in|granted to' || :
+        grep -E 'opened in|granted to|exported ahead' || :
 done
