@@ -671,6 +671,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status == GS_OK && block->id == source.block_id && !block->offer) {
         block->offer = offer;
         gs_offer_token(offer, ret_token);
+        gs_share_given_out(core->share, offer);
         gs_latch_release(&block->chunk->pool->lock);
         return GS_OK;
     }

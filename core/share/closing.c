@@ -153,6 +153,7 @@ void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
     while (*link != opened)
         link = &(*link)->next;
     *link = opened->next;
+    opened->ready = false;
     for (unsigned i = 0; i < opened->use_count; i++)
         opened->uses[i].next = GS_FENCE_NONE;
 }
@@ -228,10 +229,17 @@ static bool is_held(struct gs_share *share, struct gs_opened *opened)
 
 void gs_share_look_again(struct gs_share *share)
 {
+    int saved = errno;
+    bool closing;
+
     gs_lock_take(&share->opener_lock);
-    if (share->closing)
+    closing = share->closing != NULL;
+    if (closing)
         gs_thread_wake(share);
     gs_lock_release(&share->opener_lock);
+    if (closing && !gs_opener_has_thread(share))
+        gs_closing_work(share);
+    errno = saved;
 }
 
 /* The blocks whose fences have passed, out of `closing`. */
@@ -242,6 +250,7 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
     while (*link) {
         struct gs_opened *opened = *link;
 
+        opened->ready = false;
         if (!all_passed(share, opened) || is_held(share, opened)) {
             link = &opened->next;
             continue;
@@ -291,6 +300,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 
         passed = opened->next;
         if (opened->peer->busy) {
+            opened->leaving = false; /* nobody may come for it soon: it can be opened again */
+            opened->ready = true;
             opened->next = share->closing;
             share->closing = opened;
         } else {
@@ -308,6 +319,39 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     due = look < due ? look : due;
     due = due < idle ? due : idle;
     return due < kept ? due : kept;
+}
+
+/* Whether a block was left because its exporter was busy, and that is over. */
+static bool is_some_ready_locked(const struct gs_share *share)
+{
+    const struct gs_opened *opened = share->closing;
+
+    while (opened && (!opened->ready || opened->peer->busy))
+        opened = opened->next;
+    return opened != NULL;
+}
+
+/* Who makes an exporter busy comes here afterwards, for what others have left meanwhile. */
+void gs_closing_work(struct gs_share *share)
+{
+    bool again;
+
+    do {
+        gs_closing_tick(share, gs_now());
+        gs_lock_take(&share->opener_lock);
+        again = is_some_ready_locked(share) && !__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE);
+        gs_thread_wake(share); /* if there is one by now, it has not seen what is left */
+        gs_lock_release(&share->opener_lock);
+    } while (again);
+}
+
+void gs_opener_release(struct gs_share *share)
+{
+    bool left = share->closing && !share->peers_watched;
+
+    gs_lock_release(&share->opener_lock);
+    if (left)
+        gs_closing_work(share);
 }
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
@@ -348,6 +392,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     int saved = errno;
     struct gs_opener_context *gone;
     struct gs_opened *opened, *next;
+    bool closing;
 
     gs_lock_take(&share->opener_lock);
     gone = context_find(share, context);
@@ -366,7 +411,10 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         gs_fence_pool_forget(&gone->pool);
         free(gone);
     }
+    closing = share->closing != NULL;
     gs_lock_release(&share->opener_lock);
+    if (closing && !gs_opener_has_thread(share))
+        gs_closing_work(share);
     errno = saved;
 }
 

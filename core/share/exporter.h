@@ -29,7 +29,8 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
-    bool limbo; /* freed and held: in the list of such, */
+    bool limbo; /* freed, and held or pinned: in the list of such, */
+    bool limbo_held; /* and held by others: counted there */
     struct gs_offer *limbo_older, *limbo_newer;
     UT_hash_handle hh;
 };
@@ -164,7 +165,7 @@ bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16
 bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
 
 /* limbo.c */
-/* Called with the lock held: the block was freed, or held or given back since. */
+/* Called with the lock held: the block was freed, or held, pinned or given back since. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);

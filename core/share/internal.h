@@ -83,8 +83,8 @@ struct gs_share {
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
-    struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others */
-    uint64_t limbo_count, limbo_bytes;
+    struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */
+    uint64_t limbo_count, limbo_bytes; /* of those that are held */
     uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
     bool limbo_said;       /* it is, and was said */
     bool refusal_said; /* atomic: why something is not offered was logged as a warning */
@@ -112,9 +112,10 @@ struct gs_share {
     unsigned client_count;
     uint64_t next_client;
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
-    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
+    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
+    uint64_t offered_ns;  /* and the first one of an opener until then */
     uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
-    uint64_t rested_ns;        /* not before then: it was in vain */
+    uint64_t rested_ns; /* the next one of a row not before then: it was in vain */
     unsigned last_export;    /* the number of the descriptor that was made last */
     bool fds_made;           /* the table of descriptors has its final size, or never will */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
@@ -142,6 +143,7 @@ struct gs_share {
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_peer;
     uint64_t look_ns; /* when the thread looks at peers that were busy when they had something */
+    bool peers_watched; /* atomic: there is the thread, and it sees what comes of every peer */
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said;
@@ -166,6 +168,9 @@ gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
 /* The share thread: an opener's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
+/* The share thread: a handle was given out, whose first opener comes when it has been sent to him. */
+void gs_thread_offered(struct gs_share *share, uint64_t now);
+#define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
 void gs_say_not_offered(struct gs_share *share, const char *reason);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */

@@ -42,14 +42,14 @@ static void set_unwanted(struct gs_share *share, struct gs_import *import)
     gs_thread_wake(share);
 }
 
-/* Nobody but the exporter can call it back, so he must be there to do it. */
+/* Nobody but the exporter can call it back, so he must be there to do it, and be heard. */
 static bool may_be_kept(const struct gs_share *share, const struct gs_import *import,
                         const struct gs_opened *last)
 {
     const struct gs_peer *peer = import->peer;
 
     return last->recalled && !last->orphan && !import->strict && !import->unwanted &&
-           !peer->by_broker && !peer->deaf && peer->fd >= 0 &&
+           !peer->by_broker && !peer->deaf && peer->fd >= 0 && peer->watched &&
            import->connection == peer->connection && last->connection == peer->connection &&
            share->options.idle_ns > 0;
 }

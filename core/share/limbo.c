@@ -1,7 +1,8 @@
 /*
  * Exporter: blocks that the program has freed and other processes still hold. They are memory that
  * no allocation gets, so a line of log tells of them when they have become too many, too large or
- * too old for the options' bounds, and again only after they were half that.
+ * too old for the options' bounds, and again only after they were half that. What only the share
+ * thread is at is waited for as they are, but nothing to speak of.
  */
 #include "core/share/exporter.h"
 
@@ -14,11 +15,21 @@ static bool has_bound(const struct gs_share_options *options)
     return options->limbo_warning || options->limbo_warning_blocks || options->limbo_warning_ns;
 }
 
+/* Called with the lock held. The first of those that others hold. */
+static const struct gs_offer *oldest_held_locked(const struct gs_share *share)
+{
+    const struct gs_offer *offer = share->limbo_oldest;
+
+    while (offer && !offer->limbo_held)
+        offer = offer->limbo_newer;
+    return offer;
+}
+
 /* Called with the lock held. Whether a bound, divided by `part`, is met. */
 static bool is_much_locked(const struct gs_share *share, uint64_t now, uint64_t part)
 {
     const struct gs_share_options *options = &share->options;
-    const struct gs_offer *oldest = share->limbo_oldest;
+    const struct gs_offer *oldest = oldest_held_locked(share);
 
     if (!oldest)
         return false;
@@ -46,10 +57,6 @@ static void enter_locked(struct gs_share *share, struct gs_offer *offer)
     offer->limbo_older = share->limbo_newest;
     *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo_oldest) = offer;
     share->limbo_newest = offer;
-    share->limbo_count++;
-    share->limbo_bytes += offer->source.size;
-    if (has_bound(&share->options) && !share->limbo_said)
-        look_by_locked(share, gs_now() + LOOK_NS);
 }
 
 static void leave_locked(struct gs_share *share, struct gs_offer *offer)
@@ -58,9 +65,21 @@ static void leave_locked(struct gs_share *share, struct gs_offer *offer)
         offer->limbo_newer;
     *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo_newest) =
         offer->limbo_older;
+    pthread_cond_broadcast(&share->given_back);
+}
+
+static void count_locked(struct gs_share *share, const struct gs_offer *offer)
+{
+    share->limbo_count++;
+    share->limbo_bytes += offer->source.size;
+    if (has_bound(&share->options) && !share->limbo_said)
+        look_by_locked(share, gs_now() + LOOK_NS);
+}
+
+static void uncount_locked(struct gs_share *share, const struct gs_offer *offer)
+{
     share->limbo_count--;
     share->limbo_bytes -= offer->source.size;
-    pthread_cond_broadcast(&share->given_back);
     if (!share->limbo_said || is_much_locked(share, gs_now(), 2))
         return;
     share->limbo_said = false;
@@ -69,15 +88,23 @@ static void leave_locked(struct gs_share *share, struct gs_offer *offer)
 
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    bool limbo = offer->freed_ns && offer->holds > 0;
+    bool held = offer->freed_ns && offer->holds > 0;
+    bool limbo = held || (offer->freed_ns && offer->pins > 0);
 
-    if (limbo == offer->limbo)
+    if (limbo != offer->limbo) {
+        offer->limbo = limbo;
+        if (limbo)
+            enter_locked(share, offer);
+        else
+            leave_locked(share, offer);
+    }
+    if (held == offer->limbo_held)
         return;
-    offer->limbo = limbo;
-    if (limbo)
-        enter_locked(share, offer);
+    offer->limbo_held = held;
+    if (held)
+        count_locked(share, offer);
     else
-        leave_locked(share, offer);
+        uncount_locked(share, offer);
 }
 
 static const struct gs_offer *newest_of_locked(const struct gs_share *share,
@@ -153,10 +180,11 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)
 
     gs_lock_take(&share->lock);
     if (share->limbo_due_ns <= now) {
+        const struct gs_offer *oldest = oldest_held_locked(share);
+
         much = is_much_locked(share, now, 1);
         share->limbo_said |= much;
-        share->limbo_due_ns =
-            much || !age || !share->limbo_oldest ? GS_NEVER : share->limbo_oldest->freed_ns + age;
+        share->limbo_due_ns = much || !age || !oldest ? GS_NEVER : oldest->freed_ns + age;
     }
     due = share->limbo_due_ns;
     count = share->limbo_count;

@@ -21,6 +21,13 @@ static bool write_token(struct gs_share *share, struct gs_offer *offer)
     return true;
 }
 
+/* The share thread is at it, or will be: until then the block cannot be withdrawn. */
+static void pin_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    offer->pins++;
+    gs_limbo_note_locked(share, offer);
+}
+
 void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
 {
     struct gs_work_queue *queue = &share->work[work];
@@ -29,7 +36,7 @@ void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs
     if (offer->queued[work])
         return;
     offer->queued[work] = true;
-    offer->pins++;
+    pin_locked(share, offer);
     offer->next_work[work] = NULL;
     *(first ? &queue->first : &queue->last->next_work[work]) = offer;
     queue->last = offer;
@@ -40,6 +47,7 @@ void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs
 /* Exports the chunk for whoever opens it first, and for the broker. False: it had been. */
 static bool prepare(struct gs_share *share, struct gs_offer *offer)
 {
+    uint64_t begun = gs_now();
     bool fresh;
     int fd;
 
@@ -49,9 +57,13 @@ static bool prepare(struct gs_share *share, struct gs_offer *offer)
         return false;
     if (share->options.broker)
         gs_broker_leave(share, offer, fd);
-    if (fresh)
-        gs_export_keep(share, offer, fd);
-    return fresh;
+    if (!fresh)
+        return false;
+    gs_export_keep(share, offer, fd);
+    gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu exported ahead in %llu us, begun at %llu us",
+                (unsigned long long)offer->key.id, (unsigned long long)(gs_now() - begun) / 1000,
+                (unsigned long long)begun / 1000);
+    return true;
 }
 
 static struct gs_offer *next_work(struct gs_share *share, enum gs_work work)
@@ -89,6 +101,7 @@ static uint64_t export_next(struct gs_share *share, uint64_t now)
         offer = next_work(share, GS_WORK_EXPORT);
         if (!offer)
             return GS_NEVER;
+        gs_thread_offered(share, now);
         exported = prepare(share, offer);
         gs_offer_unpin(share, offer, false);
     }
@@ -173,8 +186,6 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_lock_take(&share->lock);
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
-    if (entered && (share->options.export_ahead || share->options.broker))
-        gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     if (!entered) {
         free(offer);
@@ -182,6 +193,18 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     }
     *ret_offer = offer;
     return GS_OK;
+}
+
+void gs_share_given_out(struct gs_share *share, struct gs_offer *offer)
+{
+    int saved = errno;
+
+    if (!share->options.export_ahead && !share->options.broker)
+        return;
+    gs_lock_take(&share->lock);
+    gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
+    gs_lock_release(&share->lock);
+    errno = saved;
 }
 
 void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE])
@@ -280,7 +303,7 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
     if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) || is_stale(share, offer)))
         offer = NULL;
     if (offer)
-        offer->pins++;
+        pin_locked(share, offer);
     gs_lock_release(&share->lock);
     return offer;
 }
@@ -307,6 +330,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
 {
     gs_lock_take(&share->lock);
     offer->pins--;
+    gs_limbo_note_locked(share, offer);
     if (granted) {
         offer->opened = true;
         offer->recalled = false; /* the newest holder was not asked */

@@ -345,7 +345,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     }
     gs_lock_take(&share->opener_lock);
     status = open_locked(share, &read, token, context, device, ret_address);
-    gs_lock_release(&share->opener_lock);
+    gs_opener_release(share);
     if (status == GS_NO_HOST_MEMORY)
         gs_say_unreachable(share, "no host memory is left");
     errno = saved;
@@ -384,17 +384,25 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     int saved = errno;
     gs_status status = GS_NOT_OURS;
     struct gs_opened *opened;
+    bool has_thread;
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
+    has_thread = gs_opener_has_thread(share);
     gs_lock_take(&share->opener_lock);
     opened = gs_opened_at_locked(share, address);
     if (opened && opened->address == address) {
-        if (--opened->count == 0)
-            gs_idle_start_locked(share, opened);
+        if (--opened->count == 0) {
+            if (has_thread)
+                gs_idle_start_locked(share, opened);
+            else /* the exporter could not call it back */
+                gs_closing_start_locked(share, opened);
+        }
         status = GS_OK;
     }
     gs_lock_release(&share->opener_lock);
+    if (!has_thread) /* what the GPU may still use follows with the next close or open */
+        gs_closing_work(share);
     errno = saved;
     return status;
 }

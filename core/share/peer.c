@@ -64,9 +64,12 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
     if (peer->fd < 0)
         return;
-    gs_unwatch(share, peer->fd);
+    if (peer->watched)
+        gs_unwatch(share, peer->fd);
+    shutdown(peer->fd, SHUT_RDWR); /* a forked child may hold the socket: the exporter must know */
     close(peer->fd);
     peer->fd = -1;
+    peer->watched = false;
     if (peer->pidfd >= 0)
         close(peer->pidfd);
     peer->pidfd = -1;
@@ -98,14 +101,37 @@ static void watch(struct gs_share *share, const struct gs_peer *peer, int op)
              peer->id);
 }
 
-gs_status gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
+static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    gs_status status = gs_thread_start(share);
+    watch(share, peer, EPOLL_CTL_ADD);
+    peer->watched = true;
+}
 
-    if (status == GS_OK && !peer->watched)
-        watch(share, peer, EPOLL_CTL_ADD);
-    peer->watched = status == GS_OK;
-    return status;
+void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
+{
+    if (!peer->watched && gs_thread_start(share) == GS_OK)
+        watch_on(share, peer);
+}
+
+/* Those that are busy are watched when they are not any more. */
+void gs_peers_watch(struct gs_share *share)
+{
+    struct gs_peer *peer, *next;
+
+    gs_lock_take(&share->opener_lock);
+    __atomic_store_n(&share->peers_watched, true, __ATOMIC_RELEASE);
+    HASH_ITER(hh, share->peers, peer, next)
+    {
+        if (!peer->busy && peer->fd >= 0 && !peer->watched)
+            watch_on(share, peer);
+    }
+    gs_lock_release(&share->opener_lock);
+}
+
+bool gs_opener_has_thread(struct gs_share *share)
+{
+    return __atomic_load_n(&share->peers_watched, __ATOMIC_ACQUIRE) ||
+           __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
@@ -240,7 +266,7 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
     int fd, pidfd;
 
     gs_instance_name(peer->instance, name);
-    peer->by_broker = peer->watched = false;
+    peer->by_broker = false;
     fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
     if (fd == -EPERM)
         return GS_UNREACHABLE;
@@ -311,6 +337,12 @@ bool gs_peer_hung_up(const struct gs_peer *peer)
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    if (peer->fd >= 0 && !peer->watched) {
+        if (share->peers_watched)
+            watch_on(share, peer);
+        else if (peer->opened_count == 0) /* or nobody would see the exporter hang up on it */
+            gs_peer_disconnect(share, peer);
+    }
     gs_idle_lost_locked(share, peer);
     peer->busy = false;
     pthread_cond_broadcast(&share->opener_changed);

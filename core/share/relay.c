@@ -164,7 +164,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
         gs_lock_take(&share->opener_lock);
         gs_peer_release_locked(share, peer);
     }
-    gs_lock_release(&share->opener_lock);
+    gs_opener_release(share);
     errno = saved;
     return opened ? GS_OK : GS_NOT_OURS;
 }

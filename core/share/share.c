@@ -180,23 +180,39 @@ static gs_status start_once(struct gs_share *share, enum gs_start *state,
     return status;
 }
 
-static gs_status thread_start(struct gs_share *share)
+/* The opener wakes the thread also where there may be none, with its lock held: without that it
+ * would write into whatever file gets the number of one that is closed here. */
+static int thread_descriptors(struct gs_share *share)
 {
     int error = 0;
 
+    gs_lock_take(&share->opener_lock);
     share->epoll = epoll_create1(EPOLL_CLOEXEC);
     share->wake = share->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (share->wake < 0)
         error = errno;
-    else
+    gs_lock_release(&share->opener_lock);
+    return error;
+}
+
+static gs_status thread_start(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    int error = thread_descriptors(share);
+
+    if (!error)
         error = -gs_watch(share, EPOLL_CTL_ADD, share->wake, EPOLLIN, GS_WATCH_WAKE, 0);
     if (!error)
         error = gs_background_start(&share->background, gs_thread_run, share);
     if (!error)
         return GS_OK;
+    gs_lock_take(&share->opener_lock);
     close_descriptors(share);
-    gs_log_line(&share->log, GS_LOG_WARNING, "memory cannot be shared: no thread for it: %s",
-                strerror(error));
+    gs_lock_release(&share->opener_lock);
+    snprintf(reason, sizeof reason,
+             "no thread for it: %s; raise the limits of threads (ulimit -u) and memory",
+             strerror(error));
+    gs_say_not_offered(share, reason);
     return GS_UNREACHABLE;
 }
 

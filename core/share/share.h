@@ -130,6 +130,9 @@ gs_status gs_share_serve(struct gs_share *share);
  */
 gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
                          struct gs_offer **ret_offer);
+/* The offer is the block's: it is exported for its first opener, and left with the broker. Before
+ * that it can be withdrawn at any time. May be called with rank POOL held. */
+void gs_share_given_out(struct gs_share *share, struct gs_offer *offer);
 void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE]);
 
 /*
@@ -165,8 +168,8 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
- * others that was freed less than `limit_ns` ago; what others have closed and only keep for their
- * next open comes back within milliseconds. */
+ * others, or just being exported, that was freed less than `limit_ns` ago; what others have closed
+ * and only keep for their next open comes back within milliseconds. */
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns);
 

@@ -17,13 +17,14 @@
 #define ID_MASK     ((UINT64_C(1) << WATCH_SHIFT) - 1)
 
 /* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
- * open; the next open of a row comes when the opener has mapped what it got, after 60 to 100 us. */
-#define SPIN_NS    (150 * GS_NS_PER_MS / 1000)
+ * open. So it looks for a moment where a message is expected: */
+#define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
 #define SPIN_PART  16 /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
 #define FDS_SPARE  64 /* beside those that are kept: sockets, what is under way */
-#define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first */
+#define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first, */
+#define FDS_BY_NS (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
@@ -188,6 +189,11 @@ void gs_thread_expect(struct gs_share *share, uint64_t now)
     share->expected_ns = now + SPIN_NS;
 }
 
+void gs_thread_offered(struct gs_share *share, uint64_t now)
+{
+    share->offered_ns = now + GS_OFFERED_NS;
+}
+
 /* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
 static bool may_spin(struct gs_share *share, uint64_t now)
 {
@@ -201,26 +207,38 @@ static bool may_spin(struct gs_share *share, uint64_t now)
 /* Looks for events without sleeping while a message is expected; how many there are. */
 static int spin(struct gs_share *share, struct epoll_event *events)
 {
-    uint64_t begun = gs_now(), now = begun;
+    uint64_t begun = gs_now(), now = begun, until = share->offered_ns;
+    bool row = begun < share->expected_ns && begun >= share->rested_ns;
     int count = 0;
 
-    if (begun >= share->expected_ns || begun < share->rested_ns || !may_spin(share, begun))
+    if (row && until < share->expected_ns)
+        until = share->expected_ns;
+    if (begun >= until || !may_spin(share, begun))
         return 0;
-    while (count == 0 && now < share->expected_ns) {
+    while (count == 0 && now < until) {
         count = epoll_wait(share->epoll, events, EVENTS_MAX, 0);
         if (count == 0)
             sched_yield(); /* who is looked for may wait for this very CPU */
         now = gs_now();
     }
     share->spun_ns += now - begun;
-    if (count == 0)
+    if (count == 0 && row)
         share->rested_ns = now + GS_SPIN_REST_NS;
     return count;
 }
 
+/* A thread starts in 70 to 500 us (measured): not while an opener is at it. */
+static bool is_due(const struct fd_table *table, uint64_t now)
+{
+    if (now < table->due_ns)
+        return false;
+    return (now >= table->share->expected_ns && now >= table->share->offered_ns) ||
+           now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
+}
+
 static void fd_table_tick(struct fd_table *table)
 {
-    if (gs_now() >= table->due_ns) {
+    if (is_due(table, gs_now())) {
         table->due_ns = GS_NEVER;
         table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
         table->share->fds_made = !table->runs;
@@ -239,7 +257,7 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
 
     if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
         limit = FDS_AFTER_MS;
-    if (share->spins && share->expected_ns && limit != 0)
+    if (share->spins && limit != 0)
         count = spin(share, events);
     return count ? count : epoll_wait(share->epoll, events, EVENTS_MAX, limit);
 }
@@ -252,6 +270,7 @@ void *gs_thread_run(void *arg)
                              .due_ns = gs_now() + FDS_AFTER_MS * GS_NS_PER_MS};
 
     pthread_setname_np(pthread_self(), "gpushim-share");
+    gs_peers_watch(share);
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);
 

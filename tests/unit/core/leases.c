@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "core/stats.h"
 #include "fixture.h"
@@ -270,5 +271,53 @@ Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
     cr_assert_eq(device_bytes(), 0);
     close(client);
     MUST(cuCtxSetCurrent(f.context));
+    end();
+}
+
+#define ASKED 200
+
+/* Two threads want a handle of each block at the same moment. */
+struct asking {
+    pthread_barrier_t together;
+    const CUdeviceptr *address;
+    unsigned char token[2][ASKED][GS_TOKEN_SIZE];
+};
+
+static void ask_for_all(struct asking *asking, int thread)
+{
+    for (int i = 0; i < ASKED; i++) {
+        pthread_barrier_wait(&asking->together);
+        MUST(gs_core_token(f.core, asking->address[i], asking->token[thread][i]));
+    }
+}
+
+static void *ask_too(void *arg)
+{
+    MUST(cuCtxSetCurrent(f.context));
+    ask_for_all(arg, 1);
+    return NULL;
+}
+
+Test(leases, two_threads_that_want_a_handle_of_one_block_get_the_same)
+{
+    static struct asking asking;
+    CUdeviceptr address[ASKED];
+    struct gs_share_stats stats;
+    pthread_t thread;
+
+    start(0);
+    f.core->share->options.export_ahead = true;
+    for (int i = 0; i < ASKED; i++)
+        MUST(gs_core_alloc(f.core, 4096, &address[i]));
+    asking.address = address;
+    pthread_barrier_init(&asking.together, NULL, 2);
+    cr_assert_eq(pthread_create(&thread, NULL, ask_too, &asking), 0);
+    ask_for_all(&asking, 0);
+    pthread_join(thread, NULL);
+    cr_assert_arr_eq(asking.token[0], asking.token[1], sizeof asking.token[0]);
+    gs_share_stats(f.core->share, &stats);
+    cr_assert_eq(stats.offers, ASKED, "%llu", (unsigned long long)stats.offers);
+    for (int i = 0; i < ASKED; i++)
+        MUST(gs_core_free(f.core, address[i]));
     end();
 }

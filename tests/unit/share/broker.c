@@ -64,11 +64,6 @@ static void offer_and_leave(unsigned long number, unsigned char *ret_token)
 }
 
 /* Its share thread may be at the offer just now. */
-static bool other_withdraws(void)
-{
-    return !strcmp(other_ask(&other, "withdraw"), "ok");
-}
-
 Test(share_broker, serves_what_a_killed_process_shared)
 {
     unsigned char token[2][GS_TOKEN_SIZE];
@@ -114,7 +109,7 @@ Test(share_broker, does_not_serve_what_was_taken_back)
 
     offer_and_leave(0, kept);
     offer_and_leave(1, back);
-    cr_assert(SIDE_WAIT(other_withdraws()));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
     other_kill(&other); /* at once: what it said before counts */
     cr_assert_eq(open_it(back, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
@@ -228,7 +223,7 @@ Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
 
     for (unsigned i = 0; i < 3; i++)
         offer_and_leave(i, token[i]);
-    cr_assert(SIDE_WAIT(other_withdraws())); /* the last one */
+    cr_assert(SIDE_WAIT(other_withdraws(&other))); /* the last one */
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     kill(side_broker_pid(dir), SIGKILL);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
@@ -252,7 +247,7 @@ Test(share_broker, the_next_one_is_not_left_what_was_freed)
     offer_and_leave(1, freed);
     kill(side_broker_pid(dir), SIGKILL);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
-    cr_assert(SIDE_WAIT(other_withdraws()));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "it has %llu", side_broker_left(dir));
     other_kill(&other);
     cr_assert_eq(open_it(freed, &address), GS_STALE);

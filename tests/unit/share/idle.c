@@ -48,11 +48,6 @@ static CUdeviceptr open_it(const unsigned char *token)
     return address;
 }
 
-static bool other_withdraws(void)
-{
-    return !strcmp(other_ask(&other, "withdraw"), "ok");
-}
-
 Test(share_idle, reopening_asks_nobody)
 {
     unsigned char token[GS_TOKEN_SIZE];
@@ -73,7 +68,7 @@ Test(share_idle, reopening_asks_nobody)
     kill(other.pid, SIGCONT);
     fprintf(stderr, "open and close of an idle block: %.3f us\n", (double)took / 100000e3);
     cr_assert_eq(memdriver_maps(), 1);
-    cr_assert(SIDE_WAIT(other_withdraws()), "it was not called back");
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "it was not called back");
     other_ask(&other, "gone");
     cr_assert_eq(gs_map_find(&side.map, address), NULL);
 }
@@ -147,12 +142,12 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
 
     other_offer(&other, 0, 512, 7, token);
     address = open_it(token);
-    cr_assert_not(other_withdraws());
+    cr_assert_not(other_withdraws(&other));
     usleep(50000);
     cr_assert_eq(*(char *)address, 7, "the mapping went under its user");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "nobody asks again");
-    cr_assert(other_withdraws());
+    cr_assert(other_withdraws(&other));
 }
 
 Test(share_idle, called_back_it_waits_for_the_gpu)
@@ -164,11 +159,11 @@ Test(share_idle, called_back_it_waits_for_the_gpu)
     address = open_it(token);
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert_not(other_withdraws());
+    cr_assert_not(other_withdraws(&other));
     usleep(100000);
-    cr_assert_not(other_withdraws(), "given back while work may run");
+    cr_assert_not(other_withdraws(&other), "given back while work may run");
     memdriver_hold(false);
-    cr_assert(SIDE_WAIT(other_withdraws()));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 Test(share_idle, its_time_ends)
@@ -216,7 +211,7 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 3");
     cr_assert_eq(gs_share_close(side.share, address[0]), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")));
-    cr_assert(other_withdraws());
+    cr_assert(other_withdraws(&other));
 }
 
 Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)

@@ -178,7 +178,7 @@ Test(share_keep, its_exporter_is_killed_and_it_is_unmapped)
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert_not_null(gs_map_find(&side.map, address), "it was not kept");
     other_kill(&other);
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));

@@ -449,7 +449,7 @@ Test(share_life, a_context_that_goes_closes_what_it_opened)
     cr_assert_eq(*(char *)address, 5);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     gs_share_context_gone(side.share, second);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert_eq(gs_map_find(&side.map, address), NULL);
     cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
 }
@@ -466,7 +466,7 @@ Test(share_life, while_a_capture_is_open_nothing_is_given_back)
     usleep(100000);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     gs_fences_capture_end(&side.fences, 1);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 Test(share_life, a_context_that_is_leaving_is_not_asked)
@@ -483,7 +483,7 @@ Test(share_life, a_context_that_is_leaving_is_not_asked)
     usleep(100000);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     gs_share_context_stays(side.share, SIDE_CONTEXT);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert_eq(gs_map_find(&side.map, address), NULL);
 }
 
@@ -500,7 +500,7 @@ Test(share_life, a_driver_without_context_events_is_waited_for)
     usleep(50000);
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     memdriver_hold(false);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 Test(share_life, a_thousand_blocks_are_opened_and_closed)
@@ -526,7 +526,7 @@ Test(share_life, a_thousand_blocks_are_opened_and_closed)
         cr_assert_eq(gs_share_close(side.share, address[i]), GS_OK);
     }
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address[0]) == NULL));
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
 Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)

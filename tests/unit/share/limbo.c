@@ -266,6 +266,50 @@ static void *close_later(void *arg)
     return NULL;
 }
 
+/* The share thread exports what was given out, for its first opener. */
+Test(share_limbo, what_is_being_exported_is_waited_for)
+{
+    options.export_ahead = true;
+    start();
+    for (int i = 0; i < BLOCKS; i++)
+        close_block(i);
+    side_chunk_free(&side, &chunk);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    memdriver_delay_export(200000);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 1024, &offer[0]), GS_OK);
+    gs_share_freed(side.share, offer[0], side_now());
+    gs_share_await_given_back(side.share, side_gpu, SIDE_HOUR);
+    cr_assert(side_withdraws(&side, offer[0]), "it was not waited for");
+    memdriver_delay_export(0);
+}
+
+/* Nobody holds them, and nobody can be named who does. */
+Test(share_limbo, what_is_to_be_exported_is_not_said_to_be_held)
+{
+    struct side_chunk given[BLOCKS];
+
+    options.export_ahead = true;
+    options.limbo_warning_blocks = 1;
+    options.limbo_warning = 1024;
+    options.limbo_warning_ns = 100 * MS;
+    start();
+    for (int i = 0; i < BLOCKS; i++)
+        close_block(i);
+    memdriver_delay_export(150000);
+    for (int i = 0; i < BLOCKS; i++) {
+        given[i] = side_chunk_new(&side, 2 * MIB);
+        cr_assert_eq(side_offer(&side, &given[i], 0, 1024, &offer[i]), GS_OK);
+        free_block(i);
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        cr_assert(side_gets_back(&side, offer[i]));
+    usleep(300000);
+    cr_assert_null(said(1), "%s", side_logged());
+    memdriver_delay_export(0);
+    for (int i = 0; i < BLOCKS; i++)
+        side_chunk_free(&side, &given[i]);
+}
+
 /* The wait that would be one in vain ends with the test's time. */
 Test(share_limbo, what_comes_back_to_one_gpu_is_not_waited_for_by_another)
 {

@@ -2,9 +2,10 @@
  * How often the share thread looks for the next message before it sleeps, counted. To it the time
  * is what the test makes it: it passes in its epoll_wait alone, so that no other program of the
  * machine has a part in what is counted. The program is linked for that with its own epoll_wait and
- * gs_now.
+ * gs_now, and with its own pthread_create, which counts.
  */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,6 +16,7 @@
 #include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "side.h"
+#include "wrapped_thread.h"
 
 #define US       UINT64_C(1000)
 #define LOOK_NS  (10 * US)
@@ -40,6 +42,8 @@ static uint64_t looks, now_ns, company_ns;
 static unsigned overslept;
 static int asleep;
 
+static unsigned threads; /* atomic: that were made */
+
 static _Thread_local bool is_share_thread;
 
 #define READ(counter) __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
@@ -49,6 +53,13 @@ int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 uint64_t __real_gs_now(void);
 uint64_t __wrap_gs_now(void);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *arg)
+{
+    __atomic_add_fetch(&threads, 1, __ATOMIC_SEQ_CST);
+    return __real_pthread_create(thread, attributes, run, arg);
+}
 
 uint64_t __wrap_gs_now(void)
 {
@@ -108,25 +119,35 @@ static bool sleeps(int limit)
     return SIDE_WAIT(READ(asleep) >= limit);
 }
 
+static void begin(void)
+{
+    side_start(&side, &options);
+    side.share->spins = true; /* whatever CPUs there are */
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+}
+
+static void end(void)
+{
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
 static void setup(void)
 {
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
-    side_start(&side, &options);
-    side.share->spins = true; /* whatever CPUs there are */
     SET(slept_ns, 100 * US);
     SET(vain, ALL);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    begin();
     cr_assert(sleeps(1)); /* its time has begun */
 }
 
 static void teardown(void)
 {
     close(client);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
+    end();
     side_dir_remove(dir);
 }
 
@@ -226,6 +247,70 @@ Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
         looked = READ(looks) - looked;
     } while (READ(overslept) != before); /* that was no row */
     cr_assert_eq(looked, ROW_LOOKS);
+}
+
+/* Who was given a handle opens it as soon as he has it: for 2 ms. */
+Test(share_looks, after_a_handle_was_given_out_its_opener_is_looked_for)
+{
+    struct side_chunk given = side_chunk_new(&side, 2 * MIB);
+    struct gs_offer *first;
+    uint64_t looked = READ(looks), begun = READ(now_ns);
+
+    side.share->options.export_ahead = true;
+    cr_assert_eq(side_offer(&side, &given, 0, 512, &first), GS_OK);
+    cr_assert(SIDE_WAIT(READ(looks) > looked));
+    cr_assert(sleeps(1));
+    cr_assert_geq(READ(now_ns) - begun, GS_OFFERED_NS);
+    cr_assert_leq(READ(looks) - looked, GS_OFFERED_NS / LOOK_NS + 2);
+    side_chunk_free(&side, &given);
+}
+
+/* Though none came: who opens one after the other is looked for all the same. */
+Test(share_looks, a_handle_that_nobody_opened_does_not_end_the_looking_in_a_row)
+{
+    struct side_chunk given = side_chunk_new(&side, 2 * MIB);
+    struct gs_offer *first;
+    uint64_t looked = READ(looks);
+
+    side.share->options.export_ahead = true;
+    cr_assert_eq(side_offer(&side, &given, 0, 512, &first), GS_OK);
+    cr_assert(SIDE_WAIT(READ(looks) > looked));
+    cr_assert(sleeps(1));
+    SET(vain, 2);
+    dial();
+    open_again();
+    open_again();
+    looked = READ(looks);
+    SET(vain, ALL);
+    open_again();
+    cr_assert(sleeps(1));
+    cr_assert_gt(READ(looks), looked);
+    side_chunk_free(&side, &given);
+}
+
+/* The table of descriptors is enlarged by a thread, and that takes as long to start as an open. */
+Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
+{
+    uint64_t looked;
+    unsigned made;
+
+    options.export_ahead = true;
+    do { /* again, if the machine stood still before the thread's time had begun */
+        end();
+        SET(vain, 150); /* 1.5 ms: it is due since one */
+        looked = READ(looks);
+        made = READ(threads) + 1;
+        begin();
+        cr_assert(SIDE_WAIT(READ(looks) - looked > 150 || READ(threads) > made));
+    } while (READ(threads) > made);
+    SET(vain, 0);
+    dial();
+    cr_assert(SIDE_WAIT(READ(looks) - looked > 151));
+    cr_assert_eq(READ(threads), made);
+    open_again();
+    SET(vain, ALL);
+    open_again();
+    cr_assert(SIDE_WAIT(READ(threads) > made));
 }
 
 /* With nothing to do it is woken by others, and to see whether the program's first thread has gone:

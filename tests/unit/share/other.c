@@ -96,6 +96,11 @@ void other_offer(struct other *other, size_t offset, size_t size, int byte,
         token_from_hex(answer + 3, ret_token);
 }
 
+bool other_withdraws(struct other *other)
+{
+    return !strcmp(other_ask(other, "withdraw"), "ok");
+}
+
 static int finish(struct other *other)
 {
     int status = -1;

@@ -42,6 +42,8 @@ gs_status other_open(struct other *other, const unsigned char *token, unsigned l
 /* Asks it to offer. */
 void other_offer(struct other *other, size_t offset, size_t size, int byte,
                  unsigned char *ret_token);
+/* Asks it to withdraw what it offered last; whether it could. */
+bool other_withdraws(struct other *other);
 void other_kill(struct other *other);
 /* Quits it in order and waits. Its exit status. */
 int other_stop(struct other *other);

@@ -9,76 +9,31 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "side.h"
+#include "stamps.h"
 
 #define EXPORTERS 2
 #define OPENERS   4
 #define RUN_NS    3000000000ull
-#define BLOCK     512
-
-struct slot {
-    struct gs_lock lock; /* protects token and stamp against each other */
-    unsigned char token[GS_TOKEN_SIZE];
-    uint32_t stamp;
-    size_t offset;
-};
+#define BACK_NS   10000000000ull
 
 static struct side exporter, opener;
 static struct side_chunk chunk;
-static struct slot slots[EXPORTERS];
+static struct stamps_slot slots[EXPORTERS];
 static uint64_t end;
-static unsigned opened, refused, withdrawn, failures; /* atomic */
-
-static uint32_t *word_at(CUdeviceptr address)
-{
-    return (uint32_t *)(uintptr_t)address;
-}
-
-static void fail(const char *what, unsigned a, unsigned b)
-{
-    if (__atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST) < 10)
-        fprintf(stderr, "%s: %u, %u\n", what, a, b);
-}
+static unsigned opened, refused, withdrawn; /* atomic */
 
 static void *run_exporter(void *arg)
 {
-    struct slot *slot = arg;
-    uint32_t stamp = (uint32_t)(slot - slots) << 24;
+    struct stamps_slot *slot = arg;
+    size_t number = (size_t)(slot - slots);
+    uint32_t stamp = (uint32_t)number << 24;
 
     while (side_now() < end) {
-        struct gs_offer *offer;
-        uint64_t freed;
-
-        __atomic_store_n(word_at(chunk.base + slot->offset), ++stamp, __ATOMIC_SEQ_CST);
-        if (side_offer(&exporter, &chunk, slot->offset, BLOCK, &offer) != GS_OK)
-            abort();
-        gs_lock_take(&slot->lock);
-        gs_offer_token(offer, slot->token);
-        slot->stamp = stamp;
-        gs_lock_release(&slot->lock);
-        usleep(100);
-        freed = side_now();
-        while (!gs_share_withdraw(exporter.share, offer, freed, side_now(), true)) {
-            if (side_now() - freed > 10000000000ull) {
-                fail("a block is never given back", stamp, 0);
-                return NULL;
-            }
-            usleep(50);
-        }
+        if (!stamps_live(&exporter, &chunk, number * STAMPS_BLOCK, ++stamp, slot, 100, BACK_NS))
+            break;
         __atomic_add_fetch(&withdrawn, 1, __ATOMIC_RELAXED);
     }
     return NULL;
-}
-
-static void use(CUdeviceptr address, uint32_t expected)
-{
-    for (int i = 0; i < 3; i++) {
-        uint32_t seen = __atomic_load_n(word_at(address), __ATOMIC_SEQ_CST);
-
-        if (seen != expected)
-            fail("a foreign stamp was seen", seen, expected);
-        usleep(20);
-    }
 }
 
 static void *run_opener(void *arg)
@@ -87,17 +42,13 @@ static void *run_opener(void *arg)
     CUcontext context = (CUcontext)(uintptr_t)(0x1000 + 0x1000 * (seed % 2));
 
     while (side_now() < end) {
-        struct slot *slot = &slots[rand_r(&seed) % EXPORTERS];
+        struct stamps_slot *slot = &slots[rand_r(&seed) % EXPORTERS];
         unsigned char token[GS_TOKEN_SIZE];
         CUdeviceptr address;
         uint32_t stamp;
         gs_status status;
 
-        gs_lock_take(&slot->lock);
-        memcpy(token, slot->token, sizeof token);
-        stamp = slot->stamp;
-        gs_lock_release(&slot->lock);
-        if (!gs_token_is_ours(token))
+        if (!stamps_read(slot, token, &stamp))
             continue;
         usleep((unsigned)rand_r(&seed) % 2000); /* so that some come too late */
         status = gs_share_open(opener.share, token, context, 0, &address);
@@ -106,13 +57,13 @@ static void *run_opener(void *arg)
             continue;
         }
         if (status != GS_OK) {
-            fail("open", (unsigned)-status, stamp);
+            stamps_fail("open", (unsigned)-status, stamp);
             continue;
         }
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
-        use(address, stamp);
+        stamps_look(address, stamp);
         if (gs_share_close(opener.share, address) != GS_OK)
-            fail("close", stamp, 0);
+            stamps_fail("close", stamp, 0);
     }
     return NULL;
 }
@@ -133,7 +84,6 @@ int main(void)
     end = side_now() + RUN_NS;
     for (int i = 0; i < EXPORTERS; i++) {
         gs_lock_init(&slots[i].lock, GS_RANK_OPENER);
-        slots[i].offset = (size_t)i * BLOCK;
         pthread_create(&threads[i], NULL, run_exporter, &slots[i]);
     }
     for (uintptr_t i = 0; i < OPENERS; i++)
@@ -145,8 +95,8 @@ int main(void)
     side_chunk_free(&exporter, &chunk);
     side_dir_remove(dir);
     printf("opened %u, refused %u, withdrawn %u, alive %d, failures %u\n", opened, refused,
-           withdrawn, memdriver_alive(), failures);
+           withdrawn, memdriver_alive(), stamps_failures);
     if (!opened || !refused || !withdrawn || memdriver_alive() != 0)
-        failures++;
-    return failures ? 1 : 0;
+        stamps_failures++;
+    return stamps_failures ? 1 : 0;
 }

@@ -15,34 +15,21 @@
 
 #include "core/share/wire.h"
 #include "other.h"
-#include "side.h"
+#include "stamps.h"
 
 #define SHARERS 2
 #define OPENERS 3
 #define DEAD    2
 #define SLOTS   (SHARERS + DEAD)
 #define RUN_NS  3000000000ull
+#define BACK_NS 20000000000ull
 #define MORE_NS 60000000000ull /* for a machine on which too little has happened */
-#define BLOCK   512
-
-/* A token that is around, and what its block holds. */
-struct slot {
-    struct gs_lock lock; /* protects both against each other */
-    unsigned char token[GS_TOKEN_SIZE];
-    uint32_t stamp;
-};
 
 static struct side exporter, opener;
-static struct slot slots[SLOTS]; /* of the sharers, then of killed processes */
+static struct stamps_slot slots[SLOTS]; /* of the sharers, then of killed processes */
 static char dir[64];
 static uint64_t end;
-static unsigned opened, from_dead, refused, withdrawn, asked, failures; /* atomic */
-
-static void fail(const char *what, unsigned a, unsigned b)
-{
-    if (__atomic_fetch_add(&failures, 1, __ATOMIC_SEQ_CST) < 10)
-        fprintf(stderr, "%s: %u, %u\n", what, a, b);
-}
+static unsigned opened, from_dead, refused, withdrawn, asked; /* atomic */
 
 static bool has_enough(void)
 {
@@ -59,14 +46,6 @@ static bool is_over(void)
     uint64_t now = side_now();
 
     return now >= end && (has_enough() || now >= end + MORE_NS);
-}
-
-static void publish(struct slot *slot, const unsigned char *token, uint32_t stamp)
-{
-    gs_lock_take(&slot->lock);
-    memcpy(slot->token, token, GS_TOKEN_SIZE);
-    slot->stamp = stamp;
-    gs_lock_release(&slot->lock);
 }
 
 /* ---- The broker ----------------------------------------------------------------------------- */
@@ -111,33 +90,15 @@ static void broker_stop(struct broker *broker)
 
 static void *run_sharer(void *arg)
 {
-    struct slot *slot = arg;
+    struct stamps_slot *slot = arg;
     uint32_t stamp = (uint32_t)(slot - slots) << 24;
 
     while (!is_over()) {
         struct side_chunk chunk = side_chunk_new(&exporter, 2 * MIB);
-        uint32_t *word = (uint32_t *)(uintptr_t)chunk.base;
 
         for (int i = 0; i < 4 && !is_over(); i++) {
-            unsigned char token[GS_TOKEN_SIZE];
-            struct gs_offer *offer;
-            uint64_t freed;
-
-            __atomic_store_n(word, ++stamp, __ATOMIC_SEQ_CST);
-            if (side_offer(&exporter, &chunk, 0, BLOCK, &offer) != GS_OK)
-                abort();
-            gs_offer_token(offer, token);
-            publish(slot, token, stamp);
-            usleep(1000);
-            freed = side_now();
-            gs_share_freed(exporter.share, offer, freed);
-            while (!gs_share_withdraw(exporter.share, offer, freed, side_now(), true)) {
-                if (side_now() - freed > 20000000000ull) {
-                    fail("a block is never given back", stamp, 0);
-                    return NULL;
-                }
-                usleep(50);
-            }
+            if (!stamps_live(&exporter, &chunk, 0, ++stamp, slot, 1000, BACK_NS))
+                return NULL;
             __atomic_add_fetch(&withdrawn, 1, __ATOMIC_RELAXED);
         }
         gs_share_chunk_gone(exporter.share, chunk.id);
@@ -146,34 +107,19 @@ static void *run_sharer(void *arg)
     return NULL;
 }
 
-static void use(CUdeviceptr address, uint32_t expected)
-{
-    for (int i = 0; i < 3; i++) {
-        uint32_t seen = __atomic_load_n((uint32_t *)(uintptr_t)address, __ATOMIC_SEQ_CST);
-
-        if (seen != expected)
-            fail("a foreign stamp was seen", seen, expected);
-        usleep(20);
-    }
-}
-
 static void *run_opener(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
 
     while (!is_over()) {
         unsigned which = (unsigned)rand_r(&seed) % SLOTS;
-        struct slot *slot = &slots[which];
+        struct stamps_slot *slot = &slots[which];
         unsigned char token[GS_TOKEN_SIZE];
         CUdeviceptr address;
         uint32_t stamp;
         gs_status status;
 
-        gs_lock_take(&slot->lock);
-        memcpy(token, slot->token, sizeof token);
-        stamp = slot->stamp;
-        gs_lock_release(&slot->lock);
-        if (!gs_token_is_ours(token))
+        if (!stamps_read(slot, token, &stamp))
             continue;
         usleep((unsigned)rand_r(&seed) % 500);
         status = gs_share_open(opener.share, token, SIDE_CONTEXT, 0, &address);
@@ -182,13 +128,13 @@ static void *run_opener(void *arg)
             continue;
         }
         if (status != GS_OK) {
-            fail("open", (unsigned)-status, stamp);
+            stamps_fail("open", (unsigned)-status, stamp);
             continue;
         }
         __atomic_add_fetch(which < SHARERS ? &opened : &from_dead, 1, __ATOMIC_RELAXED);
-        use(address, stamp);
+        stamps_look(address, stamp);
         if (gs_share_close(opener.share, address) != GS_OK)
-            fail("close", stamp, 0);
+            stamps_fail("close", stamp, 0);
     }
     return NULL;
 }
@@ -225,11 +171,11 @@ static void leave_and_die(unsigned which, struct broker *broker, int byte)
     struct other other;
 
     other_start(&other, dir, "keep=300");
-    other_offer(&other, 0, BLOCK, byte, token);
+    other_offer(&other, 0, STAMPS_BLOCK, byte, token);
     usleep(30000); /* mostly enough to leave it with the broker; else it cannot be opened */
     gs_share_stats(broker->share, &stats);
     other_kill(&other);
-    publish(&slots[SHARERS + which], token, 0x01010101u * (uint32_t)byte);
+    stamps_publish(&slots[SHARERS + which], token, 0x01010101u * (uint32_t)byte);
 }
 
 static void kill_others(const struct gs_share_options *options, struct broker *broker)
@@ -281,11 +227,11 @@ int main(void)
     broker_stop(&broker);
     printf("opened %u, of dead processes %u, refused %u, withdrawn %u, asked %u, alive %d, "
            "failures %u\n",
-           opened, from_dead, refused, withdrawn, asked, memdriver_alive(), failures);
+           opened, from_dead, refused, withdrawn, asked, memdriver_alive(), stamps_failures);
     if (!has_enough() || memdriver_alive() != 0)
-        failures++;
+        stamps_failures++;
     if (!strstr(side_logged(), "the broker has ended"))
-        failures++;
+        stamps_failures++;
     side_dir_remove(dir);
-    return failures ? 1 : 0;
+    return stamps_failures ? 1 : 0;
 }

@@ -246,8 +246,13 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
                                      .size = size,
                                      .alone = true};
 
+    gs_status status;
+
     memcpy(source.uuid, side_gpu, sizeof source.uuid);
-    return gs_share_offer(side->share, &source, ret_offer);
+    status = gs_share_offer(side->share, &source, ret_offer);
+    if (status == GS_OK)
+        gs_share_given_out(side->share, *ret_offer);
+    return status;
 }
 
 uint64_t side_now(void)

@@ -1,0 +1,487 @@
+/* The first open of another process's memory does without the share thread: what comes after it
+ * starts one, and where none can be had memory is given back all the same. The program is linked
+ * with its own pthread_create. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/opener.h"
+#include "other.h"
+#include "side.h"
+#include "wrapped_thread.h"
+
+#define MS UINT64_C(1000000)
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct other other;
+static unsigned char token[GS_TOKEN_SIZE];
+static int threads; /* of this process before it opens anything */
+static bool refuses; /* pthread_create does, */
+static bool waits;   /* and before that it waits until somebody is: */
+static bool starts;  /* atomic: it waits */
+static int looks_at = -1; /* atomic: what is to be written there is late by so much: */
+static bool late;         /* atomic: it is */
+#define LATE_US 200000
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *arg)
+{
+    if (waits) {
+        __atomic_store_n(&starts, true, __ATOMIC_SEQ_CST);
+        while (!__atomic_load_n(&late, __ATOMIC_SEQ_CST))
+            usleep(500);
+    }
+    return refuses ? EAGAIN : __real_pthread_create(thread, attributes, run, arg);
+}
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+    other_start(&other, dir, NULL);
+    other_offer(&other, 0, 512, 7, token);
+    threads = side_threads();
+}
+
+static void teardown(void)
+{
+    SIDE_MUST(other_stop(&other) == 0);
+    side_stop(&side);
+    SIDE_MUST(memdriver_alive() == 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 60);
+
+static CUdeviceptr open_it(const unsigned char *of)
+{
+    CUdeviceptr address = 0;
+
+    cr_assert_eq(gs_share_open(side.share, of, SIDE_CONTEXT, 0, &address), GS_OK);
+    return address;
+}
+
+Test(share_first, open_starts_no_thread_and_the_next_one_does)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+
+    open_it(token);
+    cr_assert_eq(side_threads(), threads);
+    other_offer(&other, 512, 512, 8, next);
+    open_it(next);
+    cr_assert_gt(side_threads(), threads);
+}
+
+Test(share_first, close_starts_the_thread)
+{
+    CUdeviceptr address = open_it(token);
+
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_gt(side_threads(), threads);
+    cr_assert_eq(open_it(token), address, "it was kept");
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "it was not called back");
+}
+
+Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the_close)
+{
+    CUdeviceptr address = open_it(token);
+
+    cr_assert_not(other_withdraws(&other));
+    usleep(20000);
+    cr_assert_eq(side_threads(), threads);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+Test(share_first, open_outlives_its_exporter)
+{
+    CUdeviceptr address = open_it(token);
+
+    other_kill(&other);
+    usleep(20000);
+    cr_assert_eq(memdriver_mapped(), 1);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(memdriver_mapped() == 0));
+    other_start(&other, dir, NULL);
+}
+
+/* Nobody would see that the exporter hangs up on such a connection. */
+Test(share_first, open_that_is_refused_leaves_no_connection)
+{
+    int fds = side_open_fds();
+    CUdeviceptr address;
+
+    cr_assert(other_withdraws(&other));
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_STALE);
+    cr_assert_eq(side_open_fds(), fds);
+    cr_assert_eq(side_threads(), threads);
+}
+
+Test(share_first, open_of_a_context_that_ends_goes_back)
+{
+    open_it(token);
+    gs_share_context_leaving(side.share, SIDE_CONTEXT);
+    gs_share_context_gone(side.share, SIDE_CONTEXT);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+static void stop_other(void)
+{
+    siginfo_t stopped;
+
+    kill(other.pid, SIGSTOP);
+    waitid(P_PID, (id_t)other.pid, &stopped, WSTOPPED | WNOWAIT);
+}
+
+static void open_in_vain(void)
+{
+    CUdeviceptr address;
+
+    side.share->options.timeout_ns = 100 * MS;
+    stop_other();
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    kill(other.pid, SIGCONT);
+    usleep(100000); /* it is answered, and may be in vain */
+}
+
+Test(share_first, open_that_was_given_up_leaves_no_hold)
+{
+    open_in_vain();
+    cr_assert_gt(side_threads(), threads);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+Test(share_first, open_that_was_given_up_leaves_no_hold_without_a_thread)
+{
+    int fds = side_open_fds();
+
+    refuses = true;
+    open_in_vain();
+    cr_assert_eq(side_open_fds(), fds);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = false;
+}
+
+/* Opens the first block that was offered, and another beside it, without a thread. */
+static CUdeviceptr open_two(CUdeviceptr *ret_second)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+    CUdeviceptr first;
+
+    refuses = true;
+    first = open_it(token);
+    other_offer(&other, 512, 512, 8, next);
+    *ret_second = open_it(next);
+    return first;
+}
+
+Test(share_first, blocks_go_back_without_a_thread)
+{
+    CUdeviceptr second, first = open_two(&second);
+
+    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    cr_assert_eq(memdriver_mapped(), 1);
+    cr_assert_eq(gs_share_close(side.share, first), GS_OK);
+    cr_assert_eq(memdriver_mapped(), 0);
+    cr_assert_neq(strstr(side_logged(), "ulimit -u"), NULL);
+    refuses = false;
+}
+
+/* What the GPU still uses goes back with what is closed later, by then also with a thread. */
+Test(share_first, blocks_in_use_go_back_later_without_a_thread)
+{
+    CUdeviceptr second, first = open_two(&second);
+
+    memdriver_hold(true);
+    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
+    usleep(20000);
+    cr_assert_not(other_withdraws(&other));
+    memdriver_hold(false);
+    refuses = false;
+    cr_assert_eq(gs_share_close(side.share, first), GS_OK);
+    cr_assert_gt(side_threads(), threads);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+}
+
+/* A chunk that stays mapped without a hold is called back: there is nobody to hear that. */
+Test(share_first, no_chunk_is_kept_without_a_thread)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+    CUdeviceptr first, second;
+
+    refuses = true;
+    first = open_it(token);
+    cr_assert_not(other_withdraws(&other));
+    other_offer(&other, 512, 512, 8, next);
+    second = open_it(next); /* with its answer the call for the first is read */
+    cr_assert_eq(gs_share_close(side.share, second), GS_OK);
+    cr_assert_eq(gs_share_close(side.share, first), GS_OK);
+    cr_assert_eq(memdriver_mapped(), 0);
+    refuses = false;
+}
+
+/* An exporter in this process, with two chunks. */
+struct exporter {
+    struct side side;
+    struct side_chunk chunk[2];
+};
+
+static void exporter_start(struct exporter *exporter)
+{
+    side_start(&exporter->side, &options);
+    for (int i = 0; i < 2; i++)
+        exporter->chunk[i] = side_chunk_new(&exporter->side, 2 * MIB);
+}
+
+static void exporter_stop(struct exporter *exporter)
+{
+    side_stop(&exporter->side);
+    for (int i = 0; i < 2; i++)
+        side_chunk_free(&exporter->side, &exporter->chunk[i]);
+}
+
+static struct gs_offer *must_offer(struct exporter *exporter, int chunk, size_t offset,
+                                   unsigned char *ret_token)
+{
+    struct gs_offer *offer;
+
+    cr_assert_eq(side_offer(&exporter->side, &exporter->chunk[chunk], offset, 512, &offer), GS_OK);
+    gs_offer_token(offer, ret_token);
+    return offer;
+}
+
+static bool has_message(void)
+{
+    struct pollfd message = {.fd = side.share->peers->fd, .events = POLLIN};
+
+    return poll(&message, 1, 0) == 1;
+}
+
+/* Nor while the connection stays, for another chunk of the same exporter. */
+Test(share_first, no_chunk_is_kept_beside_another_without_a_thread)
+{
+    static struct exporter exporter;
+    unsigned char its[3][GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    CUdeviceptr address;
+    unsigned mapped;
+
+    exporter_start(&exporter);
+    offer = must_offer(&exporter, 0, 0, its[0]);
+    must_offer(&exporter, 1, 0, its[1]);
+    must_offer(&exporter, 1, 512, its[2]);
+    refuses = true;
+    address = open_it(its[0]);
+    open_it(its[1]);
+    gs_share_freed(exporter.side.share, offer, side_now());
+    cr_assert(SIDE_WAIT(has_message()));
+    open_it(its[2]); /* with its answer the call is read */
+    mapped = memdriver_mapped();
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(memdriver_mapped(), mapped - 1);
+    cr_assert(side_gets_back(&exporter.side, offer));
+    refuses = false;
+    exporter_stop(&exporter);
+}
+
+static void *open_next(void *arg)
+{
+    static CUdeviceptr opened;
+    gs_status status = gs_share_open(side.share, arg, SIDE_CONTEXT, 0, &opened);
+
+    return status == GS_OK ? &opened : NULL;
+}
+
+static bool is_busy(void)
+{
+    bool busy;
+
+    gs_lock_take(&side.share->opener_lock);
+    busy = side.share->peers && side.share->peers->busy;
+    gs_lock_release(&side.share->opener_lock);
+    return busy;
+}
+
+/* One thread opens, which takes a while, and another closes meanwhile. */
+static void close_while_busy(CUdeviceptr address, unsigned char *opens)
+{
+    pthread_t opener;
+    void *opened;
+
+    stop_other();
+    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, opens), 0);
+    cr_assert(SIDE_WAIT(is_busy()));
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    kill(other.pid, SIGCONT);
+    pthread_join(opener, &opened);
+    cr_assert_not_null(opened);
+}
+
+Test(share_first, block_closed_while_its_exporter_is_busy_goes_back_without_a_thread)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    refuses = true;
+    other_offer(&other, 512, 512, 8, next);
+    address = open_it(next);
+    close_while_busy(address, token);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = false;
+}
+
+/* Nobody would give it back for it to be opened anew. */
+Test(share_first, block_closed_while_its_exporter_is_busy_can_be_opened_again_without_a_thread)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    refuses = true;
+    address = open_it(token);
+    other_offer(&other, 512, 512, 8, next);
+    close_while_busy(address, next);
+    cr_assert_eq(open_it(token), address);
+    refuses = false;
+}
+
+static bool holds; /* a registration, what was opened */
+
+static bool is_held(void *arg, uint64_t base, size_t size)
+{
+    (void)arg, (void)base, (void)size;
+    return holds;
+}
+
+Test(share_first, block_that_was_registered_goes_back_without_a_thread)
+{
+    CUdeviceptr address = open_it(token);
+
+    refuses = true;
+    side.share->events.held = is_held;
+    holds = true;
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_not(other_withdraws(&other));
+    holds = false;
+    gs_share_look_again(side.share);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = false;
+}
+
+/* The driver may have ended before the program's last exit handlers run. */
+Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
+{
+    CUdeviceptr address = open_it(token);
+    int alive = memdriver_alive();
+
+    gs_share_at_exit(side.share);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert_eq(memdriver_alive(), alive);
+    cr_assert_eq(side_threads(), threads);
+}
+
+/* A child that was forked meanwhile has the connection too. */
+Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked)
+{
+    pthread_t opener;
+    void *opened;
+    pid_t child;
+
+    refuses = true;
+    side.share->options.timeout_ns = 300 * MS;
+    stop_other();
+    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, token), 0);
+    cr_assert(SIDE_WAIT(is_busy()));
+    usleep(100000);
+    child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    pthread_join(opener, &opened);
+    cr_assert_null(opened);
+    kill(other.pid, SIGCONT);
+    usleep(100000); /* it is answered */
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = false;
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* A connection that is closed before all was read is reset: what went out before counts. */
+Test(share_first, block_that_was_called_back_goes_back_at_once_without_a_thread)
+{
+    static struct exporter exporter;
+    struct gs_offer *offer;
+    unsigned char its[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    options.settle_ns = SIDE_HOUR;
+    exporter_start(&exporter);
+    offer = must_offer(&exporter, 0, 0, its);
+    refuses = true;
+    address = open_it(its);
+    gs_share_freed(exporter.side.share, offer, side_now());
+    cr_assert(SIDE_WAIT(has_message()));
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(side_gets_back(&exporter.side, offer));
+    refuses = false;
+    exporter_stop(&exporter);
+}
+
+ssize_t __real_write(int fd, const void *bytes, size_t size);
+ssize_t __wrap_write(int fd, const void *bytes, size_t size);
+
+ssize_t __wrap_write(int fd, const void *bytes, size_t size)
+{
+    if (fd >= 0 && fd == __atomic_load_n(&looks_at, __ATOMIC_SEQ_CST) &&
+        !__atomic_exchange_n(&late, true, __ATOMIC_SEQ_CST))
+        usleep(LATE_US);
+    return __real_write(fd, bytes, size);
+}
+
+static void *close_it(void *arg)
+{
+    gs_share_close(side.share, *(CUdeviceptr *)arg);
+    return NULL;
+}
+
+static void *end_context(void *arg)
+{
+    gs_share_context_gone(side.share, arg);
+    return NULL;
+}
+
+/* One thread tries to start the share thread and gives what was for it back, another wakes it. */
+Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_file)
+{
+    CUdeviceptr address = open_it(token);
+    pthread_t closes, ends;
+    int its = -1, wake;
+    uint64_t written;
+
+    refuses = waits = true;
+    cr_assert_eq(__real_pthread_create(&closes, NULL, close_it, &address), 0);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&starts, __ATOMIC_SEQ_CST)));
+    wake = side.share->wake;
+    __atomic_store_n(&looks_at, wake, __ATOMIC_SEQ_CST);
+    cr_assert_eq(__real_pthread_create(&ends, NULL, end_context, SIDE_CONTEXT), 0);
+    cr_assert(SIDE_WAIT(fcntl(wake, F_GETFD) < 0));
+    while (its < wake)
+        cr_assert_geq(its = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 0);
+    pthread_join(closes, NULL);
+    pthread_join(ends, NULL);
+    cr_assert_eq(read(its, &written, sizeof written), -1, "file %d was written to", its);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    refuses = waits = false;
+}

@@ -1,0 +1,75 @@
+/* Stamped blocks of the race programs (stamps.h). */
+#include "stamps.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+unsigned stamps_failures;
+
+void stamps_fail(const char *what, unsigned a, unsigned b)
+{
+    if (__atomic_fetch_add(&stamps_failures, 1, __ATOMIC_SEQ_CST) < 10)
+        fprintf(stderr, "%s: %u, %u\n", what, a, b);
+}
+
+static uint32_t *word_at(CUdeviceptr address)
+{
+    return (uint32_t *)(uintptr_t)address;
+}
+
+void stamps_publish(struct stamps_slot *slot, const unsigned char token[GS_TOKEN_SIZE],
+                    uint32_t stamp)
+{
+    gs_lock_take(&slot->lock);
+    memcpy(slot->token, token, GS_TOKEN_SIZE);
+    slot->stamp = stamp;
+    gs_lock_release(&slot->lock);
+}
+
+bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offset, uint32_t stamp,
+                 struct stamps_slot *slot, unsigned published_us, uint64_t back_ns)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    uint64_t freed;
+
+    __atomic_store_n(word_at(chunk->base + offset), stamp, __ATOMIC_SEQ_CST);
+    if (side_offer(side, chunk, offset, STAMPS_BLOCK, &offer) != GS_OK)
+        abort();
+    gs_offer_token(offer, token);
+    stamps_publish(slot, token, stamp);
+    usleep(published_us);
+    freed = side_now();
+    gs_share_freed(side->share, offer, freed);
+    while (!gs_share_withdraw(side->share, offer, freed, side_now(), true)) {
+        if (side_now() - freed > back_ns) {
+            stamps_fail("a block is never given back", stamp, 0);
+            return false;
+        }
+        usleep(50);
+    }
+    return true;
+}
+
+bool stamps_read(struct stamps_slot *slot, unsigned char ret_token[GS_TOKEN_SIZE],
+                 uint32_t *ret_stamp)
+{
+    gs_lock_take(&slot->lock);
+    memcpy(ret_token, slot->token, GS_TOKEN_SIZE);
+    *ret_stamp = slot->stamp;
+    gs_lock_release(&slot->lock);
+    return gs_token_is_ours(ret_token);
+}
+
+void stamps_look(CUdeviceptr address, uint32_t expected)
+{
+    for (int i = 0; i < 3; i++) {
+        uint32_t seen = __atomic_load_n(word_at(address), __ATOMIC_SEQ_CST);
+
+        if (seen != expected)
+            stamps_fail("a foreign stamp was seen", seen, expected);
+        usleep(20);
+    }
+}
