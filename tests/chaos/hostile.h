@@ -27,7 +27,7 @@ struct board {
     pid_t honest;                     /* the honest opener, whom others claim to be */
     _Atomic uint64_t worst[TIMED];           /* in ticks, see hostile.c */
     _Atomic uint64_t bucket[TIMED][BUCKETS]; /* in nanoseconds */
-    _Atomic unsigned honest_opens, connected, turned_away;
+    _Atomic unsigned honest_opens, unanswered, connected, turned_away;
     char wrong[256];
     _Atomic bool is_wrong;
 };
