@@ -95,16 +95,16 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
 
 /* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
  * to requests that were given up. */
-static void watch(struct gs_share *share, const struct gs_peer *peer, int op)
+static int watch(struct gs_share *share, const struct gs_peer *peer, int op)
 {
-    gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
-             peer->id);
+    return gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
+                    peer->id);
 }
 
+/* Where the kernel has no room for that, it is tried again with the next use of the peer. */
 static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    watch(share, peer, EPOLL_CTL_ADD);
-    peer->watched = true;
+    peer->watched = watch(share, peer, EPOLL_CTL_ADD) == 0;
 }
 
 void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
@@ -205,7 +205,9 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
 
 static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
 {
-    return checked(share, gs_directory_connect(directory, &share->options, name), ret_pidfd);
+    return checked(share, gs_directory_connect(directory, &share->options, name,
+                                               share->options.timeout_ns),
+                   ret_pidfd);
 }
 
 static void set_connected(struct gs_peer *peer, int fd, int pidfd)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -437,6 +438,37 @@ Test(share_first, block_that_was_called_back_goes_back_at_once_without_a_thread)
     cr_assert(side_gets_back(&exporter.side, offer));
     refuses = false;
     exporter_stop(&exporter);
+}
+
+int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+
+static bool is_full; /* what the kernel watches for a user (fs.epoll.max_user_watches) */
+
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+    if (is_full && op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_PEER) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return __real_epoll_ctl(epoll, op, fd, event);
+}
+
+Test(share_first, connection_that_could_not_be_watched_is_watched_later)
+{
+    unsigned char next[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    open_it(token);
+    other_offer(&other, 512, 512, 8, next);
+    is_full = true;
+    open_it(next);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->peers_watched, __ATOMIC_ACQUIRE)));
+    is_full = false;
+    other_offer(&other, 1024, 512, 9, next);
+    address = open_it(next);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody heard that it was called back");
 }
 
 ssize_t __real_write(int fd, const void *bytes, size_t size);
