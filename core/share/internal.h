@@ -103,6 +103,7 @@ struct gs_share {
 
     /* Written before the thread starts (listener: before it is watched), then read only. */
     struct gs_background background; /* the share thread */
+    uint64_t thread_asked_ns;        /* when it was started */
     int epoll, wake;
     int directory, listener;
     bool stop; /* atomic */

@@ -202,6 +202,7 @@ static gs_status thread_start(struct gs_share *share)
 
     if (!error)
         error = -gs_watch(share, EPOLL_CTL_ADD, share->wake, EPOLLIN, GS_WATCH_WAKE, 0);
+    share->thread_asked_ns = gs_now();
     if (!error)
         error = gs_background_start(&share->background, gs_thread_run, share);
     if (!error)

@@ -269,6 +269,9 @@ void *gs_thread_run(void *arg)
     struct fd_table table = {.share = share,
                              .due_ns = gs_now() + FDS_AFTER_MS * GS_NS_PER_MS};
 
+    gs_log_line(&share->log, GS_LOG_DEBUG, "the share thread runs %llu us after its start, at %llu us",
+                (unsigned long long)(gs_now() - share->thread_asked_ns) / 1000,
+                (unsigned long long)gs_now() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_peers_watch(share);
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {

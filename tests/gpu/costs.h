@@ -29,7 +29,7 @@ static void *libcuda;
         }                                                                                          \
     } while (0)
 
-static void send_fd(int socket, int fd)
+static inline void send_fd(int socket, int fd)
 {
     char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec part = {&byte, 1};
@@ -45,7 +45,7 @@ static void send_fd(int socket, int fd)
         exit(1);
 }
 
-static int receive_fd(int socket)
+static inline int receive_fd(int socket)
 {
     char byte, control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {&byte, 1};

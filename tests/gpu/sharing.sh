@@ -16,7 +16,7 @@ bundle=$root/.bundle/bench
 if [ "${1:-}" = bundle ]; then
     shift
     sh "$root/tests/gpu/bench.sh" bundle "$@"
-    for costs in share_costs big_costs; do
+    for costs in share_costs export_costs big_costs; do
         "${CC:-cc}" -O1 -I"${CUDA_HOME:-/usr/local/cuda}/include" -o "$bundle/$costs" \
             "$root/tests/gpu/$costs.c" -ldl -lpthread
     done
@@ -49,11 +49,22 @@ print("first open", os.environ["MODE"], os.environ["FLAGS"], *(
     done
 }
 
+# What the debug logs of both sides tell of one run.
+steps()
+{
+    GPUSHIM_LOG=debug timeout 60 sh "$with" shim "$bundle/tests/bench/ipc" "$@" 2>&1 |
+        grep -E 'share thread runs|opened in|granted to|exported ahead' || :
+}
+
 if [ "${1:-}" = first ]; then
     first "${2:-8}"
+    for run in 1 2 3; do
+        echo "steps of a first open, $run"
+        steps --warm --rounds 3 --blocks 2
+    done
     exit 0
 fi
-for costs in share_costs big_costs; do
+for costs in share_costs export_costs big_costs; do
     timeout 60 sh "$with" native "$bundle/$costs"
 done
 first 5
@@ -75,9 +86,8 @@ for flags in '' '--cachers 4' '--pieces 40 --takes 80'; do
             "$bundle/tests/bench/neighbour" $flags || echo "ended with $?"
     done
 done
-for flags in '' '--warm --pause 300'; do
+for flags in '--blocks 16' '--blocks 16 --warm --pause 300'; do
     echo "steps $flags"
     # shellcheck disable=SC2086
-    GPUSHIM_LOG=debug timeout 60 sh "$with" shim "$bundle/tests/bench/ipc" --blocks 16 $flags 2>&1 |
-        grep -E 'opened in|granted to|exported ahead' || :
+    steps $flags
 done
