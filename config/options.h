@@ -111,7 +111,7 @@
     OPTION(share, settle, TIME("0", "60 min"), "200 ms",                                           \
            "How long memory rests before its reuse when a process that had it open ended in a "    \
            "way that leaves open whether its GPU work has ended too.")                             \
-    OPTION(share, timeout, TIME("1 ms", "10 min"), "5 s",                                          \
+    OPTION(share, timeout, TIME("1 ms", "10 min"), "30 s",                                         \
            "How long opening an IPC handle waits for the answer of the process that gave it out.") \
     OPTION(share, uids, IDS("0", "4294967294"), "",                                                \
            "User ids that may open this process's IPC handles besides its own user.")              \

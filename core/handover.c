@@ -197,18 +197,17 @@ static bool send_on(const struct heir *heir, size_t size)
 
 static int connect_to(struct gs_core *core, const struct gs_page_request *request)
 {
-    struct gs_share_options options = core->options.share;
+    const struct gs_share_options *options = &core->options.share;
     char reason[GS_REASON_SIZE];
     int directory, socket;
 
     if (!memchr(request->socket, 0, sizeof request->socket) ||
         !gs_directory_is_memory(request->socket))
         return -1;
-    directory = gs_directory_open(&options, false, reason);
+    directory = gs_directory_open(options, false, reason);
     if (directory < 0)
         return -1;
-    options.timeout_ns = CONNECT_NS;
-    socket = gs_directory_connect(directory, &options, request->socket);
+    socket = gs_directory_connect(directory, options, request->socket, CONNECT_NS);
     close(directory);
     if (socket >= 0 && !is_one_of_us(socket)) {
         close(socket);

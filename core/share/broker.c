@@ -38,7 +38,7 @@
 #define SYS_pidfd_open 434
 #endif
 
-#define SEND_WAIT_MS 500   /* for a broker that does not read, before an offer goes without it */
+#define SEND_WAIT_MS 500   /* for a broker that does not answer or read: openers wait meanwhile */
 #define RETRY_NS     (10 * GS_NS_PER_MS)
 #define START_STACK  (64 * 1024)
 #define START_WAIT_NS (3 * GS_NS_PER_S)
@@ -174,7 +174,8 @@ static int connect_broker(struct gs_share *share)
 {
     struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who;
-    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME);
+    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME,
+                                         SEND_WAIT_MS * GS_NS_PER_MS);
 
     if (fd < 0)
         return fd;

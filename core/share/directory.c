@@ -204,10 +204,11 @@ static int connect_to(int fd, const struct sockaddr_un *address)
     return 0;
 }
 
-int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name)
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
+                         uint64_t limit_ns)
 {
-    struct timeval limit = {.tv_sec = (time_t)(options->timeout_ns / 1000000000),
-                            .tv_usec = (suseconds_t)(options->timeout_ns / 1000 % 1000000)};
+    struct timeval limit = {.tv_sec = (time_t)(limit_ns / 1000000000),
+                            .tv_usec = (suseconds_t)(limit_ns / 1000 % 1000000)};
     struct sockaddr_un address;
     int error, fd;
 
@@ -415,7 +416,7 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
                  strerror(errno));
         return -1;
     }
-    fd = gs_directory_connect(directory, options, GS_BROKER_NAME);
+    fd = gs_directory_connect(directory, options, GS_BROKER_NAME, 0); /* busy or not, it is there */
     if (fd >= 0 || (fd != -ENOENT && fd != -ECONNREFUSED)) {
         snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already", options->dir);
         if (fd >= 0)

@@ -49,9 +49,11 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE]);
 
-/* A connection to the exporter under `name`, made within `timeout_ns`; or a negative errno
- * (-ENOENT, -ECONNREFUSED: there is none any more; -EMFILE: no descriptor is left here). */
-int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name);
+/* A connection to the exporter under `name`, made within `limit_ns`; or a negative errno
+ * (-ENOENT, -ECONNREFUSED: there is none any more; -EAGAIN: it does not take it in that time;
+ * -EMFILE: no descriptor is left here). */
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
+                         uint64_t limit_ns);
 
 /* The same without waiting, and with the fewest calls into the kernel: by the directory's path,
  * which is checked while the exporter wakes up, and before anything is said to it. -EAGAIN: it does

@@ -28,7 +28,7 @@
 
 #define UNNEEDED_NS  (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
 #define LOOK_MS      250
-#define ANSWER_MS    2000 /* for one of those that are listed */
+#define ANSWER_NS    (2 * GS_NS_PER_S) /* for one of those that are listed */
 #define FIRST_FD     3 /* systemd's protocol */
 #define REPORTS_MAX  65536
 
@@ -175,7 +175,7 @@ static int serve_detached(const struct gs_share_options *options)
     if (read(ready[0], &byte, 1) == 1)
         return 0;
     fd = open(options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fd = fd < 0 ? -1 : gs_directory_connect(fd, options, GS_BROKER_NAME);
+    fd = fd < 0 ? -1 : gs_directory_connect(fd, options, GS_BROKER_NAME, ANSWER_NS);
     return fd < 0;
 }
 
@@ -194,7 +194,7 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
     if (error && error != -EPIPE) /* what made it hang up may lie there */
         return error;
     do
-        ready = poll(&answer, 1, ANSWER_MS);
+        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
     while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     if (ready != 1)
         return -ETIMEDOUT;
@@ -277,7 +277,7 @@ static void print_process(const struct gs_wire_report *report)
 
 static void list_one(int directory, const struct gs_share_options *options, const char *name)
 {
-    int fd = gs_directory_connect(directory, options, name);
+    int fd = gs_directory_connect(directory, options, name, ANSWER_NS);
     union gs_wire_message answer;
     uint32_t clients = 1;
 

@@ -27,7 +27,7 @@
 
 #define WORDS   ((size_t)10 << 18) /* 10 MiB: the device has no room for two */
 #define WAIT_MS 40000
-#define SOON_S  15 /* it waits for no answer longer than share.timeout, 5 s */
+#define SOON_S  15 /* less than share.timeout: who has ended is not waited for */
 #define STAMP   0x5ca1ab1eu
 #define ANSWER  0x0ddba11u
 

@@ -23,7 +23,7 @@ Test(config_value, defaults_are_those_promised, .timeout = 10)
     cr_assert_str_eq(config.share.dir.text, "");
     cr_assert_eq(config.share.grace, 1000000000);
     cr_assert_eq(config.share.settle, 200000000);
-    cr_assert_eq(config.share.timeout, 5000000000);
+    cr_assert_eq(config.share.timeout, 30000000000);
     cr_assert_eq(config.share.uids.count, 0);
     cr_assert_eq(config.share.max_clients, 1024);
 }

@@ -1126,3 +1126,31 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     snprintf(path, sizeof path, "%s/broker", dir);
     cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
 }
+
+/* One that is stopped, say, and has been asked by many. */
+Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int broker = socket(AF_UNIX, SOCK_SEQPACKET, 0), full[8], count = 0;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t began;
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert_eq(bind(broker, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(broker, 1), 0);
+    do
+        full[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+    while (connect(full[count++], (struct sockaddr *)&to, sizeof to) == 0 && count < 8);
+    cr_assert_lt(count, 8, "its queue takes two");
+    other_offer(&other, 0, 512, 70, token);
+    began = side_now();
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert(side_within(began, options.timeout_ns / 2));
+    cr_assert_str_eq(other_ask(&other, "said no broker"), "ok");
+    while (count > 0)
+        close(full[--count]);
+    close(broker);
+    unlink(to.sun_path);
+}
