@@ -119,8 +119,8 @@ struct gs_client {
     UT_hash_handle hh;
 };
 
-/* broker.c, in an exporter: leaves the offer with the broker; `fd` stays the caller's. The offer is
- * pinned by the share thread. */
+/* leave.c: leaves the offer with the broker; `fd` stays the caller's. The offer is pinned by the
+ * share thread. */
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
 /* Called with the lock held: takes it back. False: try again later. Never waits. */
 bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
@@ -128,7 +128,7 @@ bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
 void gs_broker_event(struct gs_share *share);
 /* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
-/* broker.c, in a broker. Messages; as gs_client_serve. */
+/* broker.c: messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,

@@ -7,7 +7,8 @@
  *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     clients.c  connections and leases             peer.c     connections to exporters
- *     broker.c   offers left with a broker
+ *     leave.c    offers left with a broker,
+ *     broker.c   and in that
  *     keepers.c  chunks mapped without a hold
  *     relay.c    what is passed on, of both sides
  *     limbo.c    too much freed and held

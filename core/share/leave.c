@@ -1,0 +1,379 @@
+/*
+ * Exporter: leaving offers with a broker (broker.c has the picture): finding one, starting it where
+ * there is none, telling it what is on offer and what is not any more, and going on without it.
+ */
+#include "core/share/exporter.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+#define SEND_WAIT_MS   500 /* for a broker that does not answer or read: openers wait meanwhile */
+#define RETRY_NS       (10 * GS_NS_PER_MS)
+#define START_STACK    (64 * 1024)
+#define START_WAIT_NS  (3 * GS_NS_PER_S)
+#define START_AGAIN_NS (50 * GS_NS_PER_MS)
+#define SLOW_NS        GS_NS_PER_S /* a broker that does not read is left alone for so long */
+#define LOOK_FIRST_NS  GS_NS_PER_S /* for another broker, and then twice as late each time, but */
+#define LOOK_LAST_NS   (64 * GS_NS_PER_S)
+
+/* ---- Starting a broker ---------------------------------------------------------------------- */
+
+static void list_ids(char *text, size_t size, const char *name, const uint32_t *ids,
+                     unsigned count)
+{
+    size_t length = (size_t)snprintf(text, size, "%s", name);
+
+    for (unsigned i = 0; i < count && length + 12 < size; i++)
+        length += (size_t)snprintf(text + length, size - length, "%s%u", i ? "," : "", ids[i]);
+}
+
+/* What the broker is told, in the words of its configuration. */
+struct command {
+    const char *program;
+    char *arguments[3], *environment[10];
+    char *stack; /* of become_broker */
+    int error;   /* set where the program cannot be run */
+};
+
+/* Both run in the memory of this process, which waits for them; nothing but system calls. */
+static int become_broker(void *arg)
+{
+    struct command *command = arg;
+
+    /* Nothing of the program's environment, LD_PRELOAD least. */
+    execve(command->program, command->arguments, command->environment);
+    command->error = -errno;
+    _exit(127);
+}
+
+static int stand_between(void *arg)
+{
+    struct command *command = arg;
+
+    if (clone(become_broker, command->stack, CLONE_VM | CLONE_VFORK, command) < 0)
+        command->error = -errno;
+    _exit(0);
+}
+
+/*
+ * Starts the broker; it puts itself into the background and its socket up. The program's SIGCHLD
+ * handler and its wait() see nothing of it: the process between has no exit signal, and the
+ * broker, which would get one by its exec, is not our child.
+ */
+static int start_broker(struct gs_share *share)
+{
+    const struct gs_share_options *options = &share->options;
+    char dir[sizeof options->dir + 24], keep[48], settle[48], timeout[48], clients[48], blocks[48],
+        uids[24 + 12 * GS_IDS_MAX], gids[24 + 12 * GS_IDS_MAX];
+    struct command command = {
+        .program = options->broker_program,
+        .arguments = {(char *)"gpushim-broker", (char *)"--detach"},
+        .environment = {dir, keep, settle, timeout, clients, blocks, uids, gids,
+                        (char *)"GPUSHIM_CONFIG="},
+    };
+    char *stack;
+    int pid;
+
+    _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
+    if (!options->broker_program[0])
+        return -ENOENT;
+    snprintf(dir, sizeof dir, "GPUSHIM_SHARE_DIR=%s", options->dir);
+    snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
+    snprintf(settle, sizeof settle, "GPUSHIM_SHARE_SETTLE=%lluns",
+             (unsigned long long)options->settle_ns);
+    snprintf(timeout, sizeof timeout, "GPUSHIM_SHARE_TIMEOUT=%lluns",
+             (unsigned long long)options->timeout_ns);
+    snprintf(clients, sizeof clients, "GPUSHIM_SHARE_MAX_CLIENTS=%u", options->max_clients);
+    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->left_max);
+    list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
+    list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
+    stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED)
+        return -ENOMEM;
+    command.stack = stack + 2 * START_STACK;
+    pid = clone(stand_between, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
+    if (pid < 0)
+        command.error = -errno;
+    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
+        continue;
+    munmap(stack, 2 * START_STACK);
+    return command.error;
+}
+
+/* ---- The connection ------------------------------------------------------------------------- */
+
+/* Sends, waiting a little for room: share thread only. */
+static int send_waiting(int fd, const union gs_wire_message *message, int attached)
+{
+    uint64_t looked = gs_now(), waited = 0;
+    int error;
+
+    while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+        waited += gs_look_counts(&looked);
+        if (waited >= SEND_WAIT_MS * GS_NS_PER_MS)
+            return error;
+        if (error == -ETOOMANYREFS) /* descriptors under way, a limit of the user's */
+            usleep(1000);
+        else
+            poll(&room, 1, 10);
+    }
+    return error;
+}
+
+static int greet(struct gs_share *share, int fd)
+{
+    union gs_wire_message message;
+    int error, pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, share->instance, GS_INSTANCE_SIZE);
+    message.hello.pid = (uint64_t)getpid();
+    strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
+    error = send_waiting(fd, &message, pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    return error;
+}
+
+/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
+static int connect_broker(struct gs_share *share)
+{
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+    socklen_t size = sizeof who;
+    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME,
+                                         SEND_WAIT_MS * GS_NS_PER_MS);
+
+    if (fd < 0)
+        return fd;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
+        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "the broker is of user %u, who is not to be trusted with memory; name him "
+                    "(share.uids), or let it run as this user",
+                    (unsigned)who.uid);
+        error = -EPERM;
+    } else {
+        error = greet(share, fd);
+    }
+    if (!error)
+        error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
+    if (error) {
+        close(fd);
+        return error;
+    }
+    return fd;
+}
+
+/* To the broker that was started just now, as soon as it listens. The process's own start may wait
+ * for that; later the next look finds one that was late, for others are served meanwhile. */
+static int connect_started(struct gs_share *share, bool again)
+{
+    uint64_t end = gs_now() + (again ? START_AGAIN_NS : START_WAIT_NS);
+    int fd;
+
+    do {
+        poll(NULL, 0, 2);
+        fd = connect_broker(share);
+    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end &&
+             !__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE));
+    return fd;
+}
+
+/* All that lose a broker lose it at once: up to half as late again, so that one starts the next. */
+static void pause_looking(struct gs_share *share)
+{
+    uint64_t pause = 2 * share->broker_pause_ns;
+
+    share->broker_pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
+                             : pause > LOOK_LAST_NS ? LOOK_LAST_NS
+                                                    : pause;
+    share->broker_retry_ns = gs_now() + share->broker_pause_ns +
+                             share->broker_pause_ns / 512 * share->instance[0];
+}
+
+/* All that is on offer, where another broker than the first was found. */
+static void leave_all(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        if (!offer->freed_ns && !offer->brokered)
+            gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
+    }
+    gs_lock_release(&share->lock);
+}
+
+/* One attempt. A failure is said at the first. */
+static void find_broker(struct gs_share *share)
+{
+    bool again = share->broker_pause_ns > 0;
+    int fd = connect_broker(share);
+
+    if (fd == -ENOENT || fd == -ECONNREFUSED) {
+        int error = start_broker(share);
+
+        fd = error ? error : connect_started(share, again);
+    }
+    if (fd < 0) {
+        pause_looking(share);
+        gs_log_line(&share->log, again ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "no broker (%s, program %s): memory is shared as long as this process runs; "
+                    "start gpushim-broker, or name its program (share.broker)",
+                    strerror(-fd), share->options.broker_program);
+        return;
+    }
+    gs_lock_take(&share->lock);
+    share->broker_fd = fd;
+    gs_lock_release(&share->lock);
+    share->broker_found_ns = gs_now();
+    if (!again)
+        return;
+    gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
+    leave_all(share);
+}
+
+/* Whether anything is to be left with a broker; a new offer looks for one by itself. */
+static bool has_offers(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+    bool has = false;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        has = !offer->freed_ns && !offer->brokered;
+        if (has)
+            break;
+    }
+    gs_lock_release(&share->lock);
+    return has;
+}
+
+uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
+{
+    if (share->broker_fd >= 0) {
+        if (!share->broker_slow_ns || now < share->broker_slow_ns)
+            return share->broker_slow_ns ? share->broker_slow_ns : GS_NEVER;
+        share->broker_slow_ns = 0;
+        leave_all(share);
+        return GS_NEVER;
+    }
+    if (!share->broker_pause_ns)
+        return GS_NEVER;
+    if (now < share->broker_retry_ns)
+        return share->broker_retry_ns;
+    if (!has_offers(share))
+        return GS_NEVER;
+    find_broker(share);
+    return share->broker_fd < 0 ? share->broker_retry_ns : GS_NEVER;
+}
+
+void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
+{
+    union gs_wire_message message;
+    int error;
+
+    if (share->broker_fd < 0 && gs_now() >= share->broker_retry_ns)
+        find_broker(share);
+    if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns)
+        return;
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
+    message.share.chunk_size = offer->source.chunk_size;
+    message.share.offset = offer->source.offset;
+    memcpy(message.share.uuid, offer->source.uuid, sizeof message.share.uuid);
+    message.share.read_only = offer->read_only;
+    error = send_waiting(share->broker_fd, &message, fd);
+    if (error == -EAGAIN || error == -ETOOMANYREFS)
+        share->broker_slow_ns = gs_now() + SLOW_NS;
+    if (error)
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "a block is shared without the broker, which does not take it%s: %s",
+                    share->broker_slow_ns ? " now" : "", strerror(-error));
+    gs_lock_take(&share->lock);
+    offer->brokered = !error;
+    gs_lock_release(&share->lock);
+}
+
+bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    union gs_wire_message message;
+    uint64_t retry;
+
+    if (!offer->brokered || share->broker_fd < 0)
+        return true;
+    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+    message.unshare.block_id = offer->key.id;
+    if (gs_wire_send(share->broker_fd, &message, -1) != -EAGAIN) {
+        offer->brokered = false;
+        return true;
+    }
+    retry = gs_now() + RETRY_NS;
+    if (retry < share->grace_due_ns) { /* then the pool is told to ask again */
+        share->grace_due_ns = retry;
+        gs_thread_wake(share);
+    }
+    return false;
+}
+
+/* What a broker that hangs up has said last. */
+static void say_lost(struct gs_share *share, int fd)
+{
+    union gs_wire_message message;
+    int error = gs_wire_receive(fd, &message, NULL);
+
+    if (error == -EPROTONOSUPPORT)
+        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "the broker has " GS_WIRE_VERSION_TEXT
+                    ": memory is shared as long as this process runs; use the same for both",
+                    (unsigned)message.head.version, GS_WIRE_VERSION);
+    else
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "the broker has ended%s%s: memory is shared as long as this process runs, until "
+                    "there is another",
+                    error == 0 && message.head.type == GS_WIRE_REFUSE ? ", saying: " : "",
+                    error == 0 && message.head.type == GS_WIRE_REFUSE
+                        ? gs_wire_reason_text(message.refuse.reason)
+                        : "");
+}
+
+void gs_broker_event(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+    int fd = share->broker_fd;
+
+    if (fd < 0)
+        return;
+    gs_unwatch(share, fd);
+    gs_lock_take(&share->lock);
+    share->broker_slow_ns = 0;
+    share->broker_fd = -1;
+    HASH_ITER(hh, share->offers, offer, next)
+    offer->brokered = false;
+    gs_lock_release(&share->lock);
+    say_lost(share, fd);
+    close(fd);
+    if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
+        share->broker_pause_ns = 0; /* it was a good one */
+    pause_looking(share);
+}
