@@ -202,9 +202,10 @@ void gs_client_exited(struct gs_share *share, uint64_t id)
     client_forget_exit(share, client);
 }
 
-static void watch_messages(struct gs_share *share, const struct gs_client *client)
+static void watch_messages(struct gs_share *share, struct gs_client *client)
 {
-    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->recalls_due ? EPOLLOUT : 0),
+    client->awaits_room = client->recalls_due > 0;
+    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->awaits_room ? EPOLLOUT : 0),
              GS_WATCH_CLIENT, client->id);
 }
 
@@ -280,7 +281,8 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client = client_find(share, id);
 
-    if (client && client->fd >= 0 && client->recalls_due)
+    /* Also where it has given all of them back meanwhile: else its room is told of without end. */
+    if (client && client->fd >= 0 && client->awaits_room)
         gs_client_send_due(share, client);
 
     for (int i = 0; client && client->fd >= 0 && i < MESSAGES_MAX; i++)

@@ -115,6 +115,7 @@ struct gs_client {
     struct gs_hold *holds;
     struct gs_keep *keeps; /* chunks that it has mapped without a hold */
     unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet */
+    bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };

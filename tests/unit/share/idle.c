@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -274,28 +275,36 @@ static bool is_granted(int fd, uint32_t request)
     return message.head.type == GS_WIRE_GRANT;
 }
 
+/* A greeted connection to the token's exporter. */
+static int connect_by_hand(const unsigned char *token)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    union gs_wire_message message;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+    return fd;
+}
+
 /* An opener by hand that reads late: what is called back must leave room for its answers. */
 Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
     struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offers[101];
-    union gs_wire_message message;
+    int fd = -1;
 
     for (int i = 0; i <= 100; i++) {
         cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token);
-        if (i == 0) {
-            snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-            for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
-                sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
-            cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-            gs_wire_start(&message, GS_WIRE_HELLO, 0);
-            memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-            gs_wire_send(fd, &message, -1);
-        }
+        if (i == 0)
+            fd = connect_by_hand(token);
         if (i < 100) {
             send_open(fd, (uint32_t)i + 1, token);
             cr_assert(is_granted(fd, (uint32_t)i + 1));
@@ -310,5 +319,46 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     close(fd);
     for (int i = 0; i <= 100; i++)
         cr_assert(side_gets_back(&side, offers[i]));
+    side_chunk_free(&side, &chunk);
+}
+
+/* Gives back what it was not called for yet, for want of room, and reads only then: nothing is left
+ * to be sent, and the exporter's thread sleeps. */
+Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
+{
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offers[20];
+    union gs_wire_message message;
+    clock_t begun, used;
+    int fd = -1;
+
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        gs_offer_token(offers[i], token);
+        if (i == 0)
+            fd = connect_by_hand(token);
+        send_open(fd, (uint32_t)i + 1, token);
+        cr_assert(is_granted(fd, (uint32_t)i + 1));
+    }
+    for (int i = 0; i < 20; i++)
+        gs_share_freed(side.share, offers[i], side_now());
+    usleep(50000); /* as many were asked for as there is room for */
+    for (int i = 0; i < 20; i++) {
+        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_offer_token(offers[i], token);
+        memcpy(&message.close.block_id, token + 24, sizeof message.close.block_id);
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    }
+    for (int i = 0; i < 20; i++)
+        cr_assert(side_gets_back(&side, offers[i]));
+    while (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
+        continue;
+    usleep(50000);
+    begun = clock();
+    usleep(500000);
+    used = clock() - begun;
+    cr_assert_lt(used, CLOCKS_PER_SEC / 5, "%ld us of the CPU for nothing", (long)used);
+    close(fd);
     side_chunk_free(&side, &chunk);
 }
