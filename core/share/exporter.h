@@ -19,6 +19,7 @@ struct gs_offer {
     unsigned char token[GS_TOKEN_SIZE];
     uint64_t holds; /* by all clients together */
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
+    bool given_out; /* until then it may be withdrawn at any time: nobody else's work pins it */
     bool opened;    /* somebody has held it: no grace any more */
     bool brokered;  /* a broker has it too */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */

@@ -209,6 +209,12 @@ static void pause_looking(struct gs_share *share)
                              share->broker_pause_ns / 512 * share->instance[0];
 }
 
+/* Whether it is to be left with a broker, and is not yet. */
+static bool is_to_leave(const struct gs_offer *offer)
+{
+    return offer->given_out && !offer->freed_ns && !offer->brokered;
+}
+
 /* All that is on offer, where another broker than the first was found. */
 static void leave_all(struct gs_share *share)
 {
@@ -217,7 +223,7 @@ static void leave_all(struct gs_share *share)
     gs_lock_take(&share->lock);
     HASH_ITER(hh, share->offers, offer, next)
     {
-        if (!offer->freed_ns && !offer->brokered)
+        if (is_to_leave(offer))
             gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
     }
     gs_lock_release(&share->lock);
@@ -261,7 +267,7 @@ static bool has_offers(struct gs_share *share)
     gs_lock_take(&share->lock);
     HASH_ITER(hh, share->offers, offer, next)
     {
-        has = !offer->freed_ns && !offer->brokered;
+        has = is_to_leave(offer);
         if (has)
             break;
     }

@@ -202,6 +202,7 @@ void gs_share_given_out(struct gs_share *share, struct gs_offer *offer)
     if (!share->options.export_ahead && !share->options.broker)
         return;
     gs_lock_take(&share->lock);
+    offer->given_out = true;
     gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
     gs_lock_release(&share->lock);
     errno = saved;

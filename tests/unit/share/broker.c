@@ -684,6 +684,42 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
     waitpid(broker, NULL, 0);
 }
 
+/* An offer that is not the block's yet, nor ever will be where another thread was first: it can be
+ * withdrawn at any time, since nothing else keeps its memory. */
+Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
+{
+    struct gs_share_options brokered = options;
+    struct gs_offer *offer, *early;
+    struct side_chunk chunk;
+    pid_t broker;
+    struct side sharer;
+
+    brokered.broker = true;
+    side_start(&sharer, &brokered);
+    chunk = side_chunk_new(&sharer, 2 * MIB);
+    cr_assert_eq(gs_share_offer(sharer.share,
+                                &(struct gs_share_source){.handle = chunk.handle,
+                                                          .chunk_id = chunk.id,
+                                                          .chunk_size = chunk.size,
+                                                          .block_id = 77,
+                                                          .offset = 4096,
+                                                          .size = 512},
+                                &early),
+                 GS_OK);
+    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
+    usleep(100000);
+    cr_assert_eq(side_broker_left(dir), 1);
+    cr_assert(gs_share_withdraw(sharer.share, early, 0, side_now(), true));
+    cr_assert(side_gets_back(&sharer, offer));
+    side_stop(&sharer);
+    side_chunk_free(&sharer, &chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
 Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 {
     int fds[3], memory = open("/dev/null", O_RDONLY);
