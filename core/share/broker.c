@@ -285,9 +285,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
     {
         if (offer->owner)
             continue;
-        if (offer->holds > 0 || offer->pins > 0)
-            offer->keep_until_ns = now + share->options.keep_ns;
-        if (offer->keep_until_ns <= now)
+        if (offer->holds == 0 && offer->pins == 0 && offer->keep_until_ns <= now)
             offer_drop(share, offer);
         else
             left = true;

@@ -1190,3 +1190,82 @@ Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
     close(broker);
     unlink(to.sun_path);
 }
+
+/* ---- Ends ----------------------------------------------------------------------------------- */
+
+/* A process that leaves a block with the broker after `before` other messages, and a child of it
+ * that holds its connection. Both are killed with the test; *ret_child is the child. */
+static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *ret_child)
+{
+    int told[2], memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    union gs_wire_message message;
+    pid_t sharer, child = 0;
+
+    cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
+    sharer = fork();
+    if (sharer == 0) {
+        int fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+        for (int i = 0; i < before; i++)
+            gs_wire_send(fd, &message, -1);
+        share_by_hand(fd, token, memory);
+        child = fork();
+        if (child && write(told[1], &child, sizeof child) != sizeof child)
+            _exit(1);
+        alarm(60);
+        for (;;)
+            pause();
+    }
+    cr_assert_eq(read(told[0], &child, sizeof child), sizeof child);
+    close(told[0]);
+    close(told[1]);
+    close(memory);
+    *ret_child = child;
+    return sharer;
+}
+
+static void end(pid_t process)
+{
+    kill(process, SIGKILL);
+    waitpid(process, NULL, 0);
+}
+
+static void halt(pid_t process)
+{
+    kill(process, SIGSTOP);
+    waitpid(process, NULL, WUNTRACED);
+}
+
+/* With share.keep 0 a block goes with its last hold, not under it. */
+Test(share_broker, that_keeps_nothing_keeps_what_is_held)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "0"), sharer, child;
+    unsigned char token[GS_TOKEN_SIZE];
+    union gs_wire_message message;
+    int fd;
+
+    token_by_hand(9, 1, token);
+    sharer = sharer_with_child(token, 0, &child);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    fd = dial_broker(token + 8, -1);
+    cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
+    halt(broker); /* so that it learns of the end and of the next open at once */
+    end(sharer);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    kill(broker, SIGCONT);
+    cr_assert_gt(recv(fd, &message, sizeof message, 0), 0);
+    cr_assert_eq(message.head.type, GS_WIRE_GRANT);
+    usleep(50000);
+    cr_assert_eq(side_broker_left(dir), 1, "dropped while it is held");
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    message.close.block_id = 1;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    close(fd);
+    kill(child, SIGKILL);
+    end(broker);
+}
