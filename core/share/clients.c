@@ -180,6 +180,16 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     return false;
 }
 
+/* All that an exporter said comes before its end. A child that it forked may hold its connection,
+ * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
+static void end_sharing(struct gs_share *share, struct gs_client *client)
+{
+    struct pollfd more = {.fd = client->fd, .events = POLLIN};
+
+    if (client->exited && client->left && (client->fd < 0 || poll(&more, 1, 0) <= 0))
+        gs_broker_client_gone(share, client, true);
+}
+
 void gs_client_exited(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client = client_find(share, id);
@@ -190,16 +200,9 @@ void gs_client_exited(struct gs_share *share, uint64_t id)
         client_free(share, client);
         return;
     }
-    /* A forked child of an exporter may hold its connection. All it said comes before its end. */
-    while (client && client->fd >= 0 && client->left && serve_one(share, client))
-        client = client_find(share, id);
-    client = client_find(share, id);
-    if (!client)
-        return;
     client->exited = true;
-    if (client->left)
-        gs_broker_client_gone(share, client, true);
     client_forget_exit(share, client);
+    end_sharing(share, client);
 }
 
 static void watch_messages(struct gs_share *share, struct gs_client *client)
@@ -287,7 +290,10 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
 
     for (int i = 0; client && client->fd >= 0 && i < MESSAGES_MAX; i++)
         if (!serve_one(share, client))
-            return;
+            client = NULL;
+    client = share->options.is_broker ? client_find(share, id) : NULL;
+    if (client)
+        end_sharing(share, client);
 }
 
 /* ---- Connections ---------------------------------------------------------------------------- */

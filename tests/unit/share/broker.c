@@ -1269,3 +1269,22 @@ Test(share_broker, that_keeps_nothing_keeps_what_is_held)
     kill(child, SIGKILL);
     end(broker);
 }
+
+/* More than is read in one round lies before it when the end is seen. */
+Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_connection)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), sharer, child;
+    unsigned char token[GS_TOKEN_SIZE];
+    int fd;
+
+    token_by_hand(9, 1, token);
+    halt(broker);
+    sharer = sharer_with_child(token, 40, &child);
+    end(sharer);
+    kill(broker, SIGCONT);
+    fd = dial_broker(token + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, token) == 0));
+    close(fd);
+    kill(child, SIGKILL);
+    end(broker);
+}
