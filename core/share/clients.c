@@ -212,8 +212,7 @@ static void watch_messages(struct gs_share *share, struct gs_client *client)
              GS_WATCH_CLIENT, client->id);
 }
 
-/* One of either; false where it does not go now. */
-static bool send_due(struct gs_client *client, enum gs_wire_type type, uint64_t id)
+bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id)
 {
     union gs_wire_message message;
     struct pollfd room = {.fd = client->fd, .events = POLLOUT};
@@ -244,7 +243,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
             break;
         if (hold->recall != GS_RECALL_DUE)
             continue;
-        if (!send_due(client, GS_WIRE_RECALL, hold->block_id))
+        if (!gs_client_call_back(client, GS_WIRE_RECALL, hold->block_id))
             break;
         hold->recall = GS_RECALL_SENT;
         client->recalls_due--;
@@ -255,7 +254,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
             break;
         if (keep->unmap != GS_UNMAP_DUE)
             continue;
-        if (!send_due(client, GS_WIRE_UNMAP, keep->chunk_id))
+        if (!gs_client_call_back(client, GS_WIRE_UNMAP, keep->chunk_id))
             break;
         keep->unmap = GS_UNMAP_SENT;
         client->recalls_due--;

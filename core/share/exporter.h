@@ -146,8 +146,8 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open);
 
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
-/* The client keeps the chunk of the offer; false: it may not, or there is no host memory to note
- * it. */
+/* The client keeps the chunk of the offer; false: it may not. Where there is no host memory to note
+ * it, it is called back at once. */
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
@@ -158,7 +158,9 @@ void gs_keep_work(struct gs_share *share);
 void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
 void gs_keeps_free(struct gs_share *share);
 
-/* Sends the RECALLs and UNMAPs that are due (clients.c). */
+/* clients.c: sends a RECALL or an UNMAP; false where it does not go now. */
+bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
+/* Sends the RECALLs and UNMAPs that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 
 /* Whether memory of a device with one UUID is meant where the other is; NULL means all. */

@@ -80,22 +80,15 @@ static struct gs_keep *keep_of(struct gs_client *client, uint64_t chunk_id)
     return keep;
 }
 
-bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer)
+/* False: no host memory. */
+static bool note(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer)
 {
-    uint64_t chunk_id = offer->source.chunk_id;
-    struct gs_keep *keep;
+    struct gs_keep *keep = calloc(1, sizeof *keep);
     bool counted;
 
-    if (share->options.isolate || share->options.is_broker)
-        return false;
-    if (keep_of(client, chunk_id))
-        return true;
-    if (HASH_COUNT(client->keeps) >= KEEPS_MAX)
-        return false;
-    keep = calloc(1, sizeof *keep);
     if (!keep)
         return false;
-    keep->chunk_id = chunk_id;
+    keep->chunk_id = offer->source.chunk_id;
     HASH_ADD(hh, client->keeps, chunk_id, sizeof keep->chunk_id, keep);
     if (!keep->hh.tbl) {
         free(keep);
@@ -109,6 +102,20 @@ bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct 
         free(keep);
     }
     return counted;
+}
+
+bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer)
+{
+    if (share->options.isolate || share->options.is_broker)
+        return false;
+    if (keep_of(client, offer->source.chunk_id))
+        return true;
+    if (HASH_COUNT(client->keeps) >= KEEPS_MAX)
+        return false;
+    /* Hung up on, it would lose what else it holds. If this does not go its time ends it. */
+    if (!note(share, client, offer))
+        gs_client_call_back(client, GS_WIRE_UNMAP, offer->source.chunk_id);
+    return true;
 }
 
 static void drop(struct gs_share *share, struct gs_client *client, struct gs_keep *keep)

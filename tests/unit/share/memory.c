@@ -1,8 +1,11 @@
 /* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
 
@@ -144,4 +147,71 @@ Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
     }
     cr_assert_gt(opened, 0);
     cr_assert_lt(opened, 11);
+}
+
+/* A greeted connection to the token's exporter. */
+static int connect_by_hand(const unsigned char *token)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    union gs_wire_message message;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return fd;
+}
+
+/* The type of the next message; 0: it hung up. */
+static int next_type(int fd, union gs_wire_message *ret_message)
+{
+    return recv(fd, ret_message, sizeof *ret_message, 0) > 0 ? ret_message->head.type : 0;
+}
+
+static int open_by_hand(int fd, struct gs_offer *offer)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    gs_offer_token(offer, message.open.token);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return next_type(fd, &message);
+}
+
+/* What an opener keeps mapped and the exporter cannot note: its other holds stay. */
+Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is_lost)
+{
+    for (int n = 1; n < 10; n++) {
+        struct side_chunk kept = side_chunk_new(&side, 2 * MIB);
+        struct gs_offer *offer, *held;
+        unsigned char token[GS_TOKEN_SIZE];
+        union gs_wire_message message;
+        struct gs_token read;
+        int fd;
+
+        cr_assert_eq(side_offer(&side, &kept, 0, 512, &offer), GS_OK);
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
+        gs_offer_token(offer, token);
+        cr_assert_eq(gs_token_read(token, &read), GS_OK);
+        fd = connect_by_hand(token);
+        cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
+        cr_assert_eq(open_by_hand(fd, offer), GS_WIRE_GRANT);
+        __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
+        gs_wire_start(&message, GS_WIRE_KEEP, 0);
+        message.keep.block_id = read.block_id;
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, 0, side_now(), true)));
+        __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
+        gs_share_chunk_gone(side.share, kept.id);
+        cr_assert_eq(next_type(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);
+        cr_assert_eq(message.unmap.chunk_id, kept.id);
+        cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT, "allocation %d", n);
+        close(fd);
+        cr_assert(side_gets_back(&side, held));
+        side_chunk_free(&side, &kept);
+    }
 }
