@@ -238,7 +238,8 @@ static gs_status socket_start(struct gs_share *share)
     if (listener >= 0) {
         __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
-        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+        if (share->spare_fd < 0) /* an attempt before this one may have failed below */
+            share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
             if (!share->options.is_broker) {
                 __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);

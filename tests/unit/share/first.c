@@ -445,9 +445,14 @@ int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
 
 static bool is_full; /* what the kernel watches for a user (fs.epoll.max_user_watches) */
 
+static bool has_no_room_for(uint64_t watch)
+{
+    return watch >> 56 == GS_WATCH_PEER || watch >> 56 == GS_WATCH_LISTENER;
+}
+
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
-    if (is_full && op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_PEER) {
+    if (is_full && op == EPOLL_CTL_ADD && has_no_room_for(event->data.u64)) {
         errno = ENOSPC;
         return -1;
     }
@@ -469,6 +474,25 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
     address = open_it(next);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody heard that it was called back");
+}
+
+Test(share_first, offers_whose_socket_could_not_be_watched_leave_nothing_behind)
+{
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct gs_offer *offer;
+    int fds = 0;
+
+    is_full = true;
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+        if (i == 0)
+            fds = side_open_fds();
+    }
+    cr_assert(SIDE_WAIT(side_open_fds() <= fds));
+    is_full = false;
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &chunk);
 }
 
 ssize_t __real_write(int fd, const void *bytes, size_t size);
