@@ -236,9 +236,10 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
         error = gs_wire_send(client->fd, &message, fd);
     if (fd >= 0)
         close(fd);
-    if (reason || error == -EMFILE || error == -ETOOMANYREFS)
-        return gs_client_refuse(share, client, open->head.request,
-                                reason ? reason : GS_REFUSED_FDS, 0);
+    if (error == -ETOOMANYREFS) /* for the moment: he asks again */
+        reason = GS_REFUSED_FLIGHT;
+    if (reason)
+        return gs_client_refuse(share, client, open->head.request, reason, 0);
     return error == 0;
 }
 

@@ -603,6 +603,50 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     cr_assert(delayed, "refused, or there was room and this proves nothing");
 }
 
+/* The same where it was passed on and the second serves. */
+Test(share_hostile, descriptors_under_way_delay_an_open_of_what_was_passed_on)
+{
+    unsigned char theirs[GS_TOKEN_SIZE];
+    char hex[2 * GS_TOKEN_SIZE + 1];
+    struct other first;
+    unsigned long there;
+    bool delayed = false;
+
+    need_root();
+    cr_assert_eq(other_stop(&other), 0);
+    stop();
+    side_dir_remove(dir);
+    options.uids[options.uid_count++] = 65534;
+    options.idle_ns = 0;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(chown(dir, 65534, 65534), 0);
+    other_start2(&first, dir, "uid=65534", "trust=0");
+    other_offer(&first, 0, 512, 3, theirs);
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    cr_assert_eq(other_open(&other, theirs, &there), GS_OK);
+    token_to_hex(theirs, hex);
+    cr_assert_str_eq(other_ask(&other, "token %lx", there) + 3, hex);
+    other_kill(&first);
+    cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
+    for (int i = 0; i < 10 && !delayed; i++) {
+        pid_t child = fly_descriptors(40, 400);
+        uint64_t begin = side_now();
+        CUdeviceptr address;
+        int status;
+
+        if (gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &address) == GS_OK) {
+            delayed = !side_within(begin, 100 * MS);
+            cr_assert_eq(*(char *)address, 3);
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+            cr_assert(SIDE_WAIT(memdriver_mapped() == 1)); /* the next open asks again */
+        }
+        cr_assert_eq(waitpid(child, &status, 0), child);
+        cr_assert_eq(status, 0);
+    }
+    cr_assert(delayed, "refused, or there was room and this proves nothing");
+}
+
 Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
 {
     unsigned long address;
