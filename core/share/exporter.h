@@ -147,7 +147,7 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
 
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
 /* The client keeps the chunk of the offer; false: it may not. Where there is no host memory to note
- * it, it is called back at once. */
+ * it, or it has too many, it is called back at once. */
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);

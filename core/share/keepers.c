@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define KEEPS_MAX 65536 /* chunks that one client keeps */
+#define KEEPS_MAX 65536 /* chunks that one client keeps: more than that it gives back at once */
 
 struct gs_kept_chunk {
     uint64_t chunk_id;
@@ -110,10 +110,8 @@ bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct 
         return false;
     if (keep_of(client, offer->source.chunk_id))
         return true;
-    if (HASH_COUNT(client->keeps) >= KEEPS_MAX)
-        return false;
     /* Hung up on, it would lose what else it holds. If this does not go its time ends it. */
-    if (!note(share, client, offer))
+    if (HASH_COUNT(client->keeps) >= KEEPS_MAX || !note(share, client, offer))
         gs_client_call_back(client, GS_WIRE_UNMAP, offer->source.chunk_id);
     return true;
 }

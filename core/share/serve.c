@@ -239,7 +239,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
     if (!hold)
         return gs_client_fault(client, "it closed a block that it does not hold");
     if (keeps && !gs_keep_add(share, client, hold->offer))
-        return gs_client_fault(client, "it keeps more mapped than it may");
+        return gs_client_fault(client, "it keeps mapped what it may not");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
     client->due_ns = gs_now() + GS_IDLE_NS;

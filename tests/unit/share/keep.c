@@ -329,6 +329,16 @@ static enum gs_wire_type next_message(int fd, union gs_wire_message *ret)
     return ret->head.type;
 }
 
+static int open_by_hand(int fd, const struct gs_offer *offer)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    gs_offer_token(offer, message.open.token);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return next_message(fd, &message);
+}
+
 /* Whoever keeps what it does not hold, or under isolation, is hung up on; UNMAPPED of what is not
  * kept may have crossed and is nothing. */
 Test(share_keep, a_false_keep_ends_the_connection)
@@ -366,4 +376,35 @@ Test(share_keep, a_false_keep_ends_the_connection)
         cr_assert_eq(next_message(fd, &message), 0);
         close(fd);
     }
+}
+
+/* More chunks than are noted of one opener: what is too many is called back, and nothing is lost of
+ * what it holds. */
+Test(share_keep, one_too_many_is_called_back)
+{
+    enum { MOST = 65536 };
+    struct gs_share_source source = {
+        .handle = chunk.handle, .chunk_size = chunk.size, .size = 512, .alone = true};
+    unsigned char token[GS_TOKEN_SIZE];
+    union gs_wire_message message;
+    struct gs_offer *offer, *held;
+    int fd;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
+    gs_offer_token(held, token);
+    fd = connect_by_hand(token);
+    cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
+    for (uint64_t i = 1; i <= MOST + 1; i++) {
+        source.chunk_id = 1000 + i;
+        cr_assert_eq(gs_share_offer(side.share, &source, &offer), GS_OK);
+        cr_assert_eq(open_by_hand(fd, offer), GS_WIRE_GRANT);
+        gs_offer_token(offer, token);
+        memcpy(&source.block_id, token + 24, sizeof source.block_id);
+        say(fd, GS_WIRE_KEEP, source.block_id);
+    }
+    cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
+    cr_assert_eq(message.unmap.chunk_id, source.chunk_id);
+    cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
+    close(fd);
+    cr_assert(side_gets_back(&side, held));
 }
