@@ -71,7 +71,8 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     message.report.bytes = stats->bytes;
     message.report.limbo = stats->limbo;
     message.report.limbo_bytes = stats->limbo_bytes;
-    message.report.limbo_age_ns = stats->limbo_ns ? now - stats->limbo_ns : 0;
+    if (stats->limbo_ns && now > stats->limbo_ns) /* or it was freed just now */
+        message.report.limbo_age_ns = now - stats->limbo_ns;
     message.report.is_broker = share->options.is_broker;
     message.report.clients = share->client_count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);

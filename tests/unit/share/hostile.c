@@ -375,6 +375,25 @@ Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
     assert_serves();
 }
 
+/* Who asks while a block is being freed: that may be later than the time that the answer counts
+ * from. */
+Test(share_hostile, what_was_freed_just_now_is_not_told_to_be_ages_old)
+{
+    union gs_wire_message message;
+    unsigned long address;
+    int fd = dial();
+
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    gs_share_freed(side.share, offer, side_now() + 3600000 * MS);
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(recv(fd, &message, sizeof message, 0), (ssize_t)sizeof message.report);
+    cr_assert_eq(message.report.limbo, 1);
+    cr_assert_eq(message.report.limbo_age_ns, 0, "%llu s",
+                 (unsigned long long)(message.report.limbo_age_ns / (1000 * MS)));
+    close(fd);
+}
+
 /* ---- Other users ---------------------------------------------------------------------------- */
 
 /* A skipped test does not come to its suite's teardown. */
