@@ -878,7 +878,7 @@ Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
 }
 
 /* How somebody answers who is not of this version, or not well. */
-enum manner { OLDER, OTHER_SHAPE, TURNS_AWAY, HANGS_UP, SILENT, MANNERS };
+enum manner { OLDER, OTHER_SHAPE, TURNS_AWAY, HANGS_UP, SILENT, MANNERS, PAINTS };
 
 static void answer_by_hand(int fd, enum manner manner)
 {
@@ -889,6 +889,14 @@ static void answer_by_hand(int fd, enum manner manner)
         return;
     if (manner == SILENT) {
         poll(&gone, 1, -1);
+        return;
+    }
+    if (manner == PAINTS) {
+        gs_wire_start(&answer, GS_WIRE_REPORT, 0);
+        strcpy(answer.report.name, "\033[2Jred\r\nx");
+        strcpy(answer.report.client_name, "\033[1A\a\x9bgreen");
+        answer.report.clients = answer.report.holds = 1;
+        gs_wire_send(fd, &answer, -1);
         return;
     }
     gs_wire_start(&answer, manner == OTHER_SHAPE ? GS_WIRE_REPORT : GS_WIRE_REFUSE, 0);
@@ -940,6 +948,20 @@ static void stand_down(pid_t child, const char *name)
     waitpid(child, NULL, 0);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     unlink(path);
+}
+
+Test(share_broker, ps_prints_no_names_that_the_terminal_would_obey)
+{
+    static const char name[] = "0123456789abcdef0123456789abcdef";
+    pid_t child = stand_in(name, PAINTS, getuid());
+    char said[4096];
+
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "(?[2Jred??x)"), "%s", said);
+    cr_assert_not_null(strstr(said, "(?[1A??green)"), "%s", said);
+    for (const char *c = said; *c; c++)
+        cr_assert(*c == '\n' || (*c >= ' ' && *c <= '~'), "byte %d", *c);
+    stand_down(child, name);
 }
 
 Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
