@@ -1,5 +1,6 @@
 /* What is said about memory that is freed and that others keep, and when. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
 
@@ -66,13 +68,27 @@ static void close_block(int i)
 /* What the share thread says is heard so many microseconds before it goes on. */
 static unsigned rests_us; /* atomic */
 
+static bool lacks_memory; /* atomic; the kernel, for an UNSHARE */
+
+static bool is_unshare(const struct msghdr *message)
+{
+    const union gs_wire_message *said = message->msg_iov->iov_base;
+
+    return said->head.type == GS_WIRE_UNSHARE;
+}
+
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 {
-    ssize_t sent = __real_sendmsg(fd, message, flags);
+    ssize_t sent;
 
+    if (__atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) && is_unshare(message)) {
+        errno = ENOBUFS;
+        return -1;
+    }
+    sent = __real_sendmsg(fd, message, flags);
     usleep(__atomic_load_n(&rests_us, __ATOMIC_SEQ_CST));
     return sent;
 }
@@ -347,4 +363,19 @@ Test(share_limbo, what_comes_back_to_one_gpu_is_not_waited_for_by_another)
     cr_assert_eq(in_limbo(), 0);
     cr_assert(side_gets_back(&side, offer_there));
     side_chunk_free(&side, &there);
+}
+
+/* Its bytes could be another block's when the broker serves it. */
+Test(share_limbo, what_the_broker_cannot_be_told_is_not_used_again)
+{
+    start();
+    for (int i = 1; i < BLOCKS; i++)
+        close_block(i);
+    other_ask(&other, "close %lx", address[0]);
+    __atomic_store_n(&lacks_memory, side_with_broker(), __ATOMIC_SEQ_CST);
+    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert(!side_with_broker() || side_stays_held(&side, offer[0], 300));
+    __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
+    cr_assert(side_gets_back(&side, offer[0]));
+    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_left(dir) == 0));
 }
