@@ -20,6 +20,7 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
                       enum gs_wire_reason reason, uint32_t driver_error)
 {
     union gs_wire_message message;
+    int error;
 
     gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
                 (int)client->pid, client->name, (unsigned)client->uid,
@@ -29,7 +30,10 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     gs_wire_start(&message, GS_WIRE_REFUSE, request);
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
-    return gs_wire_send(client->fd, &message, -1) == 0;
+    error = gs_wire_send(client->fd, &message, -1);
+    /* Where the kernel has no memory left for it he waits in vain; hung up on he would lose what he
+     * holds. */
+    return error == 0 || error == -ENOBUFS || error == -ENOMEM;
 }
 
 /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its sender

@@ -45,7 +45,8 @@ static void start(void)
 
 static void teardown(void)
 {
-    other_stop(&other);
+    if (other.pid)
+        other_stop(&other);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     side_broker_end(dir);
@@ -68,13 +69,16 @@ static void close_block(int i)
 /* What the share thread says is heard so many microseconds before it goes on. */
 static unsigned rests_us; /* atomic */
 
-static bool lacks_memory; /* atomic; the kernel, for an UNSHARE */
+static bool lacks_memory;  /* atomic; the kernel, for an UNSHARE or an answer */
+static unsigned not_taken; /* atomic; such messages */
 
-static bool is_unshare(const struct msghdr *message)
+static bool is_not_taken(const struct msghdr *message)
 {
     const union gs_wire_message *said = message->msg_iov->iov_base;
+    uint16_t type = said->head.type;
 
-    return said->head.type == GS_WIRE_UNSHARE;
+    return __atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) &&
+           (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE);
 }
 
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
@@ -84,7 +88,8 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     ssize_t sent;
 
-    if (__atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) && is_unshare(message)) {
+    if (is_not_taken(message)) {
+        __atomic_add_fetch(&not_taken, 1, __ATOMIC_SEQ_CST);
         errno = ENOBUFS;
         return -1;
     }
@@ -378,4 +383,26 @@ Test(share_limbo, what_the_broker_cannot_be_told_is_not_used_again)
     __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
     cr_assert(side_gets_back(&side, offer[0]));
     cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_left(dir) == 0));
+}
+
+Test(share_limbo, who_cannot_be_answered_keeps_what_it_holds)
+{
+    char hex[2 * GS_TOKEN_SIZE + 1];
+    unsigned char next[GS_TOKEN_SIZE];
+    struct gs_offer *offered;
+
+    start();
+    cr_assert_eq(side_offer(&side, &chunk, MIB, 1024, &offered), GS_OK);
+    gs_offer_token(offered, next);
+    token_to_hex(next, hex);
+    __atomic_store_n(&lacks_memory, true, __ATOMIC_SEQ_CST);
+    fprintf(other.in, "open %s\n", hex);
+    fflush(other.in);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&not_taken, __ATOMIC_SEQ_CST) >= 2));
+    __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
+    cr_assert(side_stays_held(&side, offer[0], 2000), "hung up on, it lost what it had open");
+    other_kill(&other);
+    for (int i = 0; i < BLOCKS; i++)
+        cr_assert(side_gets_back(&side, offer[i]));
+    cr_assert(side_gets_back(&side, offered));
 }
