@@ -462,6 +462,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
         pool->leaving = leaving;
         gs_latch_release(&pool->lock);
     }
+    gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
 }
 
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)

@@ -50,6 +50,7 @@ struct gs_fence_line {
     unsigned users; /* fence pools; 0: spare. Protected by the lock of `fences` */
     bool taken;     /* atomic; the owner may call the driver. Protects what is below; the numbers
                        and `recorder` are read without */
+    bool leaving;   /* atomic: the context may be about to go, the driver is asked nothing */
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */
     CUcontext context;                    /* NULL: it is gone, and its events with it */
@@ -108,6 +109,10 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
 void gs_fence_pool_destroy(struct gs_fence_pool *pool);
 /* The context is gone and its events with it: all fences have passed. Twice is once. */
 void gs_fence_pool_forget(struct gs_fence_pool *pool);
+
+/* The context may be about to go: from the return on no event of its line is recorded or queried,
+ * nor by who waits already; or it stays after all. */
+void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);
 
 /*
  * A fence behind all work submitted so far in the pool's context. An event is recorded now if this

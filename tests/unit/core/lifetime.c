@@ -1,5 +1,7 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "core/context.h"
 #include "fixture.h"
@@ -70,6 +72,62 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     gs_core_context_stays(f.core, f.context, detached);
     MUST(gs_core_free(f.core, a));
     MUST(gs_core_free(f.core, b));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* ---- Threads that are at it when a context ends ---- */
+
+struct call {
+    struct fixture *f;
+    CUcontext context;
+    CUdeviceptr block;
+    CUstream stream;
+    gs_status status;
+};
+
+static void moment(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+static void *frees_on_a_stream(void *arg)
+{
+    struct call *call = arg;
+
+    call->status = gs_core_free_async(call->f->core, call->block, call->stream);
+    return NULL;
+}
+
+/* Who waits for its work, without a lock, looks at no event of it while the driver may destroy it. */
+Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &call.block));
+    call.context = fixture_context_new();
+    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
+    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
+    moment();
+    softcuda_reset(); /* and the GPU goes on */
+    gs_core_context_stays(f.core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.status, GS_OK, "%d", call.status);
+    MUST(cuStreamDestroy(call.stream));
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
     fixture_end(&f);
     expect_nothing_left();
 }
