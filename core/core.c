@@ -564,12 +564,24 @@ const struct gs_map *gs_core_map(const struct gs_core *core)
     return &core->map;
 }
 
+/* With whose end a capture there ends; the program may have another context current. */
+static CUcontext capturing_context(struct gs_core *core, CUstream stream)
+{
+    CUcontext current = NULL, its;
+
+    core->driver.ctx_get_current(&current);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS || its == current)
+        return current;
+    return gs_context_owner(core, its);
+}
+
 gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
-    CUcontext context = NULL;
+    CUcontext context;
 
     gs_lone_settle(&core->lone, "a capture begins");
-    core->driver.ctx_get_current(&context);
+    context = capturing_context(core, stream);
     return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }
 

@@ -25,7 +25,7 @@
 
 struct gs_capture {
     uint64_t stream;   /* its key (gs_stream_key) */
-    CUcontext context; /* current when it began */
+    CUcontext context; /* its stream's */
 };
 
 struct gs_fences {

@@ -254,6 +254,25 @@ Test(lifetime, a_capture_ends_with_its_context)
     fixture_end(&f);
 }
 
+Test(lifetime, a_capture_ends_with_its_streams_context_whatever_was_current)
+{
+    struct fixture f;
+    CUcontext context;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, NULL);
+    cr_assert_not(gs_core_capturing(f.core));
+    fixture_end(&f);
+}
+
 Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
 {
     static const char *const missing[] = {"vmm", "posix_fd"};
