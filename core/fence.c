@@ -9,6 +9,7 @@
 #define YIELDS 100           /* looks without a pause: most waits are short */
 #define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
 #define WAIT_LONGEST_NS 200000
+#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that does not end a context */
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
 {
@@ -482,6 +483,7 @@ static bool is_over(uint64_t deadline_ns)
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    uint64_t leaving_ns = 0;
     unsigned yields = 0;
     gs_status status;
 
@@ -491,6 +493,10 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
             sched_yield();
             continue;
         }
+        /* The call that ends it may wait for GPU work, and that for this thread. */
+        if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
+            (leaving_ns += (uint64_t)pause.tv_nsec) > GOING_NS)
+            return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

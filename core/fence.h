@@ -149,8 +149,9 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence);
 
 /* Waits until the fence has passed, by looking again and again: a blocking driver call could not
  * be kept apart from a capture that begins meanwhile. As gs_fence_query, but leaves the fence as it
- * is; NOT_READY when `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come. No lock that
- * protects more than this fence is held by the caller. */
+ * is; NOT_READY when `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come;
+ * CONTEXT_IS_DESTROYED when the context has been about to go for a second. No lock that protects
+ * more than this fence is held by the caller. */
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
 
 #endif

@@ -202,6 +202,35 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
     expect_nothing_left();
 }
 
+/* The driver's call may itself wait for work that waits for who waits here. */
+Test(lifetime, a_context_that_goes_for_long_is_not_waited_for, .timeout = 20)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &call.block));
+    call.context = fixture_context_new();
+    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
+    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.status, (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED, "%d", call.status);
+    softcuda_hold(0);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_free(f.core, call.block));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
 /* Who waits for its work, without a lock, looks at no event of it while the driver may destroy it. */
 Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
 {
