@@ -462,6 +462,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
         pool->leaving = leaving;
         gs_latch_release(&pool->lock);
     }
+    gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
 }
 
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)
@@ -632,16 +633,35 @@ CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green)
     return device;
 }
 
+bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
+{
+    const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
+    const void *whose = NULL;
+    uint64_t began;
+
+    if (device < 0 || device >= GS_DEVICES_MAX)
+        return false;
+    began = gs_now_ns();
+    while (!__atomic_compare_exchange_n(&core->primary_turn[device], &whose, &place, false,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if (whose == &place || gs_now_ns() - began > GOING_NS)
+            return false;
+        nanosleep(&pause, NULL);
+        whose = NULL;
+    }
+    return true;
+}
+
+void gs_core_primary_turn_end(struct gs_core *core, CUdevice device)
+{
+    __atomic_store_n(&core->primary_turn[device], NULL, __ATOMIC_RELEASE);
+}
+
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
 {
     CUcontext handle = NULL;
-    bool known = false;
 
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        known = known || context->ordinal == device;
-    gs_lock_release(&core->lock);
-    if (!known || !gs_core_primary_active(core, device) ||
+    if (!gs_core_primary_active(core, device) ||
         core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
         return NULL;
     core->driver.primary_ctx_release(device);

@@ -75,6 +75,7 @@ struct gs_core {
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
     int device_count;      /* atomic; 0: not asked yet */
+    const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */
     size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
     size_t graph_made;  /* and of those before, until one is launched */
 };

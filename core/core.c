@@ -204,9 +204,12 @@ static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
     unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
     uint64_t deadline = gs_now_ns() + (BEHIND_WAIT_NS << doubled);
+    const uint64_t life = pool->made_ns;
     struct gs_block *block = NULL;
 
     while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
+        if (pool->dead || pool->made_ns != life) /* meanwhile */
+            break;
         gs_pool_look(pool);
         gs_pool_settle(pool);
         block = gs_pool_take(pool, size);
@@ -282,6 +285,10 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (size > device->total)
         return GS_NO_MEMORY;
     pool = gs_context_lock_pool(core, context, size);
+    if (__builtin_expect(pool->dead, 0)) { /* since it was looked up */
+        gs_latch_release(&pool->lock);
+        return GS_NO_CONTEXT;
+    }
     if (stream_key)
         block = gs_pool_take_stream(pool, size, stream_key);
     if (!block)
@@ -385,7 +392,7 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     gs_latch_release(&pool->lock);
     status = synchronize(core, pool->context);
     gs_latch_take(&pool->lock);
-    if (status == GS_OK)
+    if (status == GS_OK || pool->dead) /* its work is over, whoever waited */
         gs_pool_pass(pool, block);
     else
         gs_pool_retire_more(pool, block);
@@ -557,12 +564,24 @@ const struct gs_map *gs_core_map(const struct gs_core *core)
     return &core->map;
 }
 
+/* With whose end a capture there ends; the program may have another context current. */
+static CUcontext capturing_context(struct gs_core *core, CUstream stream)
+{
+    CUcontext current = NULL, its;
+
+    core->driver.ctx_get_current(&current);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS || its == current)
+        return current;
+    return gs_context_owner(core, its);
+}
+
 gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
-    CUcontext context = NULL;
+    CUcontext context;
 
     gs_lone_settle(&core->lone, "a capture begins");
-    core->driver.ctx_get_current(&context);
+    context = capturing_context(core, stream);
     return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }
 

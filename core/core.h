@@ -184,7 +184,15 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
 void gs_core_context_made(struct gs_core *core, CUcontext handle);
 /* Whether a handle is still a context. */
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
-/* The primary context of a device, if memory of that device was allocated here; NULL otherwise. */
+/*
+ * Threads take turns at the calls that retain a device's primary context, or may end it: only
+ * whether it is there afterwards tells what such a call has done, and it may be a new one, with the
+ * same handle. Waits for another thread's, but not for ever. False: it has not become this thread's,
+ * which has it already, or waited too long.
+ */
+bool gs_core_primary_turn(struct gs_core *core, CUdevice device);
+void gs_core_primary_turn_end(struct gs_core *core, CUdevice device);
+/* The primary context of a device; NULL: it is not active. */
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
 bool gs_core_primary_active(struct gs_core *core, CUdevice device);
 /* The device whose primary context a green one is part of; -1 where it is none. */

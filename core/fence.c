@@ -9,6 +9,7 @@
 #define YIELDS 100           /* looks without a pause: most waits are short */
 #define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
 #define WAIT_LONGEST_NS 200000
+#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that does not end a context */
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
 {
@@ -171,6 +172,7 @@ static struct gs_fence_line *line_new(struct gs_fences *fences, CUcontext contex
     }
     line_take(line); /* a late waiter may be looking */
     line->context = context;
+    __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
     __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
     line_release(line);
     return line;
@@ -257,6 +259,17 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool)
     gs_lock_release(&fences->lock);
 }
 
+void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
+{
+    struct gs_fence_line *line = pool->line;
+
+    if (!line)
+        return;
+    __atomic_store_n(&line->leaving, leaving, __ATOMIC_SEQ_CST);
+    while (leaving && __atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
+        sched_yield();
+}
+
 /* ---- Recording -------------------------------------------------------------------------- */
 
 /* A spare event, or a new one. The line is taken. */
@@ -320,15 +333,21 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     return GS_OK;
 }
 
-/* Takes the line while no capture is open; NOT_READY: another thread has it. */
+/* Takes the line while no capture is open; NOT_READY: another thread has it, or the context may be
+ * about to go. */
 static gs_status line_enter(struct gs_fence_line *line)
 {
+    gs_status status = GS_OK;
+
     if (!line_try(line))
         return (gs_status)CUDA_ERROR_NOT_READY;
-    if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) == 0)
-        return GS_OK;
-    line_release(line);
-    return GS_CAPTURING;
+    if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) > 0)
+        status = GS_CAPTURING;
+    else if (__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
+        status = (gs_status)CUDA_ERROR_NOT_READY;
+    if (status != GS_OK)
+        line_release(line);
+    return status;
 }
 
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
@@ -464,6 +483,7 @@ static bool is_over(uint64_t deadline_ns)
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    uint64_t leaving_ns = 0;
     unsigned yields = 0;
     gs_status status;
 
@@ -473,6 +493,10 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
             sched_yield();
             continue;
         }
+        /* The call that ends it may wait for GPU work, and that for this thread. */
+        if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
+            (leaving_ns += (uint64_t)pause.tv_nsec) > GOING_NS)
+            return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)
             pause.tv_nsec *= 2;

@@ -25,7 +25,7 @@
 
 struct gs_capture {
     uint64_t stream;   /* its key (gs_stream_key) */
-    CUcontext context; /* current when it began */
+    CUcontext context; /* its stream's */
 };
 
 struct gs_fences {
@@ -50,6 +50,7 @@ struct gs_fence_line {
     unsigned users; /* fence pools; 0: spare. Protected by the lock of `fences` */
     bool taken;     /* atomic; the owner may call the driver. Protects what is below; the numbers
                        and `recorder` are read without */
+    bool leaving;   /* atomic: the context may be about to go, the driver is asked nothing */
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */
     CUcontext context;                    /* NULL: it is gone, and its events with it */
@@ -109,6 +110,10 @@ void gs_fence_pool_destroy(struct gs_fence_pool *pool);
 /* The context is gone and its events with it: all fences have passed. Twice is once. */
 void gs_fence_pool_forget(struct gs_fence_pool *pool);
 
+/* The context may be about to go: from the return on no event of its line is recorded or queried,
+ * nor by who waits already; or it stays after all. */
+void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);
+
 /*
  * A fence behind all work submitted so far in the pool's context. An event is recorded now if this
  * pool recorded the last one, and otherwise when the fence is looked at and no other pool has
@@ -144,8 +149,9 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence);
 
 /* Waits until the fence has passed, by looking again and again: a blocking driver call could not
  * be kept apart from a capture that begins meanwhile. As gs_fence_query, but leaves the fence as it
- * is; NOT_READY when `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come. No lock that
- * protects more than this fence is held by the caller. */
+ * is; NOT_READY when `deadline_ns` (of CLOCK_MONOTONIC; UINT64_MAX: none) has come;
+ * CONTEXT_IS_DESTROYED when the context has been about to go for a second. No lock that protects
+ * more than this fence is held by the caller. */
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
 
 #endif

@@ -251,6 +251,7 @@ void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leavi
         if (leaving)
             mark(lone);
         lone->leaving = leaving;
+        gs_fence_pool_leaving(&lone->events, leaving);
         lone->waited_for = false;
     }
     gs_lock_release(&lone->lock);

@@ -155,8 +155,7 @@ static void log_registrations(struct gs_core *core)
 {
     struct gs_regcache_stats stats;
 
-    gs_regcache_stats(core->regcache, &stats);
-    if (stats.misses == 0)
+    if (!gs_regcache_try_stats(core->regcache, &stats) || stats.misses == 0)
         return;
     gs_log_line(&core->options.log, GS_LOG_INFO,
                 "registrations: %" PRIu64 " found kept, %" PRIu64 " not; %" PRIu64

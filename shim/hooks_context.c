@@ -69,6 +69,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 /* A primary context that a call of the driver may end. */
 struct primary {
     CUdevice device;
+    bool turn;
     CUcontext handle;
     struct gs_context *context;
 };
@@ -78,6 +79,7 @@ static struct primary primary_going(CUdevice device)
     struct primary primary = {.device = device};
 
     gs_core_context_going(gs_core);
+    primary.turn = gs_core_primary_turn(gs_core, device);
     primary.handle = gs_core_primary(gs_core, device);
     if (primary.handle)
         primary.context = gs_core_context_detach(gs_core, primary.handle);
@@ -87,11 +89,19 @@ static struct primary primary_going(CUdevice device)
 /* After that call; `always_ends` tells whether success means that it is gone. */
 static void primary_went(const struct primary *primary, CUresult result, bool always_ends)
 {
+    struct gs_context *context = primary->context;
+
     if (primary->handle && result == CUDA_SUCCESS &&
         (always_ends || !gs_core_primary_active(gs_core, primary->device)))
-        end(primary->handle, primary->context);
+        /* Also what another thread began with there meanwhile. */
+        do
+            end(primary->handle, context);
+        while (primary->turn &&
+               (context = gs_core_context_detach(gs_core, primary->handle)) != NULL);
     else
-        gs_core_context_stays(gs_core, primary->handle, primary->context);
+        gs_core_context_stays(gs_core, primary->handle, context);
+    if (primary->turn)
+        gs_core_primary_turn_end(gs_core, primary->device);
 }
 
 /* Resets or releases it. */

@@ -92,10 +92,20 @@ GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxC
         GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev)), pctx);
 }
 
+static CUresult retain(CUcontext *pctx, CUdevice dev)
+{
+    GS_KEEP_ERRNO;
+    bool turn = gs_state_enter() && gs_core_primary_turn(gs_core, dev);
+    CUresult result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
+
+    if (turn)
+        gs_core_primary_turn_end(gs_core, dev);
+    return result;
+}
+
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuDevicePrimaryCtxRetain(pctx, dev)), pctx);
+    return context_made(GS_WITH_ROOM(dev, 0, retain(pctx, dev)), pctx);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)

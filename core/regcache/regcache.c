@@ -433,9 +433,9 @@ uint64_t *gs_reg_note(struct gs_reg *reg)
 
 /* ---- Asking -------------------------------------------------------------------------------------- */
 
-void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
+/* The lock is held. */
+static void read_stats(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {
-    gs_lock_take(&cache->lock);
     *ret_stats = cache->stats;
     ret_stats->hits = cache->hits;
     for (const struct gs_reg *reg = cache->first_used; reg; reg = reg->next_used) {
@@ -449,7 +449,22 @@ void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_
     ret_stats->host_bytes = sizeof *cache + cache->slab_bytes;
     if (cache->page)
         ret_stats->host_bytes += ((uint64_t)16) << cache->bits;
+}
+
+void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
+{
+    gs_lock_take(&cache->lock);
+    read_stats(cache, ret_stats);
     gs_lock_release(&cache->lock);
+}
+
+bool gs_regcache_try_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
+{
+    if (!gs_lock_try(&cache->lock))
+        return false;
+    read_stats(cache, ret_stats);
+    gs_lock_release(&cache->lock);
+    return true;
 }
 
 size_t gs_regcache_list(struct gs_regcache *cache, struct gs_regcache_info *info, size_t room)

@@ -1,5 +1,9 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "core/context.h"
 #include "fixture.h"
@@ -74,6 +78,192 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     expect_nothing_left();
 }
 
+/* ---- Threads that are at it when a context ends ---- */
+
+struct call {
+    struct fixture *f;
+    CUcontext context;
+    CUdeviceptr block;
+    CUstream stream;
+    gs_status status;
+    int done; /* atomic */
+};
+
+static void moment(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+static void *allocates(void *arg)
+{
+    struct call *call = arg;
+
+    MUST(cuCtxSetCurrent(call->context));
+    call->status = gs_core_alloc(call->f->core, 4096, &call->block);
+    __atomic_store_n(&call->done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void *frees(void *arg)
+{
+    struct call *call = arg;
+
+    call->status = gs_core_free(call->f->core, call->block);
+    return NULL;
+}
+
+static void *frees_on_a_stream(void *arg)
+{
+    struct call *call = arg;
+
+    call->status = gs_core_free_async(call->f->core, call->block, call->stream);
+    return NULL;
+}
+
+/* A block that another process may still open keeps its chunk, beside which nothing is handed out. */
+static bool ends_under_an_allocation(struct fixture *f)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct call call = {.f = f, .context = fixture_context_new()};
+    CUdeviceptr shared, other, large;
+    struct gs_context *detached;
+    pthread_t thread;
+    bool waited;
+
+    MUST(gs_core_alloc(f->core, MIB - 512, &shared));
+    MUST(gs_core_alloc(f->core, MIB - 512, &other));
+    MUST(gs_core_token(f->core, shared, token));
+    MUST(gs_core_alloc(f->core, 80 * MIB, &large));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(large, 1, MIB, NULL));
+    MUST(gs_core_free(f->core, large));
+    MUST(pthread_create(&thread, NULL, allocates, &call)); /* and waits for that */
+    moment();
+    detached = gs_core_context_detach(f->core, call.context);
+    waited = !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST);
+    softcuda_hold(0);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f->core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    MUST(cuCtxSetCurrent(f->context));
+    cr_assert(!waited || call.status == GS_NO_CONTEXT, "%d", call.status);
+    return waited;
+}
+
+Test(lifetime, nothing_is_taken_of_a_context_that_has_gone, .timeout = 30)
+{
+    struct softcuda_census census;
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.share.enable = true;
+    f.options.share.grace_ns = 300000000;
+    snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-lifetime-%d",
+             (int)getpid());
+    fixture_start(&f);
+    for (int i = 0; i < 20 && !ends_under_an_allocation(&f);)
+        i++;
+    for (int i = 0; i < 100; i++) {
+        softcuda_census(&census);
+        if (census.device_bytes == 0)
+            break;
+        moment();
+    }
+    fixture_end(&f);
+    rmdir(f.options.share.dir);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+    CUdeviceptr block;
+
+    fixture_options(&f);
+    f.options.free_native = true;
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &block));
+    call.context = fixture_context_new();
+    MUST(gs_core_alloc(f.core, 3 * MIB, &call.block));
+    cr_assert_eq(softcuda_delay("cuCtxPushCurrent", 100000), 0);
+    MUST(pthread_create(&thread, NULL, frees, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    softcuda_reset();
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* The driver's call may itself wait for work that waits for who waits here. */
+Test(lifetime, a_context_that_goes_for_long_is_not_waited_for, .timeout = 20)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &call.block));
+    call.context = fixture_context_new();
+    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
+    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.status, (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED, "%d", call.status);
+    softcuda_hold(0);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_free(f.core, call.block));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* Who waits for its work, without a lock, looks at no event of it while the driver may destroy it. */
+Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &call.block));
+    call.context = fixture_context_new();
+    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
+    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
+    moment();
+    softcuda_reset(); /* and the GPU goes on */
+    gs_core_context_stays(f.core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.status, GS_OK, "%d", call.status);
+    MUST(cuStreamDestroy(call.stream));
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
 Test(lifetime, a_capture_ends_with_its_context)
 {
     struct fixture f;
@@ -90,6 +280,25 @@ Test(lifetime, a_capture_ends_with_its_context)
     gs_core_context_gone(f.core, context, NULL);
     cr_assert_not(gs_core_capturing(f.core));
     MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+Test(lifetime, a_capture_ends_with_its_streams_context_whatever_was_current)
+{
+    struct fixture f;
+    CUcontext context;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, NULL);
+    cr_assert_not(gs_core_capturing(f.core));
     fixture_end(&f);
 }
 

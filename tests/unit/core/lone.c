@@ -639,6 +639,45 @@ Test(lone, a_call_that_may_end_the_context_is_waited_for_by_what_runs)
     finish(&f);
 }
 
+static void *releases(void *arg)
+{
+    const struct lone_fixture *f = arg;
+    struct gs_context *context;
+
+    MUST(cuCtxSetCurrent(f->base.context));
+    MUST(gs_context_current(f->base.core, &context));
+    gs_device_release(f->base.core, context->device, true);
+    return NULL;
+}
+
+/* Who waits for what was freed in the lone stream asks nothing about a context that may go. */
+Test(lone, nothing_is_asked_about_a_context_that_may_go)
+{
+    const struct timespec moment = {.tv_nsec = 20000000};
+    struct gs_context *detached;
+    struct lone_fixture f;
+    unsigned long asked;
+    CUdeviceptr block;
+    pthread_t thread;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    MUST(pthread_create(&thread, NULL, releases, &f));
+    nanosleep(&moment, NULL);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    asked = softcuda_calls("cuEventQuery");
+    cr_assert_gt(asked, 0);
+    nanosleep(&moment, NULL);
+    cr_assert_eq(softcuda_calls("cuEventQuery"), asked);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    softcuda_hold(0);
+    MUST(pthread_join(thread, NULL));
+    finish(&f);
+}
+
 /* A primary context that is reset keeps its handle. Who uses it again while that call is not back
  * yet, is in another context. */
 Test(lone, a_context_may_be_back_before_its_end_is_known)

@@ -1,7 +1,9 @@
 /* Statistics count exactly what happened, once. */
 #include <criterion/criterion.h>
+#include <pthread.h>
 
 #include "core/context.h"
+#include "core/regcache/internal.h"
 #include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
@@ -111,5 +113,28 @@ Test(stats, outlive_a_context)
     cr_assert_eq(stats.reserved, 0);
     cr_assert_eq(stats.live, 0);
     MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+static void *says_at_exit(void *arg)
+{
+    gs_stats_log(arg);
+    return NULL;
+}
+
+/* A signal's handler may end the process while its thread has any of the locks. */
+Test(stats, are_said_at_the_end_without_waiting_for_a_lock, .timeout = 10)
+{
+    struct fixture f;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_lock_take(&f.core->lock);
+    gs_lock_take(&f.core->regcache->lock);
+    MUST(pthread_create(&thread, NULL, says_at_exit, f.core));
+    MUST(pthread_join(thread, NULL));
+    gs_lock_release(&f.core->regcache->lock);
+    gs_lock_release(&f.core->lock);
     fixture_end(&f);
 }

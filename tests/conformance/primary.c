@@ -1,0 +1,151 @@
+/*
+ * One primary context that several threads retain, allocate in and release, each when it likes, and
+ * some reset: whoever ends it, its memory goes with it, and it is a new one for who retains it next.
+ *
+ *   primary [--seconds N]
+ */
+#include "plain.h"
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WORKERS 4
+#define BLOCKS 6
+#define TURNS 4 /* of each worker, until all have released it */
+
+static bool resets;
+static uint64_t end_ns;
+static pthread_barrier_t barrier;
+static unsigned long rounds, failed;
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Another thread's reset takes everything away at any time. */
+static bool worked(CUresult result, const char *call)
+{
+    if (result == CUDA_SUCCESS)
+        return true;
+    if (!resets) {
+        fprintf(stderr, "%s: %d\n", call, (int)result);
+        _Exit(1);
+    }
+    __atomic_fetch_add(&failed, 1, __ATOMIC_RELAXED);
+    return false;
+}
+#define TRY(call) worked((call), #call)
+
+static void use(unsigned *seed)
+{
+    CUdeviceptr block[2 * BLOCKS];
+    CUipcMemHandle handle;
+    unsigned count = 0;
+
+    for (int i = 0; i < BLOCKS; i++) {
+        size_t size = rand_r(seed) % 4 ? 512u * (1 + rand_r(seed) % 50) : (size_t)3 << 20;
+        bool ends_with_it = rand_r(seed) % 2;
+
+        if (!TRY(cuMemAlloc(&block[count], size)))
+            continue;
+        TRY(cuMemsetD8Async(block[count], 1, size, NULL));
+        if (rand_r(seed) % 8 == 0)
+            TRY(cuIpcGetMemHandle(&handle, block[count]));
+        count += !ends_with_it;
+        if (!resets && TRY(cuMemAllocAsync(&block[count], size, NULL)))
+            count++; /* pools outlive contexts */
+    }
+    for (unsigned i = 0; i < count; i++)
+        TRY(rand_r(seed) % 2 ? cuMemFreeAsync(block[i], NULL) : cuMemFree(block[i]));
+}
+
+static void *work(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    CUcontext context;
+
+    for (;;) {
+        pthread_barrier_wait(&barrier);
+        if (now_ns() >= end_ns)
+            return NULL;
+        for (int i = 0; i < TURNS; i++) {
+            OK(cuDevicePrimaryCtxRetain(&context, 0));
+            OK(cuCtxSetCurrent(context));
+            use(&seed);
+            if (resets && rand_r(&seed) % 4 == 0)
+                OK(cuDevicePrimaryCtxReset(0));
+            TRY(cuDevicePrimaryCtxRelease(0));
+        }
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+    }
+}
+
+/* Nobody has the context: what was in it is back. */
+static void look(void)
+{
+    size_t free_bytes, total;
+    CUmemoryPool pool;
+    CUcontext context;
+    unsigned flags;
+    int active;
+
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    while (resets && active) { /* a reset took one's release from it */
+        OK(cuDevicePrimaryCtxRelease(0));
+        OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    }
+    if (active) {
+        fprintf(stderr, "the context is active\n");
+        exit(1);
+    }
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuCtxSynchronize());
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuMemGetInfo(&free_bytes, &total));
+    OK(cuDevicePrimaryCtxRelease(0));
+    if (free_bytes != total) {
+        fprintf(stderr, "round %lu: %zu bytes are missing\n", rounds, total - free_bytes);
+        exit(1);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    double seconds = argc > 2 && strcmp(argv[1], "--seconds") == 0 ? strtod(argv[2], NULL) : 2;
+    pthread_t thread[WORKERS];
+
+    OK(cuInit(0));
+    pthread_barrier_init(&barrier, NULL, WORKERS + 1);
+    for (int part = 0; part < 2; part++) {
+        resets = part;
+        end_ns = now_ns() + (uint64_t)(seconds / 2 * 1e9);
+        for (int i = 0; i < WORKERS; i++)
+            pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)(i + 1));
+        for (;;) {
+            pthread_barrier_wait(&barrier);
+            if (now_ns() >= end_ns)
+                break;
+            pthread_barrier_wait(&barrier);
+            look();
+            rounds++;
+            pthread_barrier_wait(&barrier);
+        }
+        for (int i = 0; i < WORKERS; i++)
+            pthread_join(thread[i], NULL);
+        printf("%lu rounds, %lu calls failed\n", rounds, failed);
+    }
+    return 0;
+}
