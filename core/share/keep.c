@@ -178,7 +178,7 @@ bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer)
         gs_wire_start(&message, GS_WIRE_UNMAPPED, 0);
         message.unmapped.chunk_id = import->chunk_id;
         if (peer->fd >= 0 && import->connection == peer->connection &&
-            gs_wire_send(peer->fd, &message, -1) == -EAGAIN)
+            gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1)))
             return false;
         peer->crossing++;
         peer->unmapped = import->next;

@@ -325,15 +325,13 @@ bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
 {
     union gs_wire_message message;
     uint64_t retry;
-    int error;
 
     if (!offer->brokered || share->broker_fd < 0)
         return true;
     gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
     message.unshare.block_id = offer->key.id;
-    error = gs_wire_send(share->broker_fd, &message, -1);
     /* A broker that cannot be told for now would serve the block; one that has gone does not. */
-    if (error != -EAGAIN && error != -ENOBUFS && error != -ENOMEM) {
+    if (!gs_wire_goes_later(gs_wire_send(share->broker_fd, &message, -1))) {
         offer->brokered = false;
         return true;
     }

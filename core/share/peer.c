@@ -433,7 +433,7 @@ bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
         gs_wire_start(&message, opened->keeps ? GS_WIRE_KEEP : GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
         if (peer->fd >= 0 && opened->connection == peer->connection &&
-            gs_wire_send(peer->fd, &message, -1) == -EAGAIN)
+            gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1)))
             return false;
         peer->crossing++;
         peer->unsent = opened->next;

@@ -97,6 +97,11 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
     return sent < 0 ? -errno : 0;
 }
 
+bool gs_wire_goes_later(int error)
+{
+    return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;
+}
+
 /* Takes the descriptors out of a received message: the only one, or -1. More than one is not in
  * the protocol; they are closed and *ret_many is set. */
 static int take_fds(struct msghdr *header, bool *ret_many)

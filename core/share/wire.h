@@ -218,6 +218,9 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length);
  * signals. 0, or a negative errno; -EAGAIN: the other side does not read.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
+/* Whether that says that the same may go later: the other side does not read, or the kernel has no
+ * memory for it now. */
+bool gs_wire_goes_later(int error);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has

@@ -78,7 +78,8 @@ static bool is_not_taken(const struct msghdr *message)
     uint16_t type = said->head.type;
 
     return __atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) &&
-           (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE);
+           (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE ||
+            type == GS_WIRE_CLOSE || type == GS_WIRE_KEEP || type == GS_WIRE_UNMAPPED);
 }
 
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
@@ -405,4 +406,23 @@ Test(share_limbo, who_cannot_be_answered_keeps_what_it_holds)
     for (int i = 0; i < BLOCKS; i++)
         cr_assert(side_gets_back(&side, offer[i]));
     cr_assert(side_gets_back(&side, offered));
+}
+
+Test(share_limbo, what_cannot_be_given_back_for_now_is_later)
+{
+    unsigned char its[GS_TOKEN_SIZE];
+    CUdeviceptr there;
+
+    start();
+    other_offer(&other, 0, 512, 7, its);
+    cr_assert_eq(gs_share_open(side.share, its, SIDE_CONTEXT, 0, &there), GS_OK);
+    __atomic_store_n(&lacks_memory, true, __ATOMIC_SEQ_CST);
+    cr_assert_eq(gs_share_close(side.share, there), GS_OK);
+    cr_assert_not(other_withdraws(&other));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&not_taken, __ATOMIC_SEQ_CST) >= 2));
+    __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "its hold stayed");
+    other_kill(&other);
+    for (int i = 0; i < BLOCKS; i++)
+        cr_assert(side_gets_back(&side, offer[i]));
 }
