@@ -150,7 +150,7 @@ static bool ends_under_an_allocation(struct fixture *f)
     return waited;
 }
 
-Test(lifetime, nothing_is_taken_of_a_context_that_has_gone, .timeout = 30)
+Test(lifetime, nothing_is_taken_of_a_context_that_has_gone)
 {
     struct softcuda_census census;
     struct fixture f;
@@ -203,7 +203,7 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
 }
 
 /* The driver's call may itself wait for work that waits for who waits here. */
-Test(lifetime, a_context_that_goes_for_long_is_not_waited_for, .timeout = 20)
+Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
 {
     struct fixture f;
     struct call call = {.f = &f};

@@ -123,7 +123,7 @@ static void *says_at_exit(void *arg)
 }
 
 /* A signal's handler may end the process while its thread has any of the locks. */
-Test(stats, are_said_at_the_end_without_waiting_for_a_lock, .timeout = 10)
+Test(stats, are_said_at_the_end_without_waiting_for_a_lock)
 {
     struct fixture f;
     pthread_t thread;
