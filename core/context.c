@@ -187,7 +187,6 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
     return owner;
 }
 
-#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that may end a context */
 #define GOING_STEP_NS 50000
 
 /* Whether the context may be about to go, in a call by another thread. The contexts' lock is held. */
@@ -204,7 +203,7 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
-    uint64_t deadline = gs_now_ns() + GOING_NS;
+    uint64_t deadline = gs_now_ns() + GS_GOING_NS;
 
     while (may_go(core, handle) && gs_now_ns() < deadline) {
         gs_lock_release(&core->lock);
@@ -644,7 +643,7 @@ bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
     began = gs_now_ns();
     while (!__atomic_compare_exchange_n(&core->primary_turn[device], &whose, &place, false,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-        if (whose == &place || gs_now_ns() - began > GOING_NS)
+        if (whose == &place || gs_now_ns() - began > GS_GOING_NS)
             return false;
         nanosleep(&pause, NULL);
         whose = NULL;

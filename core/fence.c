@@ -9,7 +9,6 @@
 #define YIELDS 100           /* looks without a pause: most waits are short */
 #define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
 #define WAIT_LONGEST_NS 200000
-#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that does not end a context */
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
 {
@@ -495,7 +494,7 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
         }
         /* The call that ends it may wait for GPU work, and that for this thread. */
         if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
-            (leaving_ns += (uint64_t)pause.tv_nsec) > GOING_NS)
+            (leaving_ns += (uint64_t)pause.tv_nsec) > GS_GOING_NS)
             return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < WAIT_LONGEST_NS)

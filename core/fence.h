@@ -110,6 +110,8 @@ void gs_fence_pool_destroy(struct gs_fence_pool *pool);
 /* The context is gone and its events with it: all fences have passed. Twice is once. */
 void gs_fence_pool_forget(struct gs_fence_pool *pool);
 
+#define GS_GOING_NS UINT64_C(1000000000) /* a call that may end a context is waited for so long */
+
 /* The context may be about to go: from the return on no event of its line is recorded or queried,
  * nor by who waits already; or it stays after all. */
 void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);

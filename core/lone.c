@@ -9,7 +9,6 @@
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
-#define GOING_NS UINT64_C(1000000000) /* what a call takes at most that does not end a context */
 
 void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted)
 {
@@ -109,7 +108,7 @@ static bool order(struct gs_lone *lone, CUstream stream)
  * still, so did that call. */
 static bool is_as_good_as_gone(struct gs_lone *lone, uint64_t waited_ns)
 {
-    lone->waited_for |= lone->leaving && waited_ns > GOING_NS;
+    lone->waited_for |= lone->leaving && waited_ns > GS_GOING_NS;
     return lone->waited_for;
 }
 

@@ -67,9 +67,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
     memcpy(client->name, hello->name, sizeof client->name - 1);
-    for (char *c = client->name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+    gs_wire_printable(client->name);
     if (client->pidfd < 0 && *fd >= 0 && is_pidfd(*fd)) {
         client->pidfd = *fd;
         *fd = -1;

@@ -97,6 +97,14 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
     return sent < 0 ? -errno : 0;
 }
 
+void gs_wire_printable(char name[16])
+{
+    name[15] = 0;
+    for (char *c = name; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+}
+
 bool gs_wire_goes_later(int error)
 {
     return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;

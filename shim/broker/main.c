@@ -275,15 +275,6 @@ static void print_process(const struct gs_wire_report *report)
            in_seconds(report->limbo_age_ns));
 }
 
-/* It goes to a terminal, whatever who answered put there. */
-static void make_printable(char name[16])
-{
-    name[15] = 0;
-    for (char *c = name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
-}
-
 static void list_one(int directory, const struct gs_share_options *options, const char *name)
 {
     int fd = gs_directory_connect(directory, options, name, ANSWER_NS);
@@ -299,8 +290,8 @@ static void list_one(int directory, const struct gs_share_options *options, cons
             print_silent(fd, name, error, &answer);
             break;
         }
-        make_printable(answer.report.name);
-        make_printable(answer.report.client_name);
+        gs_wire_printable(answer.report.name);
+        gs_wire_printable(answer.report.client_name);
         if (i == 0)
             print_process(&answer.report);
         clients = answer.report.clients;
