@@ -202,6 +202,19 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
     expect_nothing_left();
 }
 
+/* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
+static struct gs_context *detach_under_a_free(struct call *call, pthread_t *ret_thread)
+{
+    MUST(gs_core_alloc(call->f->core, 4096, &call->block));
+    call->context = fixture_context_new();
+    MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
+    MUST(pthread_create(ret_thread, NULL, frees_on_a_stream, call));
+    moment();
+    return gs_core_context_detach(call->f->core, call->context);
+}
+
 /* The driver's call may itself wait for work that waits for who waits here. */
 Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
 {
@@ -212,14 +225,7 @@ Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
 
     fixture_options(&f);
     fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4096, &call.block));
-    call.context = fixture_context_new();
-    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
-    softcuda_hold(1);
-    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
-    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
-    moment();
-    detached = gs_core_context_detach(f.core, call.context);
+    detached = detach_under_a_free(&call, &thread);
     MUST(pthread_join(thread, NULL));
     cr_assert_eq(call.status, (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED, "%d", call.status);
     softcuda_hold(0);
@@ -241,14 +247,7 @@ Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
 
     fixture_options(&f);
     fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4096, &call.block));
-    call.context = fixture_context_new();
-    MUST(cuStreamCreate(&call.stream, CU_STREAM_NON_BLOCKING));
-    softcuda_hold(1);
-    MUST(cuMemsetD8Async(call.block, 1, 4096, call.stream));
-    MUST(pthread_create(&thread, NULL, frees_on_a_stream, &call));
-    moment();
-    detached = gs_core_context_detach(f.core, call.context);
+    detached = detach_under_a_free(&call, &thread);
     cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
     moment();
     softcuda_reset(); /* and the GPU goes on */

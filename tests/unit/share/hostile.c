@@ -587,6 +587,20 @@ static pid_t fly_descriptors(unsigned count, unsigned ms)
     _exit(0);
 }
 
+/* Anew, in a folder of another user's; what is opened comes with a descriptor each time. */
+static void begin_in_anothers_folder(void)
+{
+    need_root();
+    cr_assert_eq(other_stop(&other), 0);
+    stop();
+    side_dir_remove(dir);
+    options.uids[options.uid_count++] = 65534;
+    options.idle_ns = 0;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(chown(dir, 65534, 65534), 0);
+}
+
 /* The kernel counts descriptors under way for each user and holds a process's own limit against
  * them (but not root's). */
 Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
@@ -594,15 +608,7 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     unsigned char theirs[GS_TOKEN_SIZE];
     bool delayed = false;
 
-    need_root();
-    cr_assert_eq(other_stop(&other), 0);
-    stop();
-    side_dir_remove(dir);
-    options.uids[options.uid_count++] = 65534;
-    options.idle_ns = 0; /* each time it is opened it comes with a descriptor */
-    start();
-    cr_assert_eq(chmod(dir, 0755), 0);
-    cr_assert_eq(chown(dir, 65534, 65534), 0);
+    begin_in_anothers_folder();
     other_start2(&other, dir, "uid=65534", "trust=0");
     other_offer(&other, 0, 512, 3, theirs);
     cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
@@ -631,15 +637,7 @@ Test(share_hostile, descriptors_under_way_delay_an_open_of_what_was_passed_on)
     unsigned long there;
     bool delayed = false;
 
-    need_root();
-    cr_assert_eq(other_stop(&other), 0);
-    stop();
-    side_dir_remove(dir);
-    options.uids[options.uid_count++] = 65534;
-    options.idle_ns = 0;
-    start();
-    cr_assert_eq(chmod(dir, 0755), 0);
-    cr_assert_eq(chown(dir, 65534, 65534), 0);
+    begin_in_anothers_folder();
     other_start2(&first, dir, "uid=65534", "trust=0");
     other_offer(&first, 0, 512, 3, theirs);
     other_start2(&other, dir, "uid=65534", "trust=0");

@@ -10,7 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -275,23 +274,6 @@ static bool is_granted(int fd, uint32_t request)
     return message.head.type == GS_WIRE_GRANT;
 }
 
-/* A greeted connection to the token's exporter. */
-static int connect_by_hand(const unsigned char *token)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, -1);
-    return fd;
-}
-
 /* An opener by hand that reads late: what is called back must leave room for its answers. */
 Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 {
@@ -304,7 +286,7 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
         cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token);
         if (i == 0)
-            fd = connect_by_hand(token);
+            fd = side_connect_by_hand(dir, token);
         if (i < 100) {
             send_open(fd, (uint32_t)i + 1, token);
             cr_assert(is_granted(fd, (uint32_t)i + 1));
@@ -337,7 +319,7 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
         cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token);
         if (i == 0)
-            fd = connect_by_hand(token);
+            fd = side_connect_by_hand(dir, token);
         send_open(fd, (uint32_t)i + 1, token);
         cr_assert(is_granted(fd, (uint32_t)i + 1));
     }

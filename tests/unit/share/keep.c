@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -294,23 +293,6 @@ Test(share_keep, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
     chunk = first;
 }
 
-/* An opener by hand. */
-static int connect_by_hand(const unsigned char *token)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned b = 0; b < GS_INSTANCE_SIZE; b++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + b]);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, -1);
-    return fd;
-}
-
 static void say(int fd, enum gs_wire_type type, uint64_t id)
 {
     union gs_wire_message message;
@@ -355,7 +337,7 @@ Test(share_keep, a_false_keep_ends_the_connection)
         side_start(&side, &strict);
         cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
         gs_offer_token(offer, token);
-        fd = connect_by_hand(token);
+        fd = side_connect_by_hand(dir, token);
         gs_wire_start(&message, GS_WIRE_OPEN, 1);
         memcpy(message.open.token, token, GS_TOKEN_SIZE);
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
@@ -392,7 +374,7 @@ Test(share_keep, one_too_many_is_called_back)
 
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
     gs_offer_token(held, token);
-    fd = connect_by_hand(token);
+    fd = side_connect_by_hand(dir, token);
     cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
     for (uint64_t i = 1; i <= MOST + 1; i++) {
         source.chunk_id = 1000 + i;

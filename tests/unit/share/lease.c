@@ -12,7 +12,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -194,17 +193,6 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
 
 /* ---- An opener by hand: what no opener of ours does ----------------------------------------- */
 
-static int connect_by_hand(void)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
-    return connect(fd, (struct sockaddr *)&to, sizeof to) == 0 ? fd : -1;
-}
-
 static int own_pidfd(void)
 {
     return (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -227,7 +215,7 @@ static int open_by_hand(int fd, int pidfd)
 /* This process opens the block with that descriptor and hangs up. */
 static uint64_t hang_up_after(int pidfd)
 {
-    int fd = connect_by_hand();
+    int fd = side_dial(dir, token);
     uint64_t ended;
 
     stop_other();
@@ -297,7 +285,7 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
     cr_assert_eq(pipe(told), 0);
     child = fork();
     if (child == 0) {
-        int fd = connect_by_hand();
+        int fd = side_dial(dir, token);
 
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!open_by_hand(fd, own_pidfd()))

@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -149,23 +148,6 @@ Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
     cr_assert_lt(opened, 11);
 }
 
-/* A greeted connection to the token's exporter. */
-static int connect_by_hand(const unsigned char *token)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return fd;
-}
-
 /* The type of the next message; 0: it hung up. */
 static int next_type(int fd, union gs_wire_message *ret_message)
 {
@@ -197,7 +179,7 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
         gs_offer_token(offer, token);
         cr_assert_eq(gs_token_read(token, &read), GS_OK);
-        fd = connect_by_hand(token);
+        fd = side_connect_by_hand(dir, token);
         cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
         cr_assert_eq(open_by_hand(fd, offer), GS_WIRE_GRANT);
         __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);

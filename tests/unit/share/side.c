@@ -129,6 +129,31 @@ int side_listen(const char *path)
     return fd;
 }
 
+int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
+{
+    int fd = side_dial(dir, token);
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    SIDE_MUST(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
+    return fd;
+}
+
 static int broker_connect(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};

@@ -48,6 +48,11 @@ int side_dir_count(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
+/* A connection to who serves the token's memory in that directory, or -1; the second one has greeted it, and
+ * ends the test where that does not go. */
+int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
+int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
+
 /* A socket that listens there, and was not to be seen before it did: whoever shares clears away
  * what does not. */
 int side_listen(const char *path);
