@@ -21,6 +21,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 passed=0
 failed=0
 failures=
+last_words=
 quick=no
 if [ "${1:-}" = quick ]; then
     quick=yes
@@ -47,7 +48,7 @@ trap '[ $last_line_said = yes ] || { fail "this script, see above"; finish; }' E
 finish()
 {
     last_line_said=yes
-    printf '%s' "$failures"
+    printf '%s' "$last_words$failures"
     say "$passed passed, $failed failed"
     [ "$failed" = 0 ] || exit 1
     exit 0
@@ -117,6 +118,8 @@ run_tests()
     if [ "$bad" != 0 ]; then
         failures="${failures}failed: $name: $(bad_tests "$log")
 "
+        last_words="$last_words$(last_words_of "$log" || true)
+"
     elif [ "$status" != 0 ]; then
         fail "$name: meson test ended with status $status"
     fi
@@ -129,6 +132,20 @@ bad_tests()
     grep '"result": ' "$1" |
         grep -v -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' -e '"result": "SKIP"' |
         sed 's/.*"name": "\([^"]*\)".*"result": "\([A-Z]*\)".*/\1 (\2)/' | paste -s -d ';' -
+}
+
+# last_words_of LOG: what those said last, where whoever keeps only the end of this output sees it.
+last_words_of()
+{
+    python3 - "$1" <<'END'
+import json, sys
+
+for line in open(sys.argv[1]):
+    test = json.loads(line)
+    if test["result"] not in ("OK", "EXPECTEDFAIL", "SKIP"):
+        said = (test.get("stdout", "") + test.get("stderr", "")).splitlines()[-30:]
+        print("== " + test["name"], *said, sep="\n")
+END
 }
 
 prepare()
