@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,11 +155,14 @@ int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZ
     return fd;
 }
 
+/* A test that has failed may have left a socket that nobody listens at. */
 static int broker_connect(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const struct timeval limit = {.tv_sec = 5};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
