@@ -13,11 +13,16 @@
  *   hung up and the exit unseen   settle_ns more; where the process lives on (it has called exec,
  *                                 or closed the socket) a second more than that, since a killed
  *                                 process takes a while from its hang-up to its exit
+ *   hung up, and there is no      settle_ns more; a second more than that where it left something
+ *   pidfd                         with this broker and the process table shows it, and then that
+ *                                 has to show its end
  */
 #include "core/share/exporter.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -77,10 +82,64 @@ static bool has_exited(const struct gs_client *client)
     return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
 }
 
+/* Whether the process is there and more than an entry that its parent has not read yet. One that
+ * cannot be looked at is. */
+static bool is_running(pid_t pid)
+{
+    char path[32], text[1024], state;
+    const char *fields;
+    ssize_t size;
+    long threads;
+    int fd;
+
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return true;
+    size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size < 0)
+        return errno != ESRCH;
+    text[size] = 0;
+    fields = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!fields || sscanf(fields + 1,
+                          " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+                          &state, &threads) != 2)
+        return true;
+    return (state != 'Z' && state != 'X') || threads > 1;
+}
+
+/* Without a pidfd (before Linux 5.3, and 6.5 where HELLO came without one) the process table tells,
+ * if the process is in it: one of another PID namespace may go on. */
+static bool has_ended(const struct gs_client *client)
+{
+    if (client->exited || client->pidfd >= 0)
+        return has_exited(client);
+    return client->is_seen && !is_running(client->pid);
+}
+
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
     return client->holds || client->left > 0 || (client->shares && !client->exited);
+}
+
+/* What it left here is served from now on, if it can be seen to have ended. */
+static void end_left(struct gs_share *share, struct gs_client *client)
+{
+    bool ended = has_ended(client);
+
+    if (!ended && client->fd < 0)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "what process %d (%.15s) left here is dropped: its connection has ended, %s",
+                    (int)client->pid, client->name,
+                    client->pidfd >= 0 || client->is_seen
+                        ? "and it runs on"
+                        : "and whether it has cannot be seen from here on this kernel (it sent no "
+                          "pidfd); run the broker in its PID namespace");
+    gs_broker_client_gone(share, client, ended);
 }
 
 /* The lease is over: every hold goes back. */
@@ -96,7 +155,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     }
     gs_keep_client_gone(share, client);
     if (client->left)
-        gs_broker_client_gone(share, client, client->pidfd < 0 || has_exited(client));
+        end_left(share, client);
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients, client);
@@ -116,9 +175,10 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     client_close_socket(share, client);
     client->due_ns = now + share->options.settle_ns;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
-    if (!has_exited(client) && client->pidfd >= 0)
+    client->exited = has_exited(client);
+    if (client->pidfd >= 0 ? !client->exited : client->left && !has_ended(client))
         client->due_ns += LIVING_NS;
-    else
+    if (client->exited)
         client_forget_exit(share, client);
 }
 
@@ -376,6 +436,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
     client->fd = fd;
     client->uid = who.uid;
     client->pid = who.pid;
+    client->is_seen = who.pid > 0;
     client->since_ns = gs_now();
     client->due_ns = client->since_ns + share->options.timeout_ns;
     HASH_ADD(hh, share->clients, id, sizeof client->id, client);

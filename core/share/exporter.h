@@ -110,6 +110,7 @@ struct gs_client {
     bool exited; /* the exit was seen */
     uid_t uid;
     pid_t pid; /* for people: who holds what */
+    bool is_seen; /* the kernel told pid; else the process did, of its own PID namespace */
     char name[16];
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */

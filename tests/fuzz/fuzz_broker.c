@@ -1,12 +1,13 @@
 /*
  * A broker and two clients of it that say anything: one mostly shares, one mostly opens. Everything
- * is as in fuzz_exporter.c, and pidfds by the kernel are not to be had (tests/fuzz/meson.build), so
- * that a client's hang-up ends what it is, and what it left is served. After that an honest process
- * still leaves a block and another still gets it.
+ * is as in fuzz_exporter.c, pidfds by the kernel are not to be had (tests/fuzz/meson.build), and
+ * each client is a process that is not there, so that its hang-up is its end, and what it left is
+ * served. After that an honest process still leaves a block and another still gets it.
  */
 #include "message.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -35,10 +36,16 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
 
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
 {
-    if (level != SOL_SOCKET || name != SO_PEERPIDFD)
-        return __real_getsockopt(fd, level, name, value, size);
-    errno = ENOPROTOOPT;
-    return -1;
+    int result;
+
+    if (level == SOL_SOCKET && name == SO_PEERPIDFD) {
+        errno = ENOPROTOOPT;
+        return -1;
+    }
+    result = __real_getsockopt(fd, level, name, value, size);
+    if (result == 0 && level == SOL_SOCKET && name == SO_PEERCRED)
+        ((struct ucred *)value)->pid = INT_MAX; /* no process has it */
+    return result;
 }
 
 static void nothing_to_do(void *arg)

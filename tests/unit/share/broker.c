@@ -621,7 +621,7 @@ Test(share_broker, nobody_shares_in_the_name_of_another)
     close(memory);
 }
 
-static pid_t broker_by_hand(const char *name, const char *value)
+static pid_t program_by_hand(const char *program, const char *name, const char *value)
 {
     char path[128];
     pid_t child = fork();
@@ -631,12 +631,17 @@ static pid_t broker_by_hand(const char *name, const char *value)
         setenv("GPUSHIM_SHARE_DIR", dir, 1);
         setenv("GPUSHIM_CONFIG", "", 1);
         setenv(name, value, 1);
-        execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+        execl(program, program, (char *)NULL);
         _exit(127);
     }
     snprintf(path, sizeof path, "%s/broker", dir);
     cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     return child;
+}
+
+static pid_t broker_by_hand(const char *name, const char *value)
+{
+    return program_by_hand(BROKER_PROGRAM, name, value);
 }
 
 Test(share_broker, one_that_is_started_later_is_found)
@@ -1328,5 +1333,64 @@ Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_co
     cr_assert(SIDE_WAIT(ask_open(fd, token) == 0));
     close(fd);
     kill(child, SIGKILL);
+    end(broker);
+}
+
+/* ---- A process of which the kernel tells no pidfd, and that sends none ----------------------- */
+
+/* A process that left a block and has closed its connection since. It stays if it `stays`. */
+static pid_t leave_unseen(const unsigned char *token, bool stays)
+{
+    int go[2];
+    pid_t sharer;
+
+    cr_assert_eq(pipe2(go, O_CLOEXEC), 0);
+    sharer = fork();
+    if (sharer == 0) {
+        int fd = dial_broker(token + 8, -1);
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        share_by_hand(fd, token, open("/dev/null", O_RDONLY));
+        close(go[1]);
+        if (read(go[0], go, 1) == 0)
+            close(fd);
+        while (stays)
+            pause();
+        _exit(0);
+    }
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    close(go[0]);
+    close(go[1]);
+    return sharer;
+}
+
+Test(share_broker, drops_what_a_living_process_left_that_it_has_no_pidfd_of)
+{
+    pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
+    unsigned char token[GS_TOKEN_SIZE];
+    int fd, answer;
+
+    token_by_hand(9, 1, token);
+    sharer = leave_unseen(token, true);
+    fd = dial_broker(token + 8, -1);
+    while ((answer = ask_open(fd, token)) == GS_REFUSED_EARLY || side_broker_left(dir) > 0)
+        cr_assert_neq(answer, 0, "served while it may use the memory for something else");
+    close(fd);
+    end(sharer);
+    end(broker);
+}
+
+Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_and_that_nobody_has_waited_for)
+{
+    pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
+    unsigned char token[GS_TOKEN_SIZE];
+    int fd;
+
+    token_by_hand(9, 1, token);
+    sharer = leave_unseen(token, false);
+    fd = dial_broker(token + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, token) == 0));
+    close(fd);
+    waitpid(sharer, NULL, 0);
     end(broker);
 }
