@@ -772,10 +772,11 @@ Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
     token_by_hand(9, 1, token);
     fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
     share_by_hand(fd, token, memory);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
     message.unshare.block_id = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert_eq(side_broker_left(dir), 0);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
     for (int i = 0; i < 6; i++)
         others[i] = dial_broker(token + 8, -1); /* more than there is room for */
     end = (struct pollfd){.fd = fd, .events = POLLIN};
