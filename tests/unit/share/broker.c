@@ -644,9 +644,26 @@ static pid_t broker_by_hand(const char *name, const char *value)
     return program_by_hand(BROKER_PROGRAM, name, value);
 }
 
-Test(share_broker, one_that_is_started_later_is_found)
+/* A process that leaves what it offers with a broker, where there is one. */
+static struct side_chunk sharer_start(struct side *sharer)
 {
     struct gs_share_options brokered = options;
+
+    brokered.broker = true;
+    side_start(sharer, &brokered);
+    return side_chunk_new(sharer, 2 * MIB);
+}
+
+static void sharer_stop(struct side *sharer, struct side_chunk *chunk, pid_t broker)
+{
+    side_stop(sharer);
+    side_chunk_free(sharer, chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+Test(share_broker, one_that_is_started_later_is_found)
+{
     unsigned char token[GS_TOKEN_SIZE];
     struct side_chunk chunk;
     struct gs_offer *offer;
@@ -654,9 +671,7 @@ Test(share_broker, one_that_is_started_later_is_found)
     pid_t broker;
     struct side sharer;
 
-    brokered.broker = true;
-    side_start(&sharer, &brokered);
-    chunk = side_chunk_new(&sharer, 2 * MIB);
+    chunk = sharer_start(&sharer);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
@@ -665,24 +680,18 @@ Test(share_broker, one_that_is_started_later_is_found)
     cr_assert(side_gets_back(&sharer, offer));
     cr_assert_eq(open_it(token, &address), GS_STALE);
     cr_assert_eq(side_log_lines(), 1);
-    side_stop(&sharer);
-    side_chunk_free(&sharer, &chunk);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    sharer_stop(&sharer, &chunk, broker);
 }
 
 /* Nothing is on offer when it comes: the next offer looks for it, and is left there once. */
 Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
 {
-    struct gs_share_options brokered = options;
     struct gs_offer *offer[2];
     struct side_chunk chunk;
     pid_t broker;
     struct side sharer;
 
-    brokered.broker = true;
-    side_start(&sharer, &brokered);
-    chunk = side_chunk_new(&sharer, 2 * MIB);
+    chunk = sharer_start(&sharer);
     cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer[0]), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert(side_gets_back(&sharer, offer[0]));
@@ -695,25 +704,19 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
     usleep(200000);
     cr_assert_eq(side_broker_left(dir), 2);
     cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
-    side_stop(&sharer);
-    side_chunk_free(&sharer, &chunk);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    sharer_stop(&sharer, &chunk, broker);
 }
 
 /* An offer that is not the block's yet, nor ever will be where another thread was first: it can be
  * withdrawn at any time, since nothing else keeps its memory. */
 Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
 {
-    struct gs_share_options brokered = options;
     struct gs_offer *offer, *early;
     struct side_chunk chunk;
     pid_t broker;
     struct side sharer;
 
-    brokered.broker = true;
-    side_start(&sharer, &brokered);
-    chunk = side_chunk_new(&sharer, 2 * MIB);
+    chunk = sharer_start(&sharer);
     cr_assert_eq(gs_share_offer(sharer.share,
                                 &(struct gs_share_source){.handle = chunk.handle,
                                                           .chunk_id = chunk.id,
@@ -731,10 +734,7 @@ Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
     cr_assert_eq(side_broker_left(dir), 1);
     cr_assert(gs_share_withdraw(sharer.share, early, 0, side_now(), true));
     cr_assert(side_gets_back(&sharer, offer));
-    side_stop(&sharer);
-    side_chunk_free(&sharer, &chunk);
-    kill(broker, SIGTERM);
-    waitpid(broker, NULL, 0);
+    sharer_stop(&sharer, &chunk, broker);
 }
 
 Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)

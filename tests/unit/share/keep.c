@@ -302,25 +302,6 @@ static void say(int fd, enum gs_wire_type type, uint64_t id)
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
 }
 
-static enum gs_wire_type next_message(int fd, union gs_wire_message *ret)
-{
-    do { /* a withdrawal that came before the KEEP calls the block back */
-        if (recv(fd, ret, sizeof *ret, 0) <= 0)
-            return 0;
-    } while (ret->head.type == GS_WIRE_RECALL);
-    return ret->head.type;
-}
-
-static int open_by_hand(int fd, const struct gs_offer *offer)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    gs_offer_token(offer, message.open.token);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return next_message(fd, &message);
-}
-
 /* Whoever keeps what it does not hold, or under isolation, is hung up on; UNMAPPED of what is not
  * kept may have crossed and is nothing. */
 Test(share_keep, a_false_keep_ends_the_connection)
@@ -341,21 +322,21 @@ Test(share_keep, a_false_keep_ends_the_connection)
         gs_wire_start(&message, GS_WIRE_OPEN, 1);
         memcpy(message.open.token, token, GS_TOKEN_SIZE);
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        cr_assert_eq(next_message(fd, &message), GS_WIRE_GRANT);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
         cr_assert_eq(message.grant.strict, (uint32_t)isolated);
         say(fd, GS_WIRE_UNMAPPED, 77);
         say(fd, GS_WIRE_KEEP, message.grant.block_id);
         if (!isolated) {
             cr_assert(side_gets_back(&side, offer));
             gs_share_chunk_gone(side.share, chunk.id);
-            cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
+            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP);
             cr_assert_eq(message.unmap.chunk_id, chunk.id);
             say(fd, GS_WIRE_UNMAPPED, chunk.id);
             gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
             say(fd, GS_WIRE_KEEP, 12345);
         }
-        cr_assert_eq(next_message(fd, &message), GS_WIRE_REFUSE);
-        cr_assert_eq(next_message(fd, &message), 0);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REFUSE);
+        cr_assert_eq(side_next_message(fd, &message), 0);
         close(fd);
     }
 }
@@ -375,18 +356,18 @@ Test(share_keep, one_too_many_is_called_back)
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
     gs_offer_token(held, token);
     fd = side_connect_by_hand(dir, token);
-    cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
+    cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
     for (uint64_t i = 1; i <= MOST + 1; i++) {
         source.chunk_id = 1000 + i;
         cr_assert_eq(gs_share_offer(side.share, &source, &offer), GS_OK);
-        cr_assert_eq(open_by_hand(fd, offer), GS_WIRE_GRANT);
+        cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
         gs_offer_token(offer, token);
         memcpy(&source.block_id, token + 24, sizeof source.block_id);
         say(fd, GS_WIRE_KEEP, source.block_id);
     }
-    cr_assert_eq(next_message(fd, &message), GS_WIRE_UNMAP);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP);
     cr_assert_eq(message.unmap.chunk_id, source.chunk_id);
-    cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
+    cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
     close(fd);
     cr_assert(side_gets_back(&side, held));
 }

@@ -1,7 +1,6 @@
 /* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -148,27 +147,6 @@ Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
     cr_assert_lt(opened, 11);
 }
 
-/* The type of the next message; 0: it hung up. A withdrawal that came before the KEEP was read has
- * asked for the block, too. */
-static int next_type(int fd, union gs_wire_message *ret_message)
-{
-    do
-        if (recv(fd, ret_message, sizeof *ret_message, 0) <= 0)
-            return 0;
-    while (ret_message->head.type == GS_WIRE_RECALL);
-    return ret_message->head.type;
-}
-
-static int open_by_hand(int fd, struct gs_offer *offer)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    gs_offer_token(offer, message.open.token);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return next_type(fd, &message);
-}
-
 /* What an opener keeps mapped and the exporter cannot note: its other holds stay. */
 Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is_lost)
 {
@@ -185,8 +163,8 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         gs_offer_token(offer, token);
         cr_assert_eq(gs_token_read(token, &read), GS_OK);
         fd = side_connect_by_hand(dir, token);
-        cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT);
-        cr_assert_eq(open_by_hand(fd, offer), GS_WIRE_GRANT);
+        cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
+        cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
         __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
         gs_wire_start(&message, GS_WIRE_KEEP, 0);
         message.keep.block_id = read.block_id;
@@ -194,9 +172,9 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, 0, side_now(), true)));
         __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
         gs_share_chunk_gone(side.share, kept.id);
-        cr_assert_eq(next_type(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);
         cr_assert_eq(message.unmap.chunk_id, kept.id);
-        cr_assert_eq(open_by_hand(fd, held), GS_WIRE_GRANT, "allocation %d", n);
+        cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT, "allocation %d", n);
         close(fd);
         cr_assert(side_gets_back(&side, held));
         side_chunk_free(&side, &kept);

@@ -155,6 +155,25 @@ int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZ
     return fd;
 }
 
+int side_next_message(int fd, union gs_wire_message *ret_message)
+{
+    do
+        if (recv(fd, ret_message, sizeof *ret_message, 0) <= 0)
+            return 0;
+    while (ret_message->head.type == GS_WIRE_RECALL);
+    return ret_message->head.type;
+}
+
+int side_open_by_hand(int fd, const struct gs_offer *offer)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    gs_offer_token(offer, message.open.token);
+    SIDE_MUST(gs_wire_send(fd, &message, -1) == 0);
+    return side_next_message(fd, &message);
+}
+
 /* A test that has failed may have left a socket that nobody listens at. */
 static int broker_connect(const char *dir)
 {

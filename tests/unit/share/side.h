@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "core/share/share.h"
+#include "core/share/wire.h"
 #include "memdriver.h"
 
 #define SIDE_BLOCKS  64
@@ -48,10 +49,15 @@ int side_dir_count(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
-/* A connection to who serves the token's memory in that directory, or -1; the second one has greeted it, and
- * ends the test where that does not go. */
+/* A connection to who serves the token's memory in that directory, or -1; the second one has greeted
+ * it, and ends the test where that does not go. */
 int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
 int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
+/* The type of the next message, 0 for a hang-up. RECALLs are passed over: a withdrawal that came
+ * before a KEEP was read has asked for the block. */
+int side_next_message(int fd, union gs_wire_message *ret_message);
+/* Asks for the block over a connection that has greeted; the type of the answer. */
+int side_open_by_hand(int fd, const struct gs_offer *offer);
 
 /* A socket that listens there, and was not to be seen before it did: whoever shares clears away
  * what does not. */
