@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
-#include "core/share/wire.h"
+#include "core/share/internal.h"
 #include "other.h"
 #include "side.h"
 
@@ -502,8 +502,11 @@ static void limit_fds(rlim_t limit)
 Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
 {
     struct rlimit before;
-    int highest = dup(0);
+    int highest;
 
+    /* Until then the thread that enlarges the table has descriptors for a moment. */
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->fds_made, __ATOMIC_RELAXED)));
+    highest = dup(0);
     close(highest);
     getrlimit(RLIMIT_NOFILE, &before);
     /* None, then one, two, three left: accepting, watching and exporting fail in turn. */
