@@ -213,6 +213,12 @@ static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
     return context_find(core, handle);
 }
 
+/* Whether the first export is to find one there. */
+static bool keeps_anchor(const struct gs_core *core)
+{
+    return core->options.share.enable && core->options.share.export_ahead;
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -243,6 +249,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     }
     if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
         gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
+                        keeps_anchor(core) ? &core->fds : NULL,
                         &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     if (status == GS_OK)
@@ -577,8 +584,21 @@ void gs_context_bury_dead(struct gs_core *core)
     gs_chunks_release(&core->shared, released);
 }
 
+/* Whether no other context of its device has memory of ours. The contexts' lock is held. */
+static bool is_last(const struct gs_core *core, const struct gs_context *context)
+{
+    const struct gs_context *other = core->contexts;
+
+    while (other && (other->device != context->device || other->pools[0]->dead))
+        other = other->next;
+    return !other;
+}
+
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
+    CUdevice ordinal;
+    bool last;
+
     gs_fences_capture_context_gone(&core->fences, handle);
     gs_share_context_gone(core->share, handle);
     gs_lone_context_gone(&core->lone, handle);
@@ -598,7 +618,11 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         gs_latch_release(&pool->lock);
     }
     __atomic_store_n(&core->dead, core->dead + 1, __ATOMIC_RELAXED);
+    last = is_last(core, context);
+    ordinal = context->ordinal; /* its record may be another's soon */
     gs_lock_release(&core->lock);
+    if (last)
+        gs_device_let_go(&core->device[ordinal], &core->fds);
     gs_context_bury_dead(core);
 }
 

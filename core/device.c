@@ -98,9 +98,9 @@ static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_
 }
 
 /* One full round on the rung that device->properties describe. On failure *ret_step names the
- * call that refused. */
+ * call that refused, else *ret_fd stands for what was tried and is the caller's. */
 static gs_status try_rung(const struct gs_driver *driver, const struct gs_device *device,
-                          const char **ret_step)
+                          const char **ret_step, int *ret_fd)
 {
     CUmemGenericAllocationHandle handle, imported;
     CUdeviceptr address;
@@ -127,7 +127,10 @@ static gs_status try_rung(const struct gs_driver *driver, const struct gs_device
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
         if (status == GS_OK)
             driver->mem_release(imported);
-        close(fd);
+        if (status == GS_OK)
+            *ret_fd = fd;
+        else
+            close(fd);
     }
     gs_device_unmap(driver, handle, address, GS_PAGE_SIZE);
     return status;
@@ -136,16 +139,16 @@ static gs_status try_rung(const struct gs_driver *driver, const struct gs_device
 /* Memory of cuMemAlloc says that hardware may decompress into it (measured on an H200), VMM memory
  * only where that was asked for; drivers before CUDA 12.8 do not know the question. */
 static gs_status try_usage(const struct gs_driver *driver, struct gs_device *device,
-                           const char **ret_step)
+                           const char **ret_step, int *ret_fd)
 {
     gs_status status;
 
     device->properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-    status = try_rung(driver, device, ret_step);
+    status = try_rung(driver, device, ret_step, ret_fd);
     if (status == GS_OK || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return status;
     device->properties.allocFlags.usage = 0;
-    return try_rung(driver, device, ret_step);
+    return try_rung(driver, device, ret_step, ret_fd);
 }
 
 bool gs_device_has_vmm(const struct gs_driver *driver)
@@ -157,7 +160,7 @@ bool gs_device_has_vmm(const struct gs_driver *driver)
 }
 
 static void climb(const struct gs_driver *driver, const struct gs_log *log,
-                  struct gs_device *device)
+                  struct gs_device *device, int *ret_fd)
 {
     const char *step = "virtual memory management";
     gs_status status = GS_NOT_OFFERED;
@@ -172,14 +175,14 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
         if (attribute(driver, device->ordinal,
                       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
             device->properties.allocFlags.gpuDirectRDMACapable = 1;
-            status = try_usage(driver, device, &step);
+            status = try_usage(driver, device, &step, ret_fd);
             if (status == GS_OK) {
                 device->rung = GS_RUNG_FD_RDMA;
                 return;
             }
             device->properties.allocFlags.gpuDirectRDMACapable = 0;
         }
-        status = try_usage(driver, device, &step);
+        status = try_usage(driver, device, &step, ret_fd);
         if (status == GS_OK) {
             device->rung = GS_RUNG_FD;
             return;
@@ -195,9 +198,31 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
                 (int)device->ordinal, step, status);
 }
 
-void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     struct gs_device *ret_device)
+/* Keeps `fd` as the device's anchor, or closes it. */
+static void moor(struct gs_device *device, struct gs_fds *fds, int fd)
 {
+    if (fd < 0)
+        return;
+    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
+    if (fds)
+        device->anchor = gs_fds_keep(fds, fd);
+    if (!device->anchor.any)
+        close(fd);
+    __atomic_store_n(&device->anchored, device->anchor.any, __ATOMIC_RELEASE);
+}
+
+size_t gs_device_let_go(struct gs_device *device, struct gs_fds *fds)
+{
+    if (!__atomic_exchange_n(&device->anchored, false, __ATOMIC_ACQ_REL))
+        return 0;
+    gs_fds_close(fds, &device->anchor);
+    return GS_PAGE_SIZE;
+}
+
+void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
+                     struct gs_fds *fds, struct gs_device *ret_device)
+{
+    int fd = -1;
     CUuuid uuid;
 
     memset(ret_device, 0, sizeof *ret_device);
@@ -209,5 +234,6 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
     if (driver->device_get_default_pool &&
         driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
         ret_device->default_pool = NULL;
-    climb(driver, log, ret_device);
+    climb(driver, log, ret_device, &fd);
+    moor(ret_device, fds, fd);
 }

@@ -317,6 +317,8 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
 
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], deadline_ns, bytes - released);
+    if (released < bytes)
+        released += gs_device_let_go(&core->device[device->ordinal], &core->fds);
     gs_context_bury_dead(core);
     return finished + released;
 }

@@ -1,6 +1,6 @@
 /*
  * What the first export of a process costs in the driver alone, without the shim, and what of it is
- * the process's, the thread's and the chunk's. Prints lines "FACT name = answer" in microseconds,
+ * the process's, the thread's and the chunk's, or that of having no other. Prints lines "FACT name = answer" in microseconds,
  * asserts nothing.
  *
  *   cc -O1 -o export_costs export_costs.c -ldl -lpthread && ./export_costs
@@ -21,8 +21,11 @@
 #define SIZE (2 * MIB)
 #define RUNS 7
 
-enum { BY_MAIN, BY_THREAD, BY_BOTH, KINDS };
-static const char *const kinds[] = {"the first thread exports", "a new thread exports",
+enum { BY_MAIN, CLOSED, RELEASED, BY_THREAD, BY_BOTH, KINDS };
+static const char *const kinds[] = {"the first thread exports",
+                                    "it closes its first one before the second",
+                                    "it releases its first chunk, and keeps the descriptor",
+                                    "a new thread exports",
                                     "a new thread exports after the first"};
 
 enum { CREATE, MAIN_FIRST, MAIN_SECOND, START, MALLOC, THREAD_FIRST, THREAD_SECOND, STEPS };
@@ -44,12 +47,13 @@ static CUmemGenericAllocationHandle chunks[4];
 static void *volatile allocated;
 static double began;
 
+static int last_fd;
+
 static double export_one(int chunk)
 {
     double start = now();
-    int fd;
 
-    MUST(export(&fd, chunks[chunk], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    MUST(export(&last_fd, chunks[chunk], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     return now() - start;
 }
 
@@ -88,9 +92,13 @@ static void measure(int kind, double *us)
     }
     if (kind != BY_THREAD) {
         us[MAIN_FIRST] = export_one(0);
+        if (kind == CLOSED)
+            close(last_fd);
+        if (kind == RELEASED)
+            MUST(D(cuMemRelease)(chunks[0]));
         us[MAIN_SECOND] = export_one(1);
     }
-    if (kind == BY_MAIN)
+    if (kind != BY_THREAD && kind != BY_BOTH)
         return;
     began = now();
     if (pthread_create(&other, NULL, thread, us) == 0)

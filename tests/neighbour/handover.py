@@ -41,7 +41,9 @@ class Process:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard)))
         self.pid = self.popen.pid
         machine.processes.append(self)
+        self.own = []  # what its device was probed with
         check(self.popen.stdout.readline() == 'ready\n', f'a process starts: {self.log()}')
+        self.own = self.descriptors()
 
     def tell(self, order):
         self.popen.stdin.write(order + '\n')
@@ -72,12 +74,15 @@ class Process:
         return tuple(sum(int(one[i]) for one in said) for i in range(2))
 
     def descriptors(self, pid=None, limit=DESCRIPTORS):
-        """Those of memory that are not the software driver's own, which lie beyond the limit."""
+        """Those of memory that came later, and of another process all. The software driver's own
+        lie beyond the limit."""
+        own = [] if pid else self.own
         found = []
         for entry in pathlib.Path(f'/proc/{pid or self.pid}/fd').iterdir():
             try:
-                if int(entry.name) < limit and 'softcuda' in os.readlink(entry):
-                    found.append(int(entry.name))
+                number = int(entry.name)
+                if number < limit and number not in own and 'softcuda' in os.readlink(entry):
+                    found.append(number)
             except FileNotFoundError:
                 pass
         return found

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -299,6 +300,90 @@ Test(lifetime, a_capture_ends_with_its_streams_context_whatever_was_current)
     gs_core_context_gone(f.core, context, NULL);
     cr_assert_not(gs_core_capturing(f.core));
     fixture_end(&f);
+}
+
+static unsigned exported(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.exported_fds;
+}
+
+/* The first export of a process is not to be the first of its device's memory: that one is slow. */
+Test(lifetime, who_may_share_has_exported_something)
+{
+    for (int enable = 0; enable < 2; enable++) {
+        struct fixture f;
+        struct gs_context *detached;
+        CUcontext second;
+        CUdeviceptr address;
+
+        fixture_options(&f);
+        f.options.share.enable = enable;
+        f.options.share.export_ahead = true;
+        fixture_start(&f);
+        cr_assert_eq(exported(), 0, "before the device is used");
+        MUST(gs_core_alloc(f.core, 4096, &address));
+        cr_assert_eq(exported(), enable);
+        MUST(gs_core_free(f.core, address));
+
+        second = fixture_context_new();
+        MUST(gs_core_alloc(f.core, 4096, &address));
+        cr_assert_eq(exported(), enable, "one for the device");
+        detached = gs_core_context_detach(f.core, second);
+        MUST(cuCtxDestroy(second));
+        gs_core_context_gone(f.core, second, detached);
+        cr_assert_eq(exported(), enable, "while it has a context");
+        MUST(cuCtxSetCurrent(f.context));
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+}
+
+/* Nor does that cost anybody the last of a full device. */
+Test(lifetime, a_full_device_has_what_was_exported_too)
+{
+    unsigned count[2] = {0};
+
+    for (int enable = 0; enable < 2; enable++) {
+        struct fixture f;
+        CUdeviceptr address;
+
+        fixture_options(&f);
+        f.options.share.enable = enable;
+        f.options.share.export_ahead = true;
+        fixture_start(&f);
+        while (gs_core_alloc(f.core, 2 * MIB, &address) == GS_OK)
+            if (count[enable]++ == 0)
+                cr_assert_eq(exported(), enable);
+        cr_assert_eq(exported(), 0);
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+    cr_assert_gt(count[0], 0);
+    cr_assert_eq(count[0], count[1], "%u blocks, not %u", count[1], count[0]);
+}
+
+/* A neighbour that wants all there is has it as well. */
+Test(lifetime, what_was_exported_is_yielded)
+{
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    f.options.share.enable = f.options.share.export_ahead = true;
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    MUST(gs_core_free(f.core, address));
+    MUST(cuCtxSynchronize());
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB, "of the pool");
+    cr_assert_eq(exported(), 1);
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB);
+    cr_assert_eq(exported(), 0);
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 0, "once");
+    fixture_end(&f);
+    expect_nothing_left();
 }
 
 Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
