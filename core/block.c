@@ -206,7 +206,7 @@ static size_t debt_of(const struct gs_chunk *chunk, size_t need)
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }
 
-bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes)
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part)
 {
     int ordinal = pool->device->ordinal;
     size_t owed = __atomic_load_n(&pool->shared->debt[ordinal], __ATOMIC_RELAXED);
@@ -215,7 +215,7 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes)
 
     if (left > 0 && left / DEBT_LEFT + DEBT_MIN < most)
         most = left / DEBT_LEFT + DEBT_MIN;
-    return owed + bytes <= most;
+    return owed + bytes <= most / part;
 }
 
 static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
@@ -240,7 +240,7 @@ bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, 
 
     if (!may_mix(pool, block->chunk, need))
         return false;
-    return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt);
+    return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt, 1);
 }
 
 void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)

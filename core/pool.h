@@ -300,8 +300,8 @@ bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, 
 void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
 /* The chunk owes nothing any more, and is not mixed: nothing lies in it. */
 void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
-/* Whether so much more debt is within the bounds. */
-bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes);
+/* Whether so much more debt is within the bounds, or one part of them in so many. */
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,

@@ -16,7 +16,8 @@
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
-#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live */
+#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live, */
+#define FEWER_PART 64 /* or that where one alone wastes nothing */
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
@@ -461,10 +462,19 @@ static size_t wasted(size_t need)
     return page_round(need) - need;
 }
 
+/* Less of its pages is wasted; or nothing, as before, and there are fewer chunks: each takes calls
+ * of the driver to make, to share and to open. */
+static bool is_better(const struct gs_pool *pool, size_t need, size_t best, size_t all)
+{
+    if (wasted(best) == 0)
+        return wasted(all) == 0 && all - need <= pool->live / FEWER_PART;
+    return wasted(all) * best < wasted(best) * all;
+}
+
 /*
  * A program that holds more than it did lately, and for which a chunk of that size was made before,
- * goes on: layers of a network, say. So the chunk is made for as many such blocks as waste the
- * least of its pages. Only the first may ever come, which must be within bounds.
+ * goes on: layers of a network, say. So the chunk is made for the number of such blocks that is
+ * best. Only the first may ever come, which must be within bounds.
  */
 static size_t size_for_several(struct gs_pool *pool, size_t need)
 {
@@ -476,9 +486,10 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
     for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
                                 page_round(all) - need <= pool->live / SEVERAL_PART;
          all += need)
-        if (wasted(all) * best < wasted(best) * all)
+        if (is_better(pool, need, best, all))
             best = all;
-    if (!gs_pool_may_owe(pool, page_round(best) - page_round(need)))
+    /* Half of what may be owed is for those that waste less by it. */
+    if (!gs_pool_may_owe(pool, page_round(best) - page_round(need), wasted(need) ? 1 : 2))
         best = need;
     return page_round(best);
 }
@@ -486,7 +497,7 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
 static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
 {
     if (small)
-        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST) ? GROWN_FIRST
+        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST, 1) ? GROWN_FIRST
                                                                        : page_round(need);
     return size_for_several(pool, need);
 }

@@ -464,6 +464,26 @@ Test(memory, few_blocks_have_no_chunks_for_several)
     fixture_end(&f);
 }
 
+/* Where they waste nothing one by one there are fewer chunks, to make, to share and to open. */
+Test(memory, many_blocks_that_come_again_have_few_chunks)
+{
+    enum { BLOCKS = 512 };
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "128G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 1; i <= BLOCKS; i++) {
+        size_t live = 2 * MIB * (size_t)i;
+
+        must_alloc(&f, 2 * MIB);
+        cr_assert_leq(fixture_pool(&f).reserved, live + live / 64, "with %d blocks", i);
+    }
+    /* 64 by themselves; by two up to 4 MiB of 256, by three up to 6 of 384, then by four. */
+    cr_assert_leq(counts(&f).grown, 64 + 64 / 2 + 64 / 3 + 1 + (BLOCKS - 192 + 3) / 4, "%llu", (unsigned long long)counts(&f).grown);
+    fixture_end(&f);
+}
+
 Test(memory, sizes_that_change_do_not_pile_up)
 {
     struct fixture f;
