@@ -313,7 +313,7 @@ static unsigned exported(void)
 /* The first export of a process is not to be the first of its device's memory: that one is slow. */
 Test(lifetime, who_may_share_has_exported_something)
 {
-    for (int enable = 0; enable < 2; enable++) {
+    for (unsigned enable = 0; enable < 2; enable++) {
         struct fixture f;
         struct gs_context *detached;
         CUcontext second;
@@ -346,7 +346,7 @@ Test(lifetime, a_full_device_has_what_was_exported_too)
 {
     unsigned count[2] = {0};
 
-    for (int enable = 0; enable < 2; enable++) {
+    for (unsigned enable = 0; enable < 2; enable++) {
         struct fixture f;
         CUdeviceptr address;
 
