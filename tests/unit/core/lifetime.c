@@ -7,6 +7,7 @@
 
 #include "core/context.h"
 #include "core/reclaim.h"
+#include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -121,11 +122,21 @@ static void *frees_on_a_stream(void *arg)
     return NULL;
 }
 
-/* A block that another process may still open keeps its chunk, beside which nothing is handed out. */
+static struct gs_pool_counts counts(struct fixture *f)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(f->core, 0, &stats);
+    return stats.counts;
+}
+
+/* A block that another process may still open keeps its chunk, beside which nothing is handed out.
+ * False: the allocation did not wait then, for the machine was too busy. */
 static bool ends_under_an_allocation(struct fixture *f)
 {
     unsigned char token[GS_TOKEN_SIZE];
     struct call call = {.f = f, .context = fixture_context_new()};
+    struct gs_pool_counts before;
     CUdeviceptr shared, other, large;
     struct gs_context *detached;
     pthread_t thread;
@@ -138,8 +149,10 @@ static bool ends_under_an_allocation(struct fixture *f)
     softcuda_hold(1);
     MUST(cuMemsetD8Async(large, 1, MIB, NULL));
     MUST(gs_core_free(f->core, large));
+    before = counts(f);
     MUST(pthread_create(&thread, NULL, allocates, &call)); /* and waits for that */
-    moment();
+    while (counts(f).waits == before.waits && !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST))
+        usleep(100);
     detached = gs_core_context_detach(f->core, call.context);
     waited = !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST);
     softcuda_hold(0);
@@ -147,6 +160,7 @@ static bool ends_under_an_allocation(struct fixture *f)
     gs_core_context_gone(f->core, call.context, detached);
     MUST(pthread_join(thread, NULL));
     MUST(cuCtxSetCurrent(f->context));
+    waited &= counts(f).late == before.late;
     cr_assert(!waited || call.status == GS_NO_CONTEXT, "%d", call.status);
     return waited;
 }
@@ -206,13 +220,17 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
 /* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
 static struct gs_context *detach_under_a_free(struct call *call, pthread_t *ret_thread)
 {
+    unsigned long asked;
+
     MUST(gs_core_alloc(call->f->core, 4096, &call->block));
     call->context = fixture_context_new();
     MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
     MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
+    asked = softcuda_calls("cuEventQuery");
     MUST(pthread_create(ret_thread, NULL, frees_on_a_stream, call));
-    moment();
+    for (int i = 0; i < 1000 && softcuda_calls("cuEventQuery") == asked; i++)
+        usleep(1000);
     return gs_core_context_detach(call->f->core, call->context);
 }
 
