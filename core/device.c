@@ -102,6 +102,7 @@ static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_
 static gs_status try_rung(const struct gs_driver *driver, const struct gs_device *device,
                           const char **ret_step, int *ret_fd)
 {
+    static const struct gs_fd none;
     CUmemGenericAllocationHandle handle, imported;
     CUdeviceptr address;
     size_t granularity = 0;
@@ -120,17 +121,17 @@ static gs_status try_rung(const struct gs_driver *driver, const struct gs_device
     if (status != GS_OK)
         return status;
     *ret_step = "cuMemExportToShareableHandle";
-    status = driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    status = (gs_status)gs_device_export(driver, handle, &none, &fd);
     if (status == GS_OK) {
         *ret_step = "cuMemImportFromShareableHandle";
         status = driver->mem_import(&imported, (void *)(intptr_t)fd,
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-        if (status == GS_OK)
+        if (status == GS_OK) {
             driver->mem_release(imported);
-        if (status == GS_OK)
             *ret_fd = fd;
-        else
+        } else {
             close(fd);
+        }
     }
     gs_device_unmap(driver, handle, address, GS_PAGE_SIZE);
     return status;
@@ -203,7 +204,6 @@ static void moor(struct gs_device *device, struct gs_fds *fds, int fd)
 {
     if (fd < 0)
         return;
-    fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
     if (fds)
         device->anchor = gs_fds_keep(fds, fd);
     if (!device->anchor.any)
