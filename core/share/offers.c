@@ -84,9 +84,9 @@ static struct gs_offer *next_work(struct gs_share *share, enum gs_work work)
 /*
  * Exports one chunk, which takes tens of microseconds in the driver: who asks comes in between. And
  * the driver's calls of one process hold up those of another (measured on an H200: an open takes
- * 153 us beside exports and 86 us without), so while somebody opens there is one after each open, most
- * likely of what is opened next (so 1,000 in a row take 99 us each, and 114 where each waits for its
- * own). What a broker is to have does not wait: its process may be killed.
+ * 153 us beside exports and 86 us without), so while somebody opens there is one after each open,
+ * most likely of what is opened next (1,000 in a row take 99 us each so, and 114 where each waits for
+ * its own). What a broker is to have does not wait: its process may be killed.
  */
 static uint64_t export_next(struct gs_share *share, uint64_t now)
 {

@@ -1,7 +1,7 @@
 /*
  * What the first export of a process costs in the driver alone, without the shim, and what of it is
- * the process's, the thread's and the chunk's, or that of having no other. Prints lines "FACT name = answer" in microseconds,
- * asserts nothing.
+ * the process's, the thread's and the chunk's, or that of having no other. Prints lines "FACT name =
+ * answer" in microseconds, asserts nothing.
  *
  *   cc -O1 -o export_costs export_costs.c -ldl -lpthread && ./export_costs
  *

@@ -104,7 +104,8 @@ static bool is_back(uint32_t mapped)
 {
     struct softcuda_census now = census();
 
-    return now.handles < BLOCKS && mapped <= now.handles && now.exported_fds <= now.handles + ANCHOR;
+    return now.handles < BLOCKS && mapped <= now.handles &&
+           now.exported_fds <= now.handles + ANCHOR;
 }
 
 /* Whether the library has said so: its log's lines are short. */

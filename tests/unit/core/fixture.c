@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "core/stats.h"
 
 /* The software driver takes its own kernels by the names it finds here. */
 static const char kernels[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
@@ -128,4 +129,12 @@ struct fixture_pool fixture_pool(struct fixture *fixture)
     }
     figures.retiring = figures.reserved - figures.live - figures.ready - figures.limbo;
     return figures;
+}
+
+struct gs_pool_counts fixture_counts(struct fixture *fixture)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(fixture->core, 0, &stats);
+    return stats.counts;
 }

@@ -6,6 +6,7 @@
 #define TESTS_UNIT_CORE_FIXTURE_H
 
 #include "core/core.h"
+#include "core/pool.h"
 
 struct fixture {
     struct gs_core *core;
@@ -40,5 +41,7 @@ struct fixture_pool {
     size_t reserved, live, ready, limbo, retiring;
 };
 struct fixture_pool fixture_pool(struct fixture *fixture);
+/* What was counted on device 0 so far. */
+struct gs_pool_counts fixture_counts(struct fixture *fixture);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "core/context.h"
 #include "core/reclaim.h"
-#include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -122,14 +121,6 @@ static void *frees_on_a_stream(void *arg)
     return NULL;
 }
 
-static struct gs_pool_counts counts(struct fixture *f)
-{
-    struct gs_stats stats;
-
-    gs_stats_read(f->core, 0, &stats);
-    return stats.counts;
-}
-
 /* A block that another process may still open keeps its chunk, beside which nothing is handed out.
  * False: the allocation did not wait then, for the machine was too busy. */
 static bool ends_under_an_allocation(struct fixture *f)
@@ -149,9 +140,10 @@ static bool ends_under_an_allocation(struct fixture *f)
     softcuda_hold(1);
     MUST(cuMemsetD8Async(large, 1, MIB, NULL));
     MUST(gs_core_free(f->core, large));
-    before = counts(f);
+    before = fixture_counts(f);
     MUST(pthread_create(&thread, NULL, allocates, &call)); /* and waits for that */
-    while (counts(f).waits == before.waits && !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST))
+    while (fixture_counts(f).waits == before.waits &&
+           !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST))
         usleep(100);
     detached = gs_core_context_detach(f->core, call.context);
     waited = !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST);
@@ -160,7 +152,7 @@ static bool ends_under_an_allocation(struct fixture *f)
     gs_core_context_gone(f->core, call.context, detached);
     MUST(pthread_join(thread, NULL));
     MUST(cuCtxSetCurrent(f->context));
-    waited &= counts(f).late == before.late;
+    waited &= fixture_counts(f).late == before.late;
     cr_assert(!waited || call.status == GS_NO_CONTEXT, "%d", call.status);
     return waited;
 }

@@ -31,14 +31,6 @@ static void drain(struct fixture *f)
     gs_core_cached(f->core);
 }
 
-static struct gs_pool_counts counts(struct fixture *f)
-{
-    struct gs_stats stats;
-
-    gs_stats_read(f->core, 0, &stats);
-    return stats.counts;
-}
-
 Test(memory, large_blocks_share_what_a_larger_one_left)
 {
     struct fixture f;
@@ -232,7 +224,7 @@ Test(memory, what_makes_room_goes_back_in_the_background)
     pool = make_spare(&f, 800 * MIB);
     MUST(cuMemGetInfo(&before, &total));
     must_alloc(&f, 150 * MIB);
-    cr_assert_eq(counts(&f).later, 2);
+    cr_assert_eq(fixture_counts(&f).later, 2);
     cr_assert_eq(pool->reserved, 550 * MIB);
     gs_core_finish_releases(f.core);
     MUST(cuMemGetInfo(&free_bytes, &total));
@@ -247,7 +239,7 @@ Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
     setenv("SOFTCUDA_MEMORY", "900M", 1);
     make_spare(&f, 1200 * MIB);
     must_alloc(&f, 150 * MIB);
-    cr_assert_eq(counts(&f).later, 2);
+    cr_assert_eq(fixture_counts(&f).later, 2);
     must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
     fixture_end(&f);
 }
@@ -261,7 +253,7 @@ Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much
     setenv("SOFTCUDA_MEMORY", "16G", 1);
     pool = make_spare(&f, 800 * MIB);
     must_alloc(&f, 150 * MIB);
-    cr_assert_eq(counts(&f).later, 2);
+    cr_assert_eq(fixture_counts(&f).later, 2);
     must_alloc(&f, 80 * MIB); /* and 750 */
     cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
     cr_assert_eq(pool->reserved, 630 * MIB);
@@ -275,8 +267,8 @@ Test(memory, what_makes_room_goes_back_at_once_where_the_pool_never_held_as_much
     setenv("SOFTCUDA_MEMORY", "16G", 1);
     make_spare(&f, 600 * MIB);
     must_alloc(&f, 150 * MIB);
-    cr_assert_eq(counts(&f).later, 0);
-    cr_assert_eq(counts(&f).trims, 2);
+    cr_assert_eq(fixture_counts(&f).later, 0);
+    cr_assert_eq(fixture_counts(&f).trims, 2);
     fixture_end(&f);
 }
 
@@ -447,7 +439,7 @@ Test(memory, blocks_that_come_again_share_pages)
         must_alloc(&f, 11 * MIB / 2);
     /* 5.5 MiB in 6 each would be 240; four are 22. */
     cr_assert_leq(fixture_pool(&f).reserved, (64 + 6 + 6 + 220) * MIB);
-    cr_assert_leq(counts(&f).grown, 2 + (BLOCKS + 3) / 4);
+    cr_assert_leq(fixture_counts(&f).grown, 2 + (BLOCKS + 3) / 4);
     fixture_end(&f);
 }
 
@@ -480,7 +472,7 @@ Test(memory, many_blocks_that_come_again_have_few_chunks)
         cr_assert_leq(fixture_pool(&f).reserved, live + live / 64, "with %d blocks", i);
     }
     /* 64 by themselves; by two up to 4 MiB of 256, by three up to 6 of 384, then by four. */
-    cr_assert_leq(counts(&f).grown, 64 + 64 / 2 + 64 / 3 + 1 + (BLOCKS - 192 + 3) / 4, "%llu", (unsigned long long)counts(&f).grown);
+    cr_assert_leq(fixture_counts(&f).grown, 64 + 64 / 2 + 64 / 3 + 1 + (BLOCKS - 192 + 3) / 4);
     fixture_end(&f);
 }
 
@@ -547,7 +539,8 @@ static bool waits_for_the_gpu(void)
     block = must_alloc(&f, 128 * MIB);
     fixture_spin_fill(&f, stream, block, 1, 1, 10 * MS);
     MUST(gs_core_free(f.core, block));
-    had = must_alloc(&f, 128 * MIB) == block && counts(&f).waits == 1 && counts(&f).late == 0;
+    had = must_alloc(&f, 128 * MIB) == block && fixture_counts(&f).waits == 1 &&
+          fixture_counts(&f).late == 0;
     MUST(cuStreamSynchronize(stream));
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
@@ -578,11 +571,11 @@ Test(memory, an_allocation_does_not_wait_for_ever)
     fixture_spin_fill(&f, stream, block, 1, 1, 0);
     MUST(gs_core_free(f.core, block));
     cr_assert_neq(must_alloc(&f, 128 * MIB), block);
-    cr_assert_eq(counts(&f).late, 1);
+    cr_assert_eq(fixture_counts(&f).late, 1);
     must_alloc(&f, 64 * MIB);
-    cr_assert_eq(counts(&f).late, 2, "it has doubled since");
+    cr_assert_eq(fixture_counts(&f).late, 2, "it has doubled since");
     must_alloc(&f, 64 * MIB);
-    cr_assert_eq(counts(&f).late, 2);
+    cr_assert_eq(fixture_counts(&f).late, 2);
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
     cr_assert_eq(must_alloc(&f, 128 * MIB), block);
@@ -645,15 +638,15 @@ static bool waits_for_the_like(void)
     MUST(gs_core_free(f.core, block[0]));
     MUST(gs_core_free(f.core, block[1]));
     must_alloc(&f, 36 * MIB);
-    cr_assert_eq(counts(&f).waits, 0);
+    cr_assert_eq(fixture_counts(&f).waits, 0);
     again = must_alloc(&f, 40 * MIB);
-    waited = (again == block[0] || again == block[1]) && counts(&f).waits == 1;
+    waited = (again == block[0] || again == block[1]) && fixture_counts(&f).waits == 1;
 
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, again, 1, 1, 0);
     MUST(gs_core_free(f.core, again));
     must_alloc(&f, 44 * MIB);
-    cr_assert(!waited || counts(&f).waits == 1, "nothing of that size retires");
+    cr_assert(!waited || fixture_counts(&f).waits == 1, "nothing of that size retires");
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
     MUST(cuStreamDestroy(stream));
@@ -729,7 +722,7 @@ Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     block = must_alloc(&f, 3 * MIB / 2);
-    before = counts(&f).events;
+    before = fixture_counts(&f).events;
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, block, 1, 1, 0);
     /* Less than what closes an epoch by itself. */
@@ -737,7 +730,7 @@ Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
         MUST(gs_core_free(f.core, block));
         block = must_alloc(&f, 3 * MIB / 2);
     }
-    cr_assert_eq(counts(&f).events, before + 1);
+    cr_assert_eq(fixture_counts(&f).events, before + 1);
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
     MUST(cuStreamDestroy(stream));
@@ -770,7 +763,7 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
         cr_assert_leq(wait_until_reserved(&f, 72 * MIB), 72 * MIB);
         nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* the thread sleeps now */
     }
-    cr_assert_gt(counts(&f).trims, 20);
+    cr_assert_gt(fixture_counts(&f).trims, 20);
     MUST(gs_core_free(f.core, kept));
     fixture_end(&f);
 }
@@ -866,8 +859,8 @@ Test(memory, what_is_used_does_not_decay)
             round = 0;
         began = gs_now_ns();
         if (round <= 5)
-            made = counts(&f).grown;
-        cr_assert_leq(counts(&f).grown, made + 2);
+            made = fixture_counts(&f).grown;
+        cr_assert_leq(fixture_counts(&f).grown, made + 2);
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     fixture_end(&f);
