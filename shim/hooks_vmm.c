@@ -97,9 +97,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&
             !__builtin_add_overflow(dptr, size - 1, &last) &&
-            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1))) {
-            gs_core_goes_outside(gs_core, at);
+            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1)))
             return export_range(handle, dptr, size, handleType, flags);
-        }
     return CUDA_ERROR_INVALID_VALUE;
 }

@@ -29,7 +29,6 @@
 #include <sys/types.h>
 
 #include "core/driver.h"
-#include "core/fd.h"
 #include "core/fence.h"
 #include "core/log.h"
 #include "core/map.h"
@@ -105,7 +104,6 @@ void gs_share_at_exit(struct gs_share *share);
 
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
-    struct gs_fd fd;                     /* if any: duplicated, as it cannot be exported */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
