@@ -3,6 +3,8 @@
  */
 #include "log.h"
 
+#include "core/cancel.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -75,6 +77,7 @@ static void write_line(enum gs_log_level level, bool last, const char *text)
     int length = snprintf(line, sizeof line, "gpushim[%d]: %s: %.*s%s\n", (int)getpid(),
                           level_names[level], LINE_SIZE, text,
                           last ? " (and so on; not shown again)" : "");
+    GS_UNCANCELLED; /* a lock of core's may be held */
     /* A full disk or a closed stderr is not the program's problem. */
     ssize_t written = write(atomic_load_explicit(&target, memory_order_relaxed), line,
                             (size_t)length);
