@@ -34,17 +34,17 @@ static void configure_log(const struct gs_config *config)
     bool to_stderr = strcmp(target, "stderr") == 0;
     char path[GS_CONFIG_PATH_SIZE + 16];
     const char *mark = strstr(target, "%p");
-    int error;
+    const char *wrong;
 
     if (mark)
         snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - target), target, (int)getpid(),
                  mark + 2);
     else
         snprintf(path, sizeof path, "%s", target);
-    error = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
-    if (error)
+    wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
+    if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
-               path, strerror(error));
+               path, wrong);
 }
 
 /* Complaints come when the configuration is complete, so they already go by its log options. */
@@ -200,13 +200,17 @@ bool gs_shim_start(void)
     /* Large, and wanted once: not on the stack of a thread that may have little. */
     struct loading *loading = calloc(1, sizeof *loading);
     bool enabled;
+    int cancel;
 
     if (!loading)
         return false;
+    /* Other threads wait until this one has read the configuration: it does not end meanwhile. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     gs_config_load(&loading->config, &sources, complain, loading);
     if (!loading->log_configured)
         configure_log(&loading->config);
     enabled = loading->config.general.enable && start_core(&loading->config);
     free(loading);
+    pthread_setcancelstate(cancel, NULL);
     return enabled;
 }
