@@ -169,6 +169,10 @@ CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
+/* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
+ * They are returned, one bit each. Or it stays after all. */
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool);
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
 
 /*
  * A context is about to go: from here on its handle means a new context. Then either the driver

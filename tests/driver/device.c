@@ -358,6 +358,17 @@ CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectPr
 }
 
 /* No undocumented table is here. */
+/* There are no multicast objects, and no streams of EGL. */
+CUresult sd_multicast_bind(CUmemGenericAllocationHandle group)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sd_egl_present(const gs_egl_connection *connection)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sd_get_export_table(const void **table, const CUuuid *id)
 {
     if (!table || !id)

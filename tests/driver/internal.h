@@ -36,6 +36,7 @@
 #pragma GCC visibility push(default)
 #include "softcuda.h"
 
+#include "shim/cuda_interop.h"
 #include "shim/cuda_newer.h"
 #pragma GCC visibility pop
 
@@ -226,6 +227,8 @@ CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute
                                      CUdevice dst);
 CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev);
 
+CUresult sd_multicast_bind(CUmemGenericAllocationHandle group);
+CUresult sd_egl_present(const gs_egl_connection *connection);
 CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,
                                   CUmulticastGranularity_flags option);
 CUresult sd_get_export_table(const void **table, const CUuuid *id);
