@@ -68,7 +68,8 @@ ALL_OF_THEM = ''.join(f'#include <{other}>\n' for other in OTHER_APIS)
 
 
 def compiled(source, *options):
-    return subprocess.run([*compiler, '-I', shim, '-I', others.name, *options, '-x', 'c', '-'],
+    return subprocess.run([*compiler, '-I', shim, '-I', os.path.dirname(shim), '-I', others.name,
+                           *options, '-x', 'c', '-'],
                           input=source, text=True, capture_output=True, cwd=folder)
 
 
