@@ -95,6 +95,9 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
+/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
+gs_status gs_core_in_context(struct gs_core *core);
+
 /* Something outside this process gets to know the memory around the address by a way that is not
  * core's: it is never handed over to another process. */
 void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address);
