@@ -306,6 +306,14 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     return of_handle(core, handle, ret_context);
 }
 
+gs_status gs_core_in_context(struct gs_core *core)
+{
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
+
+    return status == GS_OK && !handle ? GS_NO_CONTEXT : status;
+}
+
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);

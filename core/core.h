@@ -96,6 +96,9 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
+/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
+gs_status gs_core_in_context(struct gs_core *core);
+
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
 

@@ -20,6 +20,9 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     GS_KEEP_CALLER;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK)
+        return gs_result(status);
     status = gs_core_token(gs_core, dptr, token);
     if (status == GS_NOT_OURS)
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);

@@ -117,7 +117,6 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
         size > info.size - (ptr - info.base))
         return false;
     gs_lone_settle(gs_lone, "memory is bound to a multicast object");
-    gs_core_goes_outside(gs_core, ptr);
     return true;
 }
 
@@ -155,7 +154,6 @@ static bool may_present(const struct gs_egl_frame *frame)
             continue;
         if (!gs_core_within(gs_core, (struct gs_reach_range){at, 1}))
             return false;
-        gs_core_goes_outside(gs_core, at);
         any = true;
     }
     if (any)

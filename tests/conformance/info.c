@@ -59,14 +59,6 @@ Test(info, total_is_more_than_free)
     probe("total_equals_device_total", "%d", total == of_device);
 }
 
-Test(info, memory_info_without_an_output)
-{
-    size_t bytes = 0;
-
-    probe("mem_info_without_free", "%s", result_name(cuMemGetInfo(NULL, &bytes)));
-    probe("mem_info_without_total", "%s", result_name(cuMemGetInfo(&bytes, NULL)));
-}
-
 Test(info, memory_comes_back_after_async_frees)
 {
     CUstream stream = new_stream();

@@ -237,6 +237,7 @@ static int attribute_value(const struct sd_device *device, CUdevice_attribute at
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
         return 64;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
         return 2147483647;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
