@@ -72,6 +72,12 @@ Test(edges, without_a_context_ranges_and_handles_are_not_told)
     OK(cuMemGetAddressRange(NULL, NULL, NOWHERE));
     CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, plain));
     CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, NOWHERE));
+    for (unsigned int flags = 0; flags <= 2; flags++)
+        CHECK(NO_CONTEXT, cuIpcOpenMemHandle(&base, handle, flags));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(plain));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(async));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(NOWHERE));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(0));
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, plain));
     CHECK(NO_CONTEXT, cuMemGetInfo(&size, &size));
     CHECK(NO_CONTEXT, cuMemGetInfo(NULL, NULL));
