@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/context.h"
 #include "core/reclaim.h"
 #include "core/stats.h"
@@ -239,6 +240,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_latch_release(&pool->lock);
     if (block)
         return GS_OK;
+    GS_UNCANCELLED;
     if (excess)
         gs_pool_release(core, pool, excess, size);
     gs_releases_make_room(core, pool, size);

@@ -40,7 +40,8 @@ struct gs_core_options {
 
 struct gs_core;
 
-/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY. */
+/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY, GS_NO_RANDOM
+ * (logged). */
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/cancel.h"
 #include "core/context.h"
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
@@ -186,6 +187,7 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
 
 void gs_lone_settle(struct gs_lone *lone, const char *why)
 {
+    GS_UNCANCELLED;
     struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};
     const int saved = errno;
     uint64_t waited = 0;

@@ -83,7 +83,8 @@ struct gs_share_events {
 
 struct gs_share;
 
-/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it. */
+/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it.
+ * GS_NO_RANDOM (logged), GS_NO_HOST_MEMORY. */
 gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           struct gs_fences *fences, const struct gs_log *log,
                           const struct gs_share_options *options,
