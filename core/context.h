@@ -61,7 +61,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
-    struct gs_fds fds; /* of memory that came from other processes, and anchors of devices */
+    struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/context.h"
 #include "core/reclaim.h"
 #include "core/stats.h"
@@ -102,7 +103,6 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .async = core->async,
         .debt = core->debt,
         .left = core->left,
-        .fds = &core->fds,
         .regcache = core->regcache,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
@@ -243,6 +243,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_latch_release(&pool->lock);
     if (block)
         return GS_OK;
+    GS_UNCANCELLED;
     if (excess)
         gs_pool_release(core, pool, excess, size);
     gs_releases_make_room(core, pool, size);
@@ -321,7 +322,7 @@ static gs_status try_device_again(struct gs_core *core, struct gs_context **cont
 {
     const struct gs_device *device = (*context)->device;
 
-    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE, NULL))
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
         return GS_OK;
     return gs_context_current(core, context);
 }
@@ -662,7 +663,6 @@ static struct gs_share_source source_of(const struct gs_block *block)
     const struct gs_chunk *chunk = block->chunk;
     struct gs_share_source source = {
         .handle = chunk->handle,
-        .fd = chunk->fd,
         .chunk_id = chunk->id,
         .chunk_size = chunk->span.size,
         .block_id = block->id,
@@ -690,16 +690,6 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
     return GS_INVALID;
 }
 
-void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address)
-{
-    struct gs_block *block;
-
-    if (lock_around(core, address, &block) != GS_OK)
-        return;
-    block->chunk->outside = true;
-    gs_latch_release(&block->chunk->pool->lock);
-}
-
 gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
                         unsigned char ret_token[GS_TOKEN_SIZE])
 {
@@ -718,20 +708,12 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
     source = source_of(block);
-    block->chunk->outside = true;
     offer = block->offer;
     if (offer)
         gs_offer_token(offer, ret_token);
     gs_latch_release(&block->chunk->pool->lock);
     if (offer)
         return GS_OK;
-    if (source.fd.any && !gs_fd_is_there(&source.fd)) {
-        gs_log_line(&core->options.log, GS_LOG_WARNING,
-                    "no IPC handle: the memory at %llx came from another process by a descriptor, "
-                    "which this program has closed",
-                    (unsigned long long)address);
-        return GS_INVALID;
-    }
 
     /* The first offer of a process starts a thread and a socket: not under the pool's lock. */
     status = gs_share_offer(core->share, &source, &offer);

@@ -40,7 +40,8 @@ struct gs_core_options {
 
 struct gs_core;
 
-/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY. */
+/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY, GS_NO_RANDOM
+ * (logged). */
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core);
 
@@ -94,10 +95,6 @@ struct gs_block_info {
 
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
-
-/* Something outside this process gets to know the memory around the address by a way that is not
- * core's: it is never handed over to another process. */
-void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address);
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);

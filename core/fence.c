@@ -1,6 +1,8 @@
 /* Fences (core/fence.h): lines of context events, and the open captures that forbid them. */
 #include "core/fence.h"
 
+#include "core/cancel.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -538,6 +540,7 @@ static bool is_over(uint64_t deadline_ns)
 
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
+    GS_UNCANCELLED;
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
     uint64_t leaving_ns = 0;
     unsigned yields = 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/cancel.h"
 #include "core/context.h"
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
@@ -244,6 +245,7 @@ static bool wait_without_mark(struct gs_lone *lone)
  * the context meanwhile, that does. */
 void gs_lone_settle(struct gs_lone *lone, const char *why)
 {
+    GS_UNCANCELLED;
     struct timespec pause = {.tv_nsec = PAUSE_FIRST_NS};
     const int saved = errno;
     uint64_t waited = 0;

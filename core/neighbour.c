@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "core/context.h"
-#include "core/handover.h"
 #include "core/page.h"
 #include "core/reclaim.h"
 #include "core/share/directory.h"
@@ -235,24 +234,21 @@ static uint64_t give(struct gs_core *core, const struct gs_page_request *request
     struct gs_neighbour *neighbour = &core->neighbour;
     const struct gs_device *device = device_of(core, request);
     struct gs_stats stats;
-    uint64_t bytes, handed;
+    uint64_t bytes;
 
     if (!device)
         return 0;
     gs_stats_read(core, device->ordinal, &stats);
     rest(neighbour, &stats);
-    bytes = gs_handover_give(core, device, request, &handed);
-    if (bytes < request->wanted)
-        bytes += yield_within(core, device, request->wanted - bytes);
+    bytes = yield_within(core, device, request->wanted);
     neighbour->gave_ns = gs_now_ns();
     neighbour->gave_grown = stats.counts.grown;
     __atomic_fetch_add(&neighbour->counts.answered, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.given, bytes, __ATOMIC_RELAXED);
     if (bytes)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                    "another process found the GPU full: %llu MiB that lay idle were given back, "
-                    "%llu of them to itself",
-                    (unsigned long long)bytes >> 20, (unsigned long long)handed >> 20);
+                    "another process found the GPU full: %llu MiB that lay idle were given back",
+                    (unsigned long long)bytes >> 20);
     return bytes;
 }
 

@@ -4,15 +4,14 @@
  *
  *   full process                                        process that caches
  *   gs_neighbour_ask ── writes what it wants ──► page ◄── its decay thread sleeps on it
- *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, or
- *                                                         hands them over (core/handover.h); answers
+ *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, answers
  *
  * The page is a file in the runtime directory, mode 0600: it works between containers that share
- * the directory, needs no thread and no socket (but where memory is handed over), and other users
- * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in
- * the file, which the kernel ends with the process: so nobody waits for one that was killed, and the
- * last one removes the file. The page is mapped to sleep on and never read or written through the
- * mapping, which a file that somebody cuts short would make fatal.
+ * the directory, needs no thread and no socket, and other users cannot reach it, whoever is let into
+ * the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel ends with
+ * the process: so nobody waits for one that was killed, and the last one removes the file. The page
+ * is mapped to sleep on and never read or written through the mapping, which a file that somebody
+ * cuts short would make fatal.
  *
  * Nothing exists before a process has a decay thread, or runs out of memory. Nobody is waited for
  * longer than a bound, and a process that does not answer is not waited for again until it does.
@@ -31,7 +30,6 @@
 
 struct gs_core;
 struct gs_device;
-struct gs_handed_list;
 
 /* Atomic. */
 struct gs_neighbour_counts {
@@ -84,9 +82,9 @@ void gs_neighbour_free(struct gs_core *core);
  * The device is full and this process has given up what it can: asks the others for `size` bytes.
  * No lock is held. True: somebody has given something, or may have; the driver is worth another
  * try. `context` is one of the device. Waits for WAIT_MS (neighbour_ask.c) where others listen and
- * do not answer. `list` (NULL: nothing) says what may be handed over and gets what was.
+ * do not answer.
  */
 bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                      size_t size, struct gs_handed_list *list);
+                      size_t size);
 
 #endif

@@ -11,11 +11,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GS_PAGE_FILE_NAME   "memory-2" /* the number is that of the layout below */
+#define GS_PAGE_FILE_NAME   "memory-3" /* the number is that of the layout below */
 #define GS_PAGE_BYTES       4096
 #define GS_PAGE_SLOTS       128
 #define GS_PAGE_MS          UINT64_C(1000000)
-#define GS_PAGE_SOCKET_SIZE 40
 
 struct gs_page_slot {
     uint32_t started, finished; /* the requests that its process has got to, and is done with */
@@ -27,8 +26,6 @@ struct gs_page_request {
     uint64_t wanted;        /* bytes */
     uint32_t slot;          /* of who asks; GS_PAGE_SLOTS: it has none */
     uint32_t zero;
-    uint64_t chunk;                   /* bytes; a chunk of as much may be handed over; 0: none */
-    char socket[GS_PAGE_SOCKET_SIZE]; /* to which: its name, with a zero */
 };
 
 struct gs_page {

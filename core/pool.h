@@ -28,7 +28,6 @@
 
 #include "core/bins.h"
 #include "core/device.h"
-#include "core/fd.h"
 #include "core/fence.h"
 #include "core/latch.h"
 #include "core/lone.h"
@@ -96,9 +95,6 @@ struct gs_chunk {
     struct gs_fence freed;        /* of the last block in it that was ready at once (core/lone.h) */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
-    struct gs_fd fd;              /* of what another process handed over, which cannot be exported
-                                     again (core/handover.h); else none */
-    bool outside;                 /* some of it was known outside this process */
 };
 
 /* Blocks retired together behind one fence. */
@@ -180,7 +176,6 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_fences *fences;
     struct gs_share *share;
     struct gs_lone *lone;
-    struct gs_fds *fds;           /* of chunks that came from other processes */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
@@ -355,10 +350,6 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
 void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
-/* The same for one chunk, whose memory `heir` may keep by a descriptor: called before it is unmapped,
- * when nothing is registered there any more. */
-size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
-                        void (*heir)(void *arg, const struct gs_chunk *chunk), void *arg);
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);

@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "core/context.h"
-#include "core/handover.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
@@ -219,7 +218,7 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
     return excess > 0 ? detach_bytes(pool, excess) : NULL;
 }
 
-/* How deep this thread is in gs_chunk_release. Listeners and pinners that it calls may come back
+/* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
@@ -228,8 +227,7 @@ bool gs_releasing_here(void)
     return releasing_here > 0;
 }
 
-size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
-                        void (*heir)(void *arg, const struct gs_chunk *chunk), void *arg)
+static size_t release_chunk(struct gs_pool_shared *shared, struct gs_chunk *chunk)
 {
     void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&shared->unmapping, __ATOMIC_ACQUIRE);
     size_t bytes = 0;
@@ -240,13 +238,10 @@ size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
     /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
     if (gs_regcache_settle(shared->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(shared->share, chunk->id);
-        if (heir)
-            heir(arg, chunk);
         gs_device_unmap(shared->driver, chunk->handle, chunk->span.base, chunk->span.size);
         bytes = chunk->span.size;
         __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }
-    gs_fds_close(shared->fds, &chunk->fd);
     if (chunk->releasing)
         __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
     chunk->releasing = false;
@@ -262,7 +257,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        bytes += gs_chunk_release(shared, chunks, NULL, NULL);
+        bytes += release_chunk(shared, chunks);
         chunks = next;
     }
     return bytes;
@@ -374,97 +369,6 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
     return release_pools(core, device, NULL, bytes);
-}
-
-static bool is_idle(struct gs_pool *pool, uint64_t ns)
-{
-    struct gs_fence fence;
-    bool recorded;
-
-    gs_latch_take(&pool->lock);
-    recorded = !pool->dead && !pool->leaving && gs_fence_record(&pool->events, &fence) == GS_OK;
-    gs_latch_release(&pool->lock);
-    return recorded && gs_fence_wait(&fence, gs_now_ns() + ns) == GS_OK;
-}
-
-/* Whether it is ready as a whole, or will be when the GPU is found idle. */
-static bool is_free(const struct gs_chunk *chunk)
-{
-    for (const struct gs_block *block = chunk->lowest; block; block = block->above)
-        if (block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_LIMBO)
-            return false;
-    return true;
-}
-
-static bool is_ready(const struct gs_chunk *chunk)
-{
-    return chunk->lowest->state == GS_BLOCK_READY &&
-           chunk->lowest->entry.size == chunk->span.size;
-}
-
-/* The smallest large chunk that was never known outside. The lock is held. */
-static struct gs_chunk *find_private(struct gs_pool *pool, size_t least, size_t most,
-                                     bool (*is)(const struct gs_chunk *chunk))
-{
-    struct gs_chunk *found = NULL;
-
-    if (pool->dead || pool->leaving)
-        return NULL;
-    for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
-        if (chunk->span.size >= least && chunk->span.size <= most &&
-            chunk->shift == GS_LARGE_SHIFT && !chunk->outside && is(chunk) &&
-            (!found || chunk->span.size < found->span.size))
-            found = chunk;
-    return found;
-}
-
-/* No event is recorded where nothing could be had. */
-static bool has_private(struct gs_pool *pool, size_t least, size_t most)
-{
-    bool any;
-
-    gs_latch_take(&pool->lock);
-    any = find_private(pool, least, most, is_free) != NULL;
-    if (any)
-        collect_locked(pool, NULL);
-    gs_latch_release(&pool->lock);
-    return any;
-}
-
-/* The lock is held, and let go at times. */
-static struct gs_chunk *detach_private(struct gs_pool *pool, size_t least, size_t most)
-{
-    struct gs_chunk *found;
-
-    collect_locked(pool, NULL);
-    gs_pool_settle(pool);
-    found = find_private(pool, least, most, is_ready);
-    if (!found || !has_passed(pool, found) ||
-        !gs_regcache_doom(pool->shared->regcache, found->span.base, found->span.size))
-        return NULL;
-    detach(pool, GS_BIN_LARGE_WHOLE, &found->lowest->entry, NULL);
-    begin_release(pool, found);
-    return found;
-}
-
-struct gs_chunk *gs_device_detach_idle(struct gs_core *core, const struct gs_device *device,
-                                       size_t least, size_t most, uint64_t ns,
-                                       CUcontext *ret_context)
-{
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
-    struct gs_chunk *found = NULL;
-
-    for (unsigned i = 0; i < count && !found; i++) {
-        if (!has_private(pools[i], least, most) || !is_idle(pools[i], ns))
-            continue;
-        gs_latch_take(&pools[i]->lock);
-        *ret_context = pools[i]->context;
-        if (pools[i]->device == device)
-            found = detach_private(pools[i], least, most);
-        gs_latch_release(&pools[i]->lock);
-    }
-    return found;
 }
 
 /* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
@@ -600,46 +504,6 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     return status;
 }
 
-/* What another process handed over becomes the pool's, and the block of one of them. GS_NO_MEMORY:
- * none is large enough. */
-static gs_status adopt(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                       struct gs_handed_list *list, CUdeviceptr *ret_address)
-{
-    gs_status status = GS_NO_MEMORY, added = GS_OK;
-    struct gs_chunk *surplus;
-    size_t reserved = 0;
-
-    for (unsigned i = 0; i < list->count; i++) {
-        struct gs_handed *handed = &list->one[i];
-        struct gs_block *block;
-
-        surplus = NULL;
-        gs_latch_take(&pool->lock);
-        added = is_over(pool, life) ? GS_NO_CONTEXT
-                                    : gs_pool_add_chunk(pool, handed->address, handed->size, false,
-                                                        handed->handle, &block);
-        if (added == GS_OK) {
-            block->chunk->fd = handed->fd;
-            if (status != GS_OK && handed->size >= list->chunk) {
-                *ret_address = gs_pool_take_from(pool, block, size)->base;
-                status = GS_OK;
-            }
-            if (pool->ready > pool->cache_limit)
-                surplus = gs_pool_detach_ready(pool, pool->cache_limit);
-        }
-        reserved = pool->reserved;
-        gs_latch_release(&pool->lock);
-        if (added == GS_OK)
-            gs_reach_admit(core, handed->address);
-        else
-            gs_handed_release(core, handed);
-        gs_chunks_release(&core->shared, surplus);
-    }
-    if (list->count > 0)
-        gs_decay_grown(core, reserved);
-    return status;
-}
-
 /* Asks other processes, twice: others may take what one gave. */
 static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool, uint64_t life,
                                       const struct gs_device *device, CUcontext context,
@@ -648,13 +512,9 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool
     gs_status status = GS_NO_MEMORY;
 
     for (int i = 0; i < 2 && is_out(status); i++) {
-        struct gs_handed_list list = {.chunk = page_round(size)};
-
-        if (!gs_neighbour_ask(core, device, context, size, &list))
+        if (!gs_neighbour_ask(core, device, context, size))
             break;
-        status = adopt(core, pool, life, size, &list, ret_address);
-        if (is_out(status))
-            status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     return status;
 }
@@ -958,7 +818,7 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
          * refused and before this one looked. */
         return true;
     case ROOM_NEIGHBOUR:
-        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE, NULL);
+        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
     default:
         return bytes == 0 && await_cleared(core);
     }

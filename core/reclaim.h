@@ -35,13 +35,6 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
  * much. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
-/* Takes the smallest chunk of `least` to `most` bytes out of its pool that is ready as a whole and
- * was never known outside this process, where the GPU is seen to be done with all work of its
- * context within `ns`. NULL: there is none. */
-struct gs_chunk *gs_device_detach_idle(struct gs_core *core, const struct gs_device *device,
-                                       size_t least, size_t most, uint64_t ns,
-                                       CUcontext *ret_context);
-
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);
 

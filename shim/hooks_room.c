@@ -13,7 +13,7 @@ unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step)
 {
     if (!gs_state_enter())
         return 0;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     return gs_core_make_room(gs_core, device, bytes, &step) ? step : 0;
 }
 
@@ -57,7 +57,7 @@ GS_HOOK CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 static CUresult context_made(CUresult result, const CUcontext *context)
 {
     if (result == CUDA_SUCCESS && gs_state_enter()) {
-        GS_KEEP_ERRNO;
+        GS_KEEP_CALLER;
         gs_core_context_made(gs_core, *context);
     }
     return result;
@@ -94,7 +94,7 @@ GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxC
 
 static CUresult retain(CUcontext *pctx, CUdevice dev)
 {
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     bool turn = gs_state_enter() && gs_core_primary_turn(gs_core, dev);
     CUresult result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
 

@@ -58,7 +58,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
 
     if (!gs_state_enter() || !gs_ours(ptr))
         return gs_real.cuMemGetAccess(flags, location, ptr);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     if (gs_core_find(gs_core, ptr, &info) != GS_OK)
         return CUDA_ERROR_INVALID_VALUE;
     result = gs_real.cuMemGetAccess(flags, location, ptr);
@@ -89,7 +89,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
 
     if (!gs_state_enter())
         return gs_real.cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     if (!touches_ours(dptr, size))
         return export_range(handle, dptr, size, handleType, flags);
     gs_lone_settle(gs_lone, "memory is exported");
@@ -97,9 +97,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&
             !__builtin_add_overflow(dptr, size - 1, &last) &&
-            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1))) {
-            gs_core_goes_outside(gs_core, at);
+            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1)))
             return export_range(handle, dptr, size, handleType, flags);
-        }
     return CUDA_ERROR_INVALID_VALUE;
 }

@@ -56,7 +56,7 @@ static bool read_options(struct gs_share_options *options)
 {
     static struct gs_config config;
     struct gs_config_sources sources = {.environment = environ,
-                                        .system_file = gs_config_system_file};
+                                        .system_files = gs_config_system_files};
     const char *dir;
 
     gs_config_load(&config, &sources, complain, NULL);

@@ -206,10 +206,9 @@ void sd_machine_init(void);
 uint64_t sd_device_used(const struct sd_device *device);
 bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
 void sd_device_give(struct sd_device *device, size_t size);
-/* It stays this process's and is counted in its list (sd_machine_list). */
-void sd_device_count_elsewhere(const struct sd_device *device, size_t size);
-/* Memory that several processes may hold; false: one by one it cannot be counted. */
-bool sd_machine_list(int physical, uint64_t inode, size_t size);
+/* Memory that several processes may hold, and that this one has `counted` so far; false: it stays
+   counted so. */
+bool sd_machine_list(const struct sd_device *device, uint64_t inode, size_t size, bool counted);
 void sd_machine_unlist(uint64_t inode);
 
 CUresult sd_driver_get_version(int *version);

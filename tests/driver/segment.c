@@ -189,12 +189,8 @@ void sd_phys_list(struct sd_phys *phys)
 {
     const struct sd_device *device = phys->device < 0 ? NULL : &sd_devices[phys->device];
 
-    if (phys->listed || !device ||
-        !sd_machine_list(device->physical, phys->inode, phys->size))
-        return;
-    phys->listed = true;
-    if (!phys->imported)
-        sd_device_count_elsewhere(device, phys->size);
+    if (!phys->listed && device)
+        phys->listed = sd_machine_list(device, phys->inode, phys->size, !phys->imported);
 }
 
 struct sd_phys *sd_phys_ref(struct sd_phys *phys)

@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-PAGE = 'memory-2'
+PAGE = 'memory-3'
 FIRST_BYTE = 4098  # of its locks, one for each process that listens
 PATIENT_S = 30
 

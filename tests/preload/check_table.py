@@ -175,7 +175,8 @@ def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
     source = ('#include "hook.h"\n'
               f'GS_HOOK CUresult CUDAAPI cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n')
-    run = subprocess.run([*compiler, '-I', shim, '-fsyntax-only', '-x', 'c', '-'], input=source,
+    run = subprocess.run([*compiler, '-I', shim, '-I', os.path.dirname(shim), '-fsyntax-only',
+                          '-x', 'c', '-'], input=source,
                          text=True, capture_output=True, cwd=folder)
     return run.returncode == 0
 
