@@ -175,6 +175,8 @@ static void *run(void *arg)
             continue;
         }
         sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
+        if (begin(decay))
+            gs_neighbour_join(core); /* where it could not be before */
         used = begin(decay) && look(core);
         end(decay);
         state = DECAY_AWAKE;

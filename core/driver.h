@@ -33,8 +33,8 @@
  *   memset_d8_async               a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
  *                                 no lock held.
- *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and
- *                                 no capture is open. The second waits for the GPU: no lock held.
+ *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED; the
+ *                                 stream of the second does not capture. Neither waits for the GPU.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -75,7 +75,7 @@
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
-    OP(mem_free, cuMemFree_v2, 0)                                                                  \
+    OP(mem_free_async, cuMemFreeAsync, 0)                                                          \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \

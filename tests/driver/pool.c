@@ -263,11 +263,17 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, struct sd_pool *pool, CUst
 
     if (result)
         return result;
-    if (!ptr || !bytes)
+    if (!ptr)
         return CUDA_ERROR_INVALID_VALUE;
     result = sd_capture_forbids_legacy(queue);
     if (result)
         return result;
+    if (!bytes && !queue->capture) { /* measured on an H200 */
+        *ptr = 0;
+        return CUDA_SUCCESS;
+    }
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!pool)
         pool = device_pool(&sd_devices[queue->context->device]);
     if (!pool)

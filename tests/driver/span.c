@@ -78,6 +78,8 @@ static bool split(struct sd_span *span, size_t size)
 uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
                        struct sd_op **ret_behind)
 {
+    if (size > chunk->segment->size)
+        return 0; /* rounded up it may be nothing */
     settle(chunk);
     size = sd_round_up(size, SD_BLOCK_ALIGN);
     for (struct sd_span *span = chunk->spans; span; span = span->next) {
