@@ -474,6 +474,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
             continue;
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
+        gs_pool_apart_leaving(pool, leaving);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
@@ -548,6 +549,7 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     bool empty;
 
     gs_latch_take(&pool->lock);
+    gs_pool_poll_apart(pool);
     gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
     while (pool->spent) {

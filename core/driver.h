@@ -22,6 +22,10 @@
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
+ *   event_record                  no capture is open, and the stream is known to exist: called with
+ *                                 the lock of a pool that its end takes first. Waits for no work;
+ *                                 whether it waits where the stream's queue is full was not
+ *                                 measured.
  *   mem_get_info                  a context is current.
  *   stream_wait_event             no capture is open. Waits for no event; whether it waits where the
  *                                 stream's queue is full was not measured. It is called with the
@@ -63,6 +67,7 @@
     OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
+    OP(event_record, cuEventRecord, 1)                                                             \
     OP(event_query, cuEventQuery, 1)                                                               \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \

@@ -10,7 +10,7 @@ static CUresult alloc_small(struct sd_context *context, size_t bytes, struct sd_
     struct sd_chunk *chunk = context->chunks;
     uint64_t base = 0;
 
-    while (chunk && !(base = sd_chunk_take(chunk, bytes, NULL)))
+    while (chunk && !(base = sd_chunk_take(chunk, bytes, NULL, NULL)))
         chunk = chunk->next;
     if (!base) {
         struct sd_segment *segment;
@@ -25,7 +25,7 @@ static CUresult alloc_small(struct sd_context *context, size_t bytes, struct sd_
         }
         chunk->next = context->chunks;
         context->chunks = chunk;
-        base = sd_chunk_take(chunk, bytes, NULL);
+        base = sd_chunk_take(chunk, bytes, NULL, NULL);
     }
     *ret = base
                ? sd_block_new(SD_BLOCK_ALLOC, base, bytes, chunk->segment, context, context->device)
