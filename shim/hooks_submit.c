@@ -225,6 +225,20 @@ GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, vo
     return gs_real.cuLaunchHostFunc_ptsz(hStream, fn, userData);
 }
 
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData,
+                                             unsigned int syncMode)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc_v2(hStream, fn, userData, syncMode);
+}
+
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
+                                                  unsigned int syncMode)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc_v2_ptsz(hStream, fn, userData, syncMode);
+}
+
 GS_HOOK CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback,
                                              void *userData, unsigned int flags)
 {

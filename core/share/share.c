@@ -76,9 +76,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
     pthread_cond_init(&share->started, NULL);
-    pthread_cond_init(&share->opener_changed, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&share->opener_changed, &monotonic);
     pthread_cond_init(&share->given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
     *ret_share = share;

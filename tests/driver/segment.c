@@ -375,10 +375,10 @@ enum sd_access sd_segment_access(const struct sd_segment *segment, const struct 
             any |= segment->access[i];
         return any;
     }
-    if (!context || segment->device == context->device ||
-        (atomic_load_explicit(&context->peers, memory_order_relaxed) & 1u << segment->device))
-        return SD_ACCESS_WRITE;
-    return SD_ACCESS_NONE;
+    return !context || segment->device == context->device ||
+                   sd_context_reaches(context, segment->life)
+               ? SD_ACCESS_WRITE
+               : SD_ACCESS_NONE;
 }
 
 void sd_touch_begin(void)

@@ -11,7 +11,7 @@ The bugs are in the files *.txt beside this one. A bug is a paragraph:
     +what stands there instead
 
 The lines that stay and those that are replaced must be in the file exactly once, one after the
-other; a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
+other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
 among the tests in that program, which then is one of Criterion's; where several tests are named
 they run in turn until one fails. A line that begins with # is a comment.
 
@@ -59,20 +59,23 @@ def read_line(bug, line, where):
 
 
 def read_table(path):
-    bugs, bug = [], None
+    bugs, bug, empty = [], None, 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         where = f"{path.name}:{number}"
         if line.startswith("#"):
             continue
         if not line.strip():
-            bug = None
-        elif bug:
+            empty += 1
+        elif bug and (not empty or (bug.good and line[0] in " -+")):
+            for _ in range(empty):
+                read_line(bug, " ", where)
+            empty = 0
             read_line(bug, line, where)
         else:
             found = re.fullmatch(r"([a-z0-9-]+): (\S+)", line)
             if not found:
                 broken(f"{where}: a bug begins with NAME: FILE, not with: {line}")
-            bug = Bug(path.stem, *found.groups())
+            bug, empty = Bug(path.stem, *found.groups()), 0
             bugs.append(bug)
     return bugs
 
@@ -120,8 +123,9 @@ def configure(folder, tree, options):
         command = ["meson", "setup", folder, tree, "-Ddebug=false", *options]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        broken(done.stdout[-4000:])
+    error = done.stdout[-4000:] if done.returncode != 0 else build(folder, ["build.ninja"])
+    if error:
+        broken(error)
 
 
 def introspect(folder, what):

@@ -196,6 +196,7 @@ int main(void)
     char file[] = "/tmp/gpushim-options-XXXXXX"; /* says nothing */
 
     CHECK(mkstemp(file) >= 0, "no file");
+    clearenv(); /* of what else the test's surroundings set */
     setenv("GPUSHIM_CONFIG", file, 1);
     standard = start_with(NULL);
     CHECK(standard.started, "it does not start");
