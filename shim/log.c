@@ -3,10 +3,11 @@
  */
 #include "log.h"
 
+#include "core/cancel.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -230,7 +231,7 @@ static void write_time(char *text, size_t size)
 
 static void write_line(enum gs_log_level level, bool last, const char *text)
 {
-    int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length, cancel;
+    int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length;
     char line[LINE_SIZE + 150], time[64], other_thread[16] = "";
 
     write_time(time, sizeof time);
@@ -239,11 +240,10 @@ static void write_line(enum gs_log_level level, bool last, const char *text)
     length = snprintf(line, sizeof line, "%s gpushim[%d%s]: %s: %.*s%s\n", time, pid, other_thread,
                       level_names[level], LINE_SIZE, text,
                       last ? " (and so on; not shown again)" : "");
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    GS_UNCANCELLED; /* a lock of core's may be held */
     fd = current_target();
     if (fd >= 0 && takes_a_line(fd))
         write_unnoticed(fd, line, (size_t)length);
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void gs_log_text(enum gs_log_level level, const void *place, const char *text)

@@ -167,6 +167,7 @@ static bool start_core(const struct gs_config *config)
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);
+    gs_status status;
 
     if (missing) {
         gs_log(GS_LOG_WARNING,
@@ -177,8 +178,10 @@ static bool start_core(const struct gs_config *config)
     }
     fill_share(&options.share, config);
     gs_pin_keep = (enum gs_pin_keep)config->registrations.keep; /* words in that order */
-    if (gs_core_create(&driver, &options, &gs_core) != GS_OK) {
-        gs_log(GS_LOG_ERROR, "no host memory to start with: every call goes to the driver");
+    status = gs_core_create(&driver, &options, &gs_core);
+    if (status != GS_OK) {
+        gs_log(GS_LOG_ERROR, "%s to start with: every call goes to the driver",
+               status == GS_NO_RANDOM ? "no random bytes" : "no host memory");
         return false;
     }
     gs_map = gs_core_map(gs_core);

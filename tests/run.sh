@@ -8,7 +8,8 @@
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror;
-#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need.
+#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
+#   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. -D options go to each build's meson setup. A build folder that is there
 # is used and configured anew. The last line is "N passed, N failed, N skipped"; each line before it
 # that starts with "failed:" names one cause. What was skipped, those too that skip inside a program,
@@ -203,6 +204,17 @@ fuzz()
     esac
 }
 
+# Planted bugs: which ten, the commit's hash says.
+mutants()
+{
+    status=0
+    GPUSHIM_BUILD=$build sh "$root/tests/mutants.sh" --sample 10 "$@" >"$build/mutants.log" 2>&1 ||
+        status=$?
+    cat "$build/mutants.log"
+    passed=$((passed + $(grep -c '^caught ' "$build/mutants.log" || true)))
+    [ "$status" = 0 ] || fail "$(tail -n 1 "$build/mutants.log") (log: $build/mutants.log)"
+}
+
 cd "$root"
 build=$(build_folder)
 # The tests find their build by themselves, and the shim would take the variable for a setting.
@@ -223,6 +235,7 @@ if [ "$quick" = no ]; then
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"
     timed 'fuzzing' fuzz "$@"
+    timed 'planted bugs' mutants "$@"
 fi
 say "== all: $(($(date +%s) - began_all)) s"
 finish

@@ -1,5 +1,7 @@
 /* Fences pass when the context's earlier work is done, and are not recorded in a capture. */
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "core/context.h"
 #include "fixture.h"
@@ -78,4 +80,45 @@ Test(fence, captures_are_counted_by_stream)
     gs_fences_capture_context_gone(&fences, context);
     cr_assert_not(gs_fences_capturing(&fences));
     gs_fences_destroy(&fences);
+}
+
+struct marking {
+    struct gs_fence_pool pool;
+    struct gs_fence fence;
+    CUcontext context;
+};
+
+static void *make_mark(void *arg)
+{
+    struct marking *marking = arg;
+
+    MUST(cuCtxSetCurrent(marking->context));
+    MUST(gs_fence_mark(&marking->pool, &marking->fence));
+    return NULL;
+}
+
+/* The driver is in the midst of recording an event, and would find itself in a capture. */
+Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
+{
+    struct marking marking = {.fence = {0}};
+    unsigned long before;
+    struct fixture f;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    marking.context = f.context;
+    gs_fence_pool_init(&f.core->fences, &marking.pool, f.context, NULL);
+    before = softcuda_calls("cuCtxRecordEvent");
+    cr_assert_eq(softcuda_delay("cuCtxRecordEvent", 300000), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
+    while (softcuda_calls("cuCtxRecordEvent") == before)
+        sched_yield();
+    MUST(gs_fences_capture_begin(&f.core->fences, 8, f.context));
+    cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
+    pthread_join(thread, NULL);
+    gs_fences_capture_end(&f.core->fences, 8);
+    MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
+    gs_fence_pool_destroy(&marking.pool);
+    fixture_end(&f);
 }

@@ -172,6 +172,7 @@ Test(share_limbo, below_the_bound_it_is_armed_anew)
     free_block(2);
     free_block(3);
     cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 7 KiB, are freed"), "%s", side_logged());
 }
 
 Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
