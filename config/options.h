@@ -96,8 +96,7 @@
            "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
     OPTION(pool, neighbours, BOOL(), "on",                                                         \
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
-           "give back what they keep and do not use, and gives such memory itself: to the driver, " \
-           "or large pieces, cleared, to the process itself where both are in one container.")
+           "give back what they keep and do not use, and gives such memory back itself.")
 
 #define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                            \
     OPTION(share, enable, BOOL(), "on",                                                            \

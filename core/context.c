@@ -306,6 +306,14 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     return of_handle(core, handle, ret_context);
 }
 
+gs_status gs_core_in_context(struct gs_core *core)
+{
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
+
+    return status == GS_OK && !handle ? GS_NO_CONTEXT : status;
+}
+
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
@@ -466,6 +474,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
             continue;
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
+        gs_pool_apart_leaving(pool, leaving);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
@@ -540,6 +549,7 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     bool empty;
 
     gs_latch_take(&pool->lock);
+    gs_pool_poll_apart(pool);
     gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
     while (pool->spent) {
@@ -739,4 +749,30 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
     if (device >= 0 && device < GS_DEVICES_MAX)
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool)
+{
+    uint64_t devices = 0;
+
+    for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool current = pool;
+
+        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            devices |= UINT64_C(1) << device;
+    }
+    return devices;
+}
+
+/* Another thread may have set one meanwhile. */
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
+{
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool none = NULL;
+
+        if (devices >> device & 1)
+            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
 }

@@ -61,7 +61,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
-    struct gs_fds fds; /* of memory that came from other processes, and anchors of devices */
+    struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
@@ -99,6 +99,11 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
+/* Another value since: so it is. */
+static inline uint64_t gs_context_generation(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
+}
 
 /* The pool for a block of `size` bytes of this thread's, locked. */
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);

@@ -118,7 +118,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     used |= pool->ready != ready_before || pool->retiring.first || pool->oldest ||
-            gs_pool_touched(pool);
+            pool->apart || gs_pool_touched(pool);
     if (idle > keep) {
         gs_pool_settle(pool);
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
@@ -175,6 +175,8 @@ static void *run(void *arg)
             continue;
         }
         sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
+        if (begin(decay))
+            gs_neighbour_join(core); /* where it could not be before */
         used = begin(decay) && look(core);
         end(decay);
         state = DECAY_AWAKE;

@@ -179,10 +179,11 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
-        gs_say_not_offered(share, "the kernel has no random bytes for its handle");
+        gs_say_not_offered(share, "the kernel gives no random bytes for its handle (getrandom); "
+                                  "allow that call (seccomp)");
         free(offer);
         errno = saved;
-        return GS_NOT_OFFERED;
+        return GS_NO_RANDOM;
     }
     gs_lock_take(&share->lock);
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);

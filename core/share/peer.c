@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
@@ -203,11 +204,12 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
     return fd;
 }
 
-static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+static int connect_checked(struct gs_share *share, int directory, const char *name,
+                           uint64_t deadline_ns, int *ret_pidfd)
 {
-    return checked(share, gs_directory_connect(directory, &share->options, name,
-                                               share->options.timeout_ns),
-                   ret_pidfd);
+    uint64_t now = gs_now(), limit = now < deadline_ns ? deadline_ns - now : 0;
+
+    return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
 }
 
 static void set_connected(struct gs_peer *peer, int fd, int pidfd)
@@ -223,7 +225,7 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer)
 {
-    int pidfd, fd = connect_checked(share, directory, name, &pidfd);
+    int pidfd, fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
 
     if (fd < 0)
         return false;
@@ -242,9 +244,9 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
         gs_say_unreachable(share, reason);
         return GS_UNREACHABLE;
     }
-    fd = connect_checked(share, directory, name, &pidfd);
+    fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
-        int broker = connect_checked(share, directory, GS_BROKER_NAME, &pidfd);
+        int broker = connect_checked(share, directory, GS_BROKER_NAME, peer->deadline_ns, &pidfd);
 
         peer->by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
@@ -335,6 +337,17 @@ bool gs_peer_hung_up(const struct gs_peer *peer)
     struct pollfd end = {.fd = peer->fd};
 
     return poll(&end, 1, 0) > 0;
+}
+
+bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
+{
+    const struct timespec end = {.tv_sec = (time_t)(deadline_ns / GS_NS_PER_S),
+                                 .tv_nsec = (long)(deadline_ns % GS_NS_PER_S)};
+
+    if (gs_now() >= deadline_ns)
+        return false;
+    pthread_cond_timedwait(&share->opener_changed, &share->opener_lock.mutex, &end);
+    return true;
 }
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)

@@ -29,7 +29,6 @@
 #include <sys/types.h>
 
 #include "core/driver.h"
-#include "core/fd.h"
 #include "core/fence.h"
 #include "core/log.h"
 #include "core/map.h"
@@ -84,7 +83,8 @@ struct gs_share_events {
 
 struct gs_share;
 
-/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it. */
+/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it.
+ * GS_NO_RANDOM (logged), GS_NO_HOST_MEMORY. */
 gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           struct gs_fences *fences, const struct gs_log *log,
                           const struct gs_share_options *options,
@@ -105,7 +105,6 @@ void gs_share_at_exit(struct gs_share *share);
 
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
-    struct gs_fd fd;                     /* if any: duplicated, as it cannot be exported */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */

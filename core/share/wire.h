@@ -17,9 +17,6 @@
  * serves its openers in the same words as it did. Anybody who may open may also QUERY the n-th
  * client and is sent a REPORT.
  *
- * Between processes of another kind, who hands memory over and who gets it (core/handover.h), one
- * message alone: MEMORY (+ its descriptor).
- *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
@@ -57,7 +54,6 @@ enum gs_wire_type {
     GS_WIRE_KEEP = 11,
     GS_WIRE_UNMAP = 12,
     GS_WIRE_UNMAPPED = 13,
-    GS_WIRE_MEMORY = 14,
     GS_WIRE_TYPES
 };
 
@@ -178,12 +174,6 @@ struct gs_wire_report {
     char client_name[16];
 };
 
-struct gs_wire_memory {
-    struct gs_wire_head head;
-    uint64_t size;          /* bytes, all of what the descriptor stands for */
-    unsigned char uuid[16]; /* of the device that holds it */
-};
-
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -199,7 +189,6 @@ union gs_wire_message {
     struct gs_wire_keep keep;
     struct gs_wire_unmap unmap;
     struct gs_wire_unmapped unmapped;
-    struct gs_wire_memory memory;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -65,11 +65,11 @@ void gs_directory_default(char *ret_dir, size_t size)
     snprintf(ret_dir, size, "/default");
 }
 
-int gs_log_configure(enum gs_log_level level, const char *path)
+const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     given.level = level;
     snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
-    return 0;
+    return NULL;
 }
 
 void gs_log(enum gs_log_level level, const char *format, ...)
