@@ -39,7 +39,7 @@ static void create(int slot)
 
     say(" c%d", slot);
     context->device = 0;
-    if (CALL(cuCtxCreate, &context->handle, NULL, 0, 0))
+    if (CALL(cuCtxCreate_v4, &context->handle, NULL, 0, 0))
         return;
     context->live = true;
     kernels_load(slot);
