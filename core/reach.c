@@ -5,6 +5,8 @@
 
 #include "core/context.h"
 
+#define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
+
 /* ---- One chunk, locked ------------------------------------------------------------------- */
 
 static void unlock(struct gs_chunk *chunk)
@@ -412,6 +414,24 @@ static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to,
     return devices;
 }
 
+/* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
+ * keeps the GPU may be this thread's to end. Whether the driver's own call waits was not measured. */
+static bool is_done_soon(struct gs_core *core)
+{
+    struct gs_context *context;
+    struct gs_fence fence;
+    struct gs_pool *pool;
+    gs_status status;
+
+    if (gs_context_current_unprobed(core, &context) != GS_OK)
+        return false;
+    pool = context->pools[0];
+    gs_latch_take(&pool->lock);
+    status = pool->leaving ? GS_NO_CONTEXT : gs_fence_record(&pool->events, &fence);
+    gs_latch_release(&pool->lock);
+    return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
+}
+
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
 {
     uint64_t devices;
@@ -422,7 +442,7 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
         return;
     devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
     /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
-    if (!devices || gs_core_capturing(core) || core->driver.ctx_synchronize() != CUDA_SUCCESS)
+    if (!devices || !is_done_soon(core))
         return;
     settle_all(core, devices);
 }
