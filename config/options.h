@@ -84,7 +84,8 @@
            "may be reused; 0 records one for every free.")                                         \
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                        \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
-           "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
+           "before an allocation that needs more (not one in the order of a stream) waits for "     \
+           "the GPU as well; 64 MiB always may, "                                                  \
            "for a freed block of just its size a large allocation waits already where the "        \
            "process has half that share more than the program held lately, and 0 never waits.")    \
     OPTION(pool, decay, TIME("0", "60 min"), "2 s",                                                \

@@ -200,7 +200,8 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 }
 
 /* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
- * wait for GPU work that waits for this thread. */
+ * wait for GPU work that waits for this thread: a second, where the driver would have said at once
+ * that the context is there or not. */
 static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};

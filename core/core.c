@@ -377,7 +377,8 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does. No lock is held. */
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
+ * call. No lock is held. */
 static gs_status synchronize(struct gs_core *core, CUcontext handle)
 {
     CUcontext popped;

@@ -666,7 +666,9 @@ static bool is_releasing(const struct gs_core *core)
 }
 
 /* Waits for what other threads have taken out of the pools and are giving back; whether there was
- * any. Pauses count, not the clock: where all stood still, so did they. */
+ * any. They end it, after calls of the driver and of the program's listeners; one of those may wait
+ * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so
+ * did they. */
 static bool await_released(const struct gs_core *core, uint64_t limit_ns)
 {
     struct timespec pause = {.tv_nsec = 20000};
@@ -773,7 +775,8 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
     return device;
 }
 
-/* False: the driver got nothing from here lately. */
+/* False: the driver got nothing from here lately. The driver ends it, which is given half a second in
+ * all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
