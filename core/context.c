@@ -501,6 +501,8 @@ static void set_leaving(struct gs_context *context, bool leaving)
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
         gs_pool_apart_leaving(pool, leaving);
+        if (leaving) /* where it stays, a green one may go, and its streams with it */
+            gs_pool_forget_streams(pool);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */

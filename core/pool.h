@@ -431,6 +431,8 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
 struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key);
 /* The stream's list joins the open epoch. */
 void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key);
+/* The same of every stream: they may be gone, all or some. */
+void gs_pool_forget_streams(struct gs_pool *pool);
 /* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
 void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep);
 /* A retiring block was freed in the order of the stream. */

@@ -17,6 +17,7 @@
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define ORDERED_WAIT_NS UINT64_C(1000000000) /* core/pool.h, gs_pool_wait_oldest: for what was */
 #define LATER_WAIT_NS UINT64_C(10000000000)  /* freed in stream order, and what was recorded late */
+#define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -216,6 +217,9 @@ static void close_epoch(struct gs_pool *pool, bool at_free)
         pool->spare_epochs = epoch;
         return;
     }
+    /* Another pool records the next event, in its own time; not where much depends on when. */
+    if (at_free && pool->retiring.bytes >= EXACT_MIN && !gs_fence_is_recorded(&epoch->fence))
+        gs_fence_query(&pool->events, &(struct gs_fence){epoch->fence.line, epoch->fence.number});
     GS_COUNT(pool->counts.events);
     epoch->wait_ns = wait_for(pool, epoch, at_free);
     pool->plain = false;
