@@ -528,7 +528,6 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
-    gs_async_keep_peak(core, context->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
@@ -536,6 +535,8 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         if (context->pools[i]) {
             gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
                           &context->pools[i]->counts);
+            if (context->pools[i]->async_counted)
+                __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
             gs_pool_fini(context->pools[i]);
         }
     context->next = core->spare_contexts;

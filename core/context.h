@@ -71,7 +71,7 @@ struct gs_core {
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
-    struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
     int device_count;      /* atomic; 0: not asked yet */

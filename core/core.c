@@ -263,13 +263,17 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *chunk;
     struct gs_block *block;
+    CUdevice device;
+    bool look;
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
+    device = chunk->pool->device->ordinal;
     block = gs_chunk_start(chunk, address);
-    if (block && block->state == GS_BLOCK_LIVE)
-        gs_pool_count_async(chunk->pool, block);
+    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async(chunk->pool, block);
     gs_latch_release(&chunk->pool->lock);
+    if (look)
+        gs_async_look(core, device);
 }
 
 /* `seen`: the generation before the context was looked up. `stream`: NULL for none. CHANGED: the
@@ -303,11 +307,13 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, uint
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        if (stream)
-            gs_pool_count_async(pool, block);
+        const bool look = stream && gs_pool_count_async(pool, block);
+
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
+        if (__builtin_expect(look, 0))
+            gs_async_look(core, device->ordinal);
         return GS_OK;
     }
     began = gs_now_ns();
