@@ -90,6 +90,8 @@ struct gs_share {
     uint64_t limbo_count, limbo_bytes; /* of those that are held */
     uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
     bool limbo_said;       /* it is, and was said */
+    bool ever_opened;   /* atomic: some handle of this process's was */
+    bool unopened_said; /* atomic: or none was, and that was said */
     bool refusal_said; /* atomic: why something is not offered was logged as a warning */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
@@ -185,6 +187,9 @@ void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
 void gs_say_not_offered(struct gs_share *share, const char *reason);
+/* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
+ * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
+void gs_say_unopened(struct gs_share *share);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
