@@ -61,6 +61,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
+    uint64_t shortage_ns; /* atomic: when core/shortage.h said something last */
     struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
