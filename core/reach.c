@@ -260,9 +260,19 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
     return several_devices(core) && device_of(core, stream, &device) ? device : -1;
 }
 
+/* That no context is current comes before anything about the memory: then the driver says so. */
+static gs_status refused(struct gs_core *core, CUstream stream)
+{
+    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+
+    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+}
+
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
 {
-    return check(core, range, far_device(core, stream), FAR_ENABLED);
+    gs_status status = check(core, range, far_device(core, stream), FAR_ENABLED);
+
+    return status == GS_NOT_LIVE ? refused(core, stream) : status;
 }
 
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
@@ -274,7 +284,7 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     gs_status from = check(core, src, device, rule);
 
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
-        return GS_NOT_LIVE;
+        return refused(core, stream);
     return to == GS_OK ? from : to;
 }
 
