@@ -12,6 +12,7 @@
  *     keepers.c  chunks mapped without a hold
  *     relay.c    what is passed on, of both sides
  *     limbo.c    too much freed and held
+ *     flush.c    what is on its way back, of both sides
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -100,6 +101,9 @@ struct gs_share {
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
+    uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
+    uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
+    unsigned flush_awaited;             /* clients that are to answer, or rest */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
@@ -115,6 +119,7 @@ struct gs_share {
     struct gs_client *clients;
     unsigned client_count;
     uint64_t next_client;
+    uint64_t flushes_sent;
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
     uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
     uint64_t offered_ns;  /* and the first one of an opener until then */
