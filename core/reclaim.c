@@ -707,12 +707,13 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished)
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          CUstream stream, CUdeviceptr *ret_address)
+                          uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_patience patience;
     const struct gs_device *device;
     CUcontext context;
     gs_status status;
+    CUstream stream;
 
     gs_latch_take(&pool->lock);
     device = pool->device;
@@ -734,7 +735,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
         status = take_anywhere(core, device, context, size, false, ret_address);
-    if (is_out(status) && stream)
+    if (is_out(status) && stream_key && gs_stream_of_key(stream_key, &stream))
         status = take_in_order(core, device, context, size, stream, ret_address);
     patience = patience_of(UINT64_MAX);
     if (is_out(status))

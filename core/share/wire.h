@@ -11,6 +11,8 @@
  *   KEEP block               ------->    as CLOSE, and its chunk stays mapped for the next OPEN
  *                            <-------    UNMAP chunk: its memory is to go
  *   UNMAPPED chunk           ------->    it is not mapped any more
+ *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
+ *   FLUSHED number           ------->    what its program had closed by then has been given back
  *
  * An exporter that leaves its offers with a broker says HELLO to it and then SHARE token (+ the
  * chunk's descriptor) and UNSHARE block, without answers. Once the exporter has ended the broker
@@ -38,7 +40,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 3
+#define GS_WIRE_VERSION 4
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -54,6 +56,8 @@ enum gs_wire_type {
     GS_WIRE_KEEP = 11,
     GS_WIRE_UNMAP = 12,
     GS_WIRE_UNMAPPED = 13,
+    GS_WIRE_FLUSH = 14,
+    GS_WIRE_FLUSHED = 15,
     GS_WIRE_TYPES
 };
 
@@ -135,6 +139,16 @@ struct gs_wire_unmapped {
     uint64_t chunk_id;
 };
 
+struct gs_wire_flush {
+    struct gs_wire_head head;
+    uint64_t number; /* of the question; not 0 */
+};
+
+struct gs_wire_flushed {
+    struct gs_wire_head head;
+    uint64_t number;
+};
+
 struct gs_wire_share {
     struct gs_wire_head head;
     unsigned char token[GS_TOKEN_SIZE];
@@ -189,6 +203,8 @@ union gs_wire_message {
     struct gs_wire_keep keep;
     struct gs_wire_unmap unmap;
     struct gs_wire_unmapped unmapped;
+    struct gs_wire_flush flush;
+    struct gs_wire_flushed flushed;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
