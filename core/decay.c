@@ -137,7 +137,7 @@ static bool look(struct gs_core *core)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = 0, firsts = 0;
-    bool used = false;
+    bool used = gs_context_bury_dead(core);
 
     gs_lock_take(&core->lock);
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {

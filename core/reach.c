@@ -35,8 +35,9 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->pool->device->ordinal] |
-              let_in(peers, chunk->pool->context);
+    devices = peers->pool_access[chunk->pool->device->ordinal];
+    if (!chunk->pool->dead) /* its handle may be another's */
+        devices |= let_in(peers, chunk->pool->context);
     gs_lock_release(&core->peers.lock);
     return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
 }
@@ -242,7 +243,7 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_APART)
+    else if (rule == FAR_APART && !chunk->pool->dead) /* else there may be no context for it */
         status = GS_UNREACHABLE;
     else if (rule == FAR_ENABLED)
         status = wanted(core, chunk) >> device & 1 ? GS_OK : GS_NOT_LIVE;
@@ -259,9 +260,19 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
     return several_devices(core) && device_of(core, stream, &device) ? device : -1;
 }
 
+/* That no context is current comes before anything about the memory: then the driver says so. */
+static gs_status refused(struct gs_core *core, CUstream stream)
+{
+    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+
+    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+}
+
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
 {
-    return check(core, range, far_device(core, stream), FAR_ENABLED);
+    gs_status status = check(core, range, far_device(core, stream), FAR_ENABLED);
+
+    return status == GS_NOT_LIVE ? refused(core, stream) : status;
 }
 
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
@@ -273,7 +284,7 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     gs_status from = check(core, src, device, rule);
 
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
-        return GS_NOT_LIVE;
+        return refused(core, stream);
     return to == GS_OK ? from : to;
 }
 
@@ -302,7 +313,7 @@ CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
     struct gs_block_info info;
     CUcontext current = NULL;
 
-    if (gs_core_find(core, address, &info) == GS_OK)
+    if (gs_core_find(core, address, &info) == GS_OK && info.context)
         return info.context;
     core->driver.ctx_get_current(&current);
     return current;

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "core/context.h"
+#include "core/shortage.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
@@ -756,7 +757,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (is_out(status))
         status = take_from_neighbours(core, pool, life, device, context, size, ret_address);
-    return is_out(status) ? GS_NO_MEMORY : status;
+    if (!is_out(status))
+        return status;
+    gs_shortage_say(core, device, size);
+    return GS_NO_MEMORY;
 }
 
 /* A device that memory was allocated of here, and a context of it. */
@@ -911,6 +915,18 @@ static void log_room(struct gs_core *core, unsigned step)
                 left >> 20);
 }
 
+/* The call fails. */
+static void say_room(struct gs_core *core, CUdevice device, size_t bytes)
+{
+    const struct gs_device *known = NULL;
+    CUcontext context;
+
+    if (device >= 0 || core->driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        known = known_device(core, device, &context);
+    if (known)
+        gs_shortage_say(core, known, bytes);
+}
+
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
 {
     bool again = false;
@@ -921,6 +937,8 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
         again = make_room(core, device, bytes, ROOM_CLEARED);
     if (again)
         log_room(core, *step);
+    else
+        say_room(core, device, bytes);
     return again;
 }
 
