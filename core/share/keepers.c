@@ -243,6 +243,7 @@ static void give_up_locked(struct gs_share *share, const unsigned char *uuid)
     }
 }
 
+/* The share thread ends it, by what other processes say. */
 bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
 {
     const struct timespec end = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
