@@ -19,6 +19,7 @@ static _Thread_local struct {
     CUstream stream;
     uint64_t stream_generation;
     struct gs_context *stream_context;
+    uint64_t looked_up; /* the generation that the last look-up was of */
 } cached;
 
 /* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
@@ -199,7 +200,8 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 }
 
 /* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
- * wait for GPU work that waits for this thread. */
+ * wait for GPU work that waits for this thread: a second, where the driver would have said at once
+ * that the context is there or not. */
 static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
@@ -275,6 +277,7 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
 
+    cached.looked_up = seen;
     if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
@@ -341,6 +344,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return gs_context_current(core, ret_context);
     if (cached.stream == stream && cached.stream_generation == seen) {
+        cached.looked_up = seen;
         *ret_context = cached.stream_context;
         return GS_OK;
     }
@@ -418,6 +422,34 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     place.pool = next;
 }
 
+__attribute__((cold, noinline)) static struct gs_pool *not_known(struct gs_pool *pool)
+{
+    gs_latch_release(&pool->lock);
+    return NULL;
+}
+
+/* A record changes hands under its pools' locks, after the generation has changed. */
+static inline struct gs_pool *known(const struct gs_core *core, struct gs_pool *pool)
+{
+    if (__builtin_expect(__atomic_load_n(&core->generation, __ATOMIC_RELAXED) != cached.looked_up,
+                         0))
+        return not_known(pool);
+    return pool;
+}
+
+/* By itself, so that who meets nobody saves no registers for it. */
+__attribute__((noinline)) static struct gs_pool *
+lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_pool *pool, size_t size)
+{
+    gs_latch_take(&pool->lock);
+    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
+        place.moves >= MOVES_MAX)
+        return known(core, pool);
+    gs_latch_release(&pool->lock);
+    move_on(core, context);
+    return gs_context_lock_pool(core, context, size);
+}
+
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size)
 {
     unsigned i = size < core->shared.small_limit ? place.pool : 0;
@@ -426,14 +458,8 @@ struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *co
     if (!pool)
         pool = context->pools[0];
     if (__builtin_expect(gs_latch_try(&pool->lock), 1))
-        return pool;
-    gs_latch_take(&pool->lock);
-    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
-        place.moves >= MOVES_MAX)
-        return pool;
-    gs_latch_release(&pool->lock);
-    move_on(core, context);
-    return gs_context_lock_pool(core, context, size);
+        return known(core, pool);
+    return lock_slowly(core, context, pool, size);
 }
 
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,

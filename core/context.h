@@ -61,6 +61,7 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
+    uint64_t shortage_ns; /* atomic: when core/shortage.h said something last */
     struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
@@ -99,13 +100,9 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
-/* Another value since: so it is. */
-static inline uint64_t gs_context_generation(const struct gs_core *core)
-{
-    return __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
-}
 
-/* The pool for a block of `size` bytes of this thread's, locked. */
+/* The pool for a block of `size` bytes of this thread's, locked, of the context that this thread has
+ * just looked up. NULL: a handle has changed its meaning since, and the record may be another's. */
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
 
 /* The record of the context that a stream belongs to. */

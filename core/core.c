@@ -223,7 +223,7 @@ static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 
 /* What is not there at once. The pool's lock is held, and is let go here. */
 static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, size_t size,
-                                 CUstream stream, uint64_t stream_key, CUdeviceptr *ret_address)
+                                 uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
@@ -233,7 +233,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
-    if (!block && !stream && gs_pool_behind(pool, size))
+    if (!block && !stream_key && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);
     if (block) {
         *ret_address = block->base;
@@ -253,7 +253,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
         gs_pool_wipe(pool);
     status = gs_pool_grow(core, pool, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, life, size, stream, ret_address);
+        status = gs_pool_reclaim(core, pool, life, size, stream_key, ret_address);
     return status;
 }
 
@@ -276,13 +276,10 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
         gs_async_look(core, device);
 }
 
-/* `seen`: the generation before the context was looked up. `stream`: NULL for none. CHANGED: the
- * context may have gone since, and its record may be another's; once its pool is locked and nothing
- * has changed, it is this one's as long as that is locked. */
-static gs_status allocate(struct gs_core *core, struct gs_context *context, uint64_t seen,
-                          size_t size, CUstream stream, CUdeviceptr *ret_address)
+/* Just after the context was looked up. CHANGED: it may have gone since. */
+static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
+                          uint64_t stream_key, CUdeviceptr *ret_address)
 {
-    const uint64_t stream_key = stream ? gs_stream_key(stream) : 0;
     const struct gs_device *device = context->device;
     struct gs_block *block = NULL;
     struct gs_pool *pool;
@@ -298,16 +295,14 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, uint
     if (size > device->total)
         return GS_NO_MEMORY;
     pool = gs_context_lock_pool(core, context, size);
-    if (__builtin_expect(gs_context_generation(core) != seen, 0)) {
-        gs_latch_release(&pool->lock);
+    if (__builtin_expect(!pool, 0))
         return CHANGED;
-    }
-    if (stream)
+    if (stream_key)
         block = gs_pool_take_stream(pool, size, stream_key);
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        const bool look = stream && gs_pool_count_async(pool, block);
+        const bool look = stream_key && gs_pool_count_async(pool, block);
 
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
@@ -317,9 +312,9 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, uint
         return GS_OK;
     }
     began = gs_now_ns();
-    status = allocate_slowly(core, pool, size, stream, stream_key, ret_address);
+    status = allocate_slowly(core, pool, size, stream_key, ret_address);
     gs_stats_took(pool, began);
-    if (status == GS_OK && stream)
+    if (status == GS_OK && stream_key)
         count_async(core, *ret_address);
     return status;
 }
@@ -337,24 +332,18 @@ static gs_status try_device_again(struct gs_core *core, struct gs_context **cont
 gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_address)
 {
     struct gs_context *context;
-    gs_status status;
-    uint64_t seen;
+    gs_status status = gs_context_current(core, &context);
 
-    do {
-        seen = gs_context_generation(core);
-        status = gs_context_current(core, &context);
-        if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
-            status = try_device_again(core, &context);
-        if (status == GS_OK)
-            status = allocate(core, context, seen, size, NULL, ret_address);
-    } while (__builtin_expect(status == CHANGED, 0));
-    return status;
+    if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
+        status = try_device_again(core, &context);
+    if (status == GS_OK)
+        status = allocate(core, context, size, 0, ret_address);
+    return __builtin_expect(status == CHANGED, 0) ? gs_core_alloc(core, size, ret_address) : status;
 }
 
-static gs_status allocate_async(struct gs_core *core, size_t size, CUmemoryPool pool,
-                                CUstream stream, CUdeviceptr *ret_address)
+gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
+                              CUstream stream, CUdeviceptr *ret_address)
 {
-    const uint64_t seen = gs_context_generation(core);
     const struct gs_device *device;
     struct gs_context *context;
     gs_status status;
@@ -369,18 +358,10 @@ static gs_status allocate_async(struct gs_core *core, size_t size, CUmemoryPool 
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)
         return GS_NOT_OFFERED;
-    return allocate(core, context, seen, size, stream ? stream : CU_STREAM_LEGACY, ret_address);
-}
-
-gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
-                              CUstream stream, CUdeviceptr *ret_address)
-{
-    gs_status status;
-
-    do {
-        status = allocate_async(core, size, pool, stream, ret_address);
-    } while (__builtin_expect(status == CHANGED, 0));
-    return status;
+    status = allocate(core, context, size, gs_stream_key(stream), ret_address);
+    return __builtin_expect(status == CHANGED, 0)
+               ? gs_core_alloc_async(core, size, pool, stream, ret_address)
+               : status;
 }
 
 /* ---- Free ------------------------------------------------------------------------------- */
@@ -403,7 +384,8 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does. No lock is held. */
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
+ * call. No lock is held. */
 static gs_status synchronize(struct gs_core *core, CUcontext handle)
 {
     CUcontext popped;

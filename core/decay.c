@@ -245,6 +245,8 @@ bool gs_decay_release(struct gs_core *core)
     return state == DECAY_RELEASE;
 }
 
+/* Only tests end a core: the thread comes by when it is done with the pool or the neighbour that it
+ * is at. */
 void gs_decay_stop(struct gs_core *core)
 {
     struct gs_decay *decay = &core->decay;
@@ -257,6 +259,8 @@ void gs_decay_stop(struct gs_core *core)
     pthread_join(decay->background.thread, NULL);
 }
 
+/* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and
+ * calls no more; where it does not, the process ends all the same, half a second later. */
 void gs_decay_at_exit(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = 1000000};

@@ -140,7 +140,9 @@ static bool serves_next(const struct gs_block *block)
 
 static void into_epoch(struct gs_pool *pool, struct gs_block *block)
 {
-    gs_epoch_add(pool, &pool->retiring, block);
+    gs_block_list_push(&pool->retiring, block);
+    if (serves_next(block))
+        ++*retiring_of(pool, block->entry.size);
 }
 
 void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
@@ -170,9 +172,10 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
         next = (struct gs_block *)block->entry.next;
         if (serves_next(block))
             --*retiring_of(pool, block->entry.size);
-        if (block->stream_id)
+        if (__builtin_expect(block->stream_id != 0, 0)) {
             pool->in_order--;
-        block->stream_id = 0;
+            block->stream_id = 0;
+        }
         passed(pool, block);
     }
 }
@@ -312,8 +315,10 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
         pass_at_once(pool, block);
         return;
     }
-    pool->plain = true;
-    gs_lone_retires(pool->shared->lone);
+    if (!pool->plain) {
+        pool->plain = true;
+        gs_lone_retires(pool->shared->lone);
+    }
     into_epoch(pool, block);
     close_full(pool, true);
 }

@@ -45,6 +45,7 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     GS_KEEP_CALLER;
     status = gs_core_in_context(gs_core);
     if (status != GS_OK) {
+        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: no context of a GPU is current");
         *ret_result = gs_result(status);
         return true;
     }

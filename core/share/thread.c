@@ -99,6 +99,8 @@ static int tick(struct gs_share *share)
     uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
+    gs_flush_work(share, now);
+    gs_held_work(share, now);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);

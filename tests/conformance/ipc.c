@@ -385,7 +385,7 @@ Test(ipc, a_changed_token_is_refused)
     uint32_t count;
 
     if (!under_shim())
-        cr_skip_test("the driver's own handles have no secret");
+        cr_skip_test("natively handles have no secret");
     OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(fill_now(ptr, HERE, MIB));
     OK(cuIpcGetMemHandle(&handle, ptr));

@@ -174,6 +174,8 @@ Test(pools, a_trim_keeps_what_it_is_told_and_what_is_in_use)
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    if (under_shim()) /* the driver looks at it with its next synchronization */
+        cr_assert_eq(reserved(), 0);
     OK(cuMemPoolTrimTo(pool, 0));
     cr_assert_eq(reserved(), 0);
 }

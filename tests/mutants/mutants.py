@@ -33,6 +33,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_COPIED = ("build*", ".*", "__pycache__")
+LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 
 
 class Bug:
@@ -140,20 +141,21 @@ def build(folder, targets):
 
 
 def targets_of_tests(folder):
-    """What is to be built for each test."""
+    """What is to be built for each test, and how long it may take."""
     files = {target["id"]: [str(pathlib.Path(name).relative_to(folder))
                             for name in target["filename"]]
              for target in introspect(folder, "targets")}
-    return {test["name"]: {name for target in test["depends"] for name in files[target]}
-            for test in introspect(folder, "tests")}
+    return {test["name"]: ({name for target in test["depends"] for name in files[target]},
+                           test["timeout"]) for test in introspect(folder, "tests")}
 
 
 # ---- Running ----------------------------------------------------------------------------------
 
 
-def run_test(folder, test, choice):
-    """Whether it passed, and what says so: the names of what failed, where Criterion tells."""
-    command = ["meson", "test", "-C", folder, "--no-rebuild", test]
+def run_test(folder, test, choice, share):
+    """Whether it passed within that share of its time, and what says so: the names of what failed,
+    where Criterion tells."""
+    command = ["meson", "test", "-C", folder, "--no-rebuild", "-t", str(share), test]
     if choice:
         command.append("--test-args=--filter " + shlex.quote(choice))
     log = folder / "meson-logs" / "testlog.json"
@@ -169,19 +171,20 @@ def run_test(folder, test, choice):
     said = result.get("stdout", "") + result.get("stderr", "")
     if result["result"] == "SKIP":
         return None, "skipped"
-    if choice and re.search(r"Tested: (\S*0)\b", re.sub(r"\x1b\[[0-9;]*m", "", said)):
-        if re.search(r"Tested: 0\b", re.sub(r"\x1b\[[0-9;]*m", "", said)):
-            return None, f"no test has the name {choice}"
+    said = re.sub(r"\x1b\[[0-9;]*m", "", said)  # colours
+    if choice and re.search(r"Tested: 0\b", said):
+        return None, f"no test has the name {choice}"
     if done.returncode == 0:
         return True, said
-    names = sorted(set(re.findall(r"\[FAIL\S* (\w+::\w+)", re.sub(r"\x1b\[[0-9;]*m", "", said))))
+    names = sorted(set(re.findall(r"\[FAIL\S* (\w+::\w+)", said)))
+    names = names[:3] + ["…"] if len(names) > 3 else names
     return False, ", ".join(names) if names else result["result"].lower()
 
 
 class Run:
     def __init__(self, folder, tree):
         self.folder, self.tree = folder, tree
-        self.targets = targets_of_tests(folder)
+        self.tests = targets_of_tests(folder)
         self.count = {"caught": 0, "survived": 0, "broken": 0}
         self.sound = {}  # (test, filter): None, or what is wrong without any bug
 
@@ -190,17 +193,20 @@ class Run:
         self.count[verdict] += 1
         print(f"{verdict:<9} {bug.name:<34} {text}{took}", flush=True)
 
+    def build_for(self, tests):
+        return build(self.folder, set().union(*(self.tests[test][0] for test, _ in tests)))
+
     def prepare(self, bugs):
         """The build without a bug, and the tests on it."""
         wanted = {test for bug in bugs for test in bug.tests}
-        unknown = sorted({test for test, _ in wanted} - set(self.targets))
+        unknown = sorted({test for test, _ in wanted} - set(self.tests))
         if unknown:
             broken(f"no test is called {', '.join(unknown)}")
-        error = build(self.folder, set().union(*(self.targets[test] for test, _ in wanted)))
+        error = self.build_for(wanted)
         if error:
             broken(f"the sources as they are do not build:\n{error}")
         for test, choice in sorted(wanted):
-            passed, said = run_test(self.folder, test, choice)
+            passed, said = run_test(self.folder, test, choice, 3)
             self.sound[test, choice] = None if passed else said[-1500:]
 
     def one(self, bug):
@@ -213,12 +219,12 @@ class Run:
         path.write_text(("\n" + good).replace("\n" + bug.good, "\n" + bug.bad)[1:],
                         encoding="utf-8")
         try:
-            error = build(self.folder,
-                          set().union(*(self.targets[test] for test, _ in bug.tests)))
+            error = self.build_for(bug.tests)
             if error:
                 return self.say("broken", bug, f"does not build:\n{error}")
             for test, choice in bug.tests:
-                passed, said = run_test(self.folder, test, choice)
+                passed, said = run_test(self.folder, test, choice,
+                                        LIMIT_S / self.tests[test][1])
                 if passed is None:
                     return self.say("broken", bug, said)
                 if not passed:

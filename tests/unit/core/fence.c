@@ -122,3 +122,65 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     gs_fence_pool_destroy(&marking.pool);
     fixture_end(&f);
 }
+
+static unsigned events(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.events;
+}
+
+/* What the driver refused to record is recorded the next time; of events there are no more. */
+Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
+{
+    struct gs_fence_pool pool, other;
+    struct gs_fence fence = {0};
+    struct fixture f;
+    unsigned before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    before = events();
+    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
+    gs_fence_pool_init(&f.core->fences, &other, f.context, &pool);
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(softcuda_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+        cr_assert_eq(gs_fence_mark(&pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    cr_assert_leq(events(), before + 1);
+    for (int i = 0; i < 20; i++) {
+        MUST(gs_fence_mark(&pool, &fence));
+        MUST(cuCtxSynchronize());
+    }
+    cr_assert_leq(events(), before + 2);
+    MUST(gs_fence_wait(&fence, UINT64_MAX));
+    gs_fence_pool_destroy(&pool);
+    cr_assert_gt(events(), before);
+    gs_fence_pool_destroy(&other);
+    cr_assert_eq(events(), before);
+    fixture_end(&f);
+}
+
+static void *own_key(void *arg)
+{
+    *(uint64_t *)arg = gs_stream_key(CU_STREAM_PER_THREAD);
+    return NULL;
+}
+
+Test(fence, each_thread_has_a_default_stream_of_its_own)
+{
+    uint64_t keys[2], mine = gs_stream_key(CU_STREAM_PER_THREAD);
+    pthread_t thread[2];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, own_key, &keys[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    cr_assert_neq(keys[0], keys[1]);
+    cr_assert_neq(keys[0], mine);
+    cr_assert_neq(keys[1], mine);
+    cr_assert_eq(gs_stream_key(CU_STREAM_PER_THREAD), mine);
+    cr_assert_eq(gs_stream_key(NULL), gs_stream_key(CU_STREAM_LEGACY));
+    cr_assert_neq(gs_stream_key(NULL), mine);
+}
