@@ -157,6 +157,8 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* Whether anybody has a chunk of the device mapped that was called back. Lock held. */
+bool gs_keep_any_asked_locked(const struct gs_share *share, const unsigned char *uuid);
 /* Bytes that it has mapped and was asked for. */
 size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
                           const unsigned char *uuid);
