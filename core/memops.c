@@ -76,7 +76,7 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
         status = allowed(core, info.context);
     if (status == GS_OK && on) /* so GPUDirect's users begin */
         gs_lone_settle(&core->lone, "memory is made ready for other devices");
-    if (status == GS_OK && on)
+    if (status == GS_OK && on && info.context)
         status = synchronise(core, info.context);
     if (status == GS_OK)
         note(core, address, info.id, on);
@@ -115,7 +115,7 @@ int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context)
     CUcontext popped;
     int said = 0;
 
-    if (driver->ctx_push_current(context) != CUDA_SUCCESS)
+    if (!context || driver->ctx_push_current(context) != CUDA_SUCCESS)
         return 0;
     if (driver->ctx_get_device(&ordinal) == CUDA_SUCCESS && ordinal >= 0 &&
         ordinal < GS_DEVICES_MAX) {
