@@ -58,7 +58,8 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
     CUdeviceptr ptr = 0;
     unsigned on = 1;
 
-    if (slot >= 0 && is_far(&world.block[slot]))
+    /* Of another device it is refused as well, by another error. */
+    if (slot >= 0 && world.block[slot].device != world.context[current_context()].device)
         slot = -1;
 
     switch (pick(11)) {
