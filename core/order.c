@@ -201,21 +201,33 @@ struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t
     return block;
 }
 
-/* Also forgets the list: the key may never come again. */
-void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
+/* The key may never come again, or mean another stream. */
+static void forget(struct gs_pool *pool, struct gs_stream_list **link)
 {
-    struct gs_stream_list **link = bucket_of(pool, stream_key), *stream;
+    struct gs_stream_list *stream = *link;
 
-    while (*link && (*link)->key != stream_key)
-        link = &(*link)->next;
-    stream = *link;
-    if (!stream)
-        return;
     flush(pool, stream);
     stream->id = 0;
     *link = stream->next;
     stream->next = pool->spare_streams;
     pool->spare_streams = stream;
+}
+
+void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
+{
+    struct gs_stream_list **link = bucket_of(pool, stream_key);
+
+    while (*link && (*link)->key != stream_key)
+        link = &(*link)->next;
+    if (*link)
+        forget(pool, link);
+}
+
+void gs_pool_forget_streams(struct gs_pool *pool)
+{
+    for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
+        while (pool->streams[i])
+            forget(pool, &pool->streams[i]);
 }
 
 void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep)

@@ -5,6 +5,8 @@
 
 #include "core/context.h"
 
+#define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
+
 /* ---- One chunk, locked ------------------------------------------------------------------- */
 
 static void unlock(struct gs_chunk *chunk)
@@ -12,13 +14,14 @@ static void unlock(struct gs_chunk *chunk)
     gs_latch_release(&chunk->pool->lock);
 }
 
-/* The devices that were given access to all memory of a context. The peers' lock is held. */
-static uint64_t let_in(const struct gs_peers *peers, CUcontext context)
+/* The devices that were given access to all memory of a context, by `from` (NULL: any context of
+ * theirs). The peers' lock is held. */
+static uint64_t let_in(const struct gs_peers *peers, CUcontext context, CUcontext from)
 {
     uint64_t devices = 0;
 
     for (unsigned i = 0; i < peers->count; i++)
-        if (peers->pair[i].to == context)
+        if (peers->pair[i].to == context && (!from || peers->pair[i].from == from))
             devices |= UINT64_C(1) << peers->pair[i].device;
     return devices;
 }
@@ -33,14 +36,33 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->pool->device->ordinal] |
-              let_in(peers, chunk->pool->context);
+    devices = peers->pool_access[chunk->pool->device->ordinal];
+    if (!chunk->pool->dead) /* its handle may be another's */
+        devices |= let_in(peers, chunk->pool->context, NULL);
     gs_lock_release(&core->peers.lock);
     return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
 }
 
+/* Whether `from` may touch a block of another device's without its being made to. A context enables
+ * the access to memory of another one for itself alone (measured on two H200s); a pool lets devices
+ * in. The chunk is locked. */
+static bool enabled(struct gs_core *core, const struct gs_chunk *chunk,
+                    const struct gs_block *block, CUcontext from, CUdevice device)
+{
+    const struct gs_peers *peers = &core->peers;
+    uint64_t devices;
+
+    if (block->async)
+        return wanted(core, chunk) >> device & 1;
+    gs_lock_take(&core->peers.lock);
+    devices = let_in(peers, chunk->pool->context, from);
+    gs_lock_release(&core->peers.lock);
+    return devices >> device & 1;
+}
+
 struct asking {
     struct gs_core *core;
+    CUcontext from;
     uint64_t devices;
 };
 
@@ -49,14 +71,14 @@ static void ask(CUcontext context, void *arg)
     struct asking *asking = arg;
 
     gs_lock_take(&asking->core->peers.lock);
-    asking->devices |= let_in(&asking->core->peers, context);
+    asking->devices |= let_in(&asking->core->peers, context, asking->from);
     gs_lock_release(&asking->core->peers.lock);
 }
 
-/* The same for imported memory, which is its openers'. Nothing is locked. */
-static uint64_t wanted_import(struct gs_core *core, CUdeviceptr address)
+/* The same for imported memory, which is its openers'. `from` as above. Nothing is locked. */
+static uint64_t wanted_import(struct gs_core *core, CUdeviceptr address, CUcontext from)
 {
-    struct asking asking = {core, 0};
+    struct asking asking = {core, from, 0};
 
     if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
         gs_share_contexts(core->share, address, ask, &asking);
@@ -85,7 +107,7 @@ static gs_status set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevi
  * process's to unmap. */
 static void settle_import(struct gs_core *core, CUdeviceptr address)
 {
-    uint64_t devices = wanted_import(core, address);
+    uint64_t devices = wanted_import(core, address, NULL);
 
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
         gs_status status = GS_OK;
@@ -192,9 +214,20 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
            device_of_context(core, handle, ret_device);
 }
 
+/* The context that does the work of a stream; NULL: the driver will say what is wrong. */
+static CUcontext context_of(struct gs_core *core, CUstream stream)
+{
+    CUcontext handle = NULL;
+    CUresult result = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD
+                          ? core->driver.ctx_get_current(&handle)
+                          : core->driver.stream_get_ctx(stream, &handle);
+
+    return result == CUDA_SUCCESS && handle ? gs_context_owner(core, handle) : NULL;
+}
 
 /* What has to be so for memory of another device. */
 enum far_rule {
+    FAR_TOLD,    /* it is GS_UNREACHABLE, and nothing is done about it */
     FAR_ENABLED, /* peer access is enabled, or it is refused */
     FAR_GIVEN,   /* access is given */
     FAR_APART,   /* it is GS_UNREACHABLE */
@@ -202,7 +235,7 @@ enum far_rule {
 
 /* Of an open import; what is only mapped, for the next open, is nobody's. */
 static gs_status check_import(struct gs_core *core, struct gs_reach_range range, CUdevice device,
-                              enum far_rule rule)
+                              enum far_rule rule, CUcontext from)
 {
     struct gs_import_info import;
 
@@ -213,15 +246,15 @@ static gs_status check_import(struct gs_core *core, struct gs_reach_range range,
         gs_share_is_home(core->share, range.address, device))
         return GS_OK;
     if (rule == FAR_ENABLED)
-        return wanted_import(core, range.address) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+        return wanted_import(core, range.address, from) >> device & 1 ? GS_OK : GS_NOT_LIVE;
     return rule == FAR_GIVEN && gs_share_give(core->share, range.address, device) == GS_OK
                ? GS_OK
                : GS_UNREACHABLE;
 }
 
-/* `device` below 0: which one does not matter. */
-static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevice device,
-                       enum far_rule rule)
+/* `device` below 0: which one does not matter. `from`: its context, where FAR_ENABLED asks. */
+static gs_status check_from(struct gs_core *core, struct gs_reach_range range, CUdevice device,
+                            enum far_rule rule, CUcontext from)
 {
     struct gs_chunk *chunk;
     const struct gs_block *block;
@@ -233,21 +266,27 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
     if (status == GS_NOT_OURS)
         return GS_OK;
     if (status != GS_OK)
-        return check_import(core, range, device, rule);
+        return check_import(core, range, device, rule, from);
     block = gs_chunk_find(chunk, range.address);
     if (!gs_pool_usable(chunk->pool, block) || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_APART)
-        status = GS_UNREACHABLE;
+    else if (rule == FAR_TOLD || (rule == FAR_APART && !chunk->pool->dead))
+        status = GS_UNREACHABLE; /* of a dead context's, there may be no other one of the device */
     else if (rule == FAR_ENABLED)
-        status = wanted(core, chunk) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+        status = enabled(core, chunk, block, from, device) ? GS_OK : GS_NOT_LIVE;
     else
         status = set_access(core, chunk, device, true) == GS_OK ? GS_OK : GS_UNREACHABLE;
     unlock(chunk);
     return status;
+}
+
+static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevice device,
+                       enum far_rule rule)
+{
+    return check_from(core, range, device, rule, NULL);
 }
 
 static CUdevice far_device(struct gs_core *core, CUstream stream)
@@ -257,9 +296,29 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
     return several_devices(core) && device_of(core, stream, &device) ? device : -1;
 }
 
+/* That no context is current comes before anything about the memory: then the driver says so. */
+static gs_status refused(struct gs_core *core, CUstream stream)
+{
+    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+
+    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+}
+
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
 {
-    return check(core, range, far_device(core, stream), FAR_ENABLED);
+    CUdevice device = far_device(core, stream);
+    gs_status status = check(core, range, device, FAR_TOLD);
+
+    if (status == GS_UNREACHABLE)
+        status = check_from(core, range, device, FAR_ENABLED, context_of(core, stream));
+    return status == GS_NOT_LIVE ? refused(core, stream) : status;
+}
+
+bool gs_core_far(struct gs_core *core, CUdeviceptr address)
+{
+    const struct gs_reach_range byte = {address, 1};
+
+    return gs_core_may_fill(core, byte, NULL) != GS_OK;
 }
 
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
@@ -271,7 +330,7 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     gs_status from = check(core, src, device, rule);
 
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
-        return GS_NOT_LIVE;
+        return refused(core, stream);
     return to == GS_OK ? from : to;
 }
 
@@ -300,7 +359,7 @@ CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
     struct gs_block_info info;
     CUcontext current = NULL;
 
-    if (gs_core_find(core, address, &info) == GS_OK)
+    if (gs_core_find(core, address, &info) == GS_OK && info.context)
         return info.context;
     core->driver.ctx_get_current(&current);
     return current;
@@ -412,6 +471,24 @@ static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to,
     return devices;
 }
 
+/* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
+ * keeps the GPU may be this thread's to end. Whether the driver's own call waits was not measured. */
+static bool is_done_soon(struct gs_core *core)
+{
+    struct gs_context *context;
+    struct gs_fence fence;
+    struct gs_pool *pool;
+    gs_status status;
+
+    if (gs_context_current_unprobed(core, &context) != GS_OK)
+        return false;
+    pool = context->pools[0];
+    gs_latch_take(&pool->lock);
+    status = pool->leaving ? GS_NO_CONTEXT : gs_fence_record(&pool->events, &fence);
+    gs_latch_release(&pool->lock);
+    return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
+}
+
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
 {
     uint64_t devices;
@@ -422,7 +499,7 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
         return;
     devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
     /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
-    if (!devices || gs_core_capturing(core) || core->driver.ctx_synchronize() != CUDA_SUCCESS)
+    if (!devices || !is_done_soon(core))
         return;
     settle_all(core, devices);
 }

@@ -42,6 +42,10 @@ gs_status gs_core_may_do_later(struct gs_core *core, struct gs_reach_range dst,
 /* The context that owns the block at an address of ours; else the current one. */
 CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address);
 
+/* Whether the live block at an address is of another device than the current one, and the current
+ * context was not given access to it. */
+bool gs_core_far(struct gs_core *core, CUdeviceptr address);
+
 /* Whether the range is inside one live block, or not ours at all. */
 bool gs_core_within(struct gs_core *core, struct gs_reach_range range);
 
@@ -54,7 +58,7 @@ void gs_core_owner_leave(struct gs_core *core);
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
 
 /* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
- * waits for the current context's work. */
+ * waits for the current context's work, for a second at most. */
 void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
 /* The context is gone, and what was enabled for it or to it. */

@@ -17,6 +17,7 @@
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define ORDERED_WAIT_NS UINT64_C(1000000000) /* core/pool.h, gs_pool_wait_oldest: for what was */
 #define LATER_WAIT_NS UINT64_C(10000000000)  /* freed in stream order, and what was recorded late */
+#define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -216,6 +217,9 @@ static void close_epoch(struct gs_pool *pool, bool at_free)
         pool->spare_epochs = epoch;
         return;
     }
+    /* Another pool records the next event, in its own time; not where much depends on when. */
+    if (at_free && pool->retiring.bytes >= EXACT_MIN && !gs_fence_is_recorded(&epoch->fence))
+        gs_fence_query(&pool->events, &(struct gs_fence){epoch->fence.line, epoch->fence.number});
     GS_COUNT(pool->counts.events);
     epoch->wait_ns = wait_for(pool, epoch, at_free);
     pool->plain = false;
@@ -247,16 +251,28 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
     pool->spare_epochs = epoch;
 }
 
-void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+/* The pool needs more than it was granted. */
+static bool needs_more(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
+    if (!pool->async_counted)
+        __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->async_counted, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
+        return true;
+    pool->async_granted = pool->async_live;
+    if (pool->async_live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, pool->async_live, __ATOMIC_RELAXED);
+    return false;
+}
+
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
     block->async = true;
     GS_ADD(pool->async_live, block->size);
-    if (pool->async_live > pool->async_peak)
-        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
-    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    return __builtin_expect(pool->async_live > pool->async_granted, 0) && needs_more(pool);
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)

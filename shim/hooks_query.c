@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/memops.h"
+#include "core/reach.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
@@ -82,6 +83,11 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         VALUE(handle_types, CU_MEM_HANDLE_TYPE_NONE);
+        break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        if (!gs_core_far(gs_core, info->base))
+            return false;
+        VALUE(number, 0); /* what the mapping lets in is more: who copies, and who once was */
         break;
     case GS_ATTRIBUTE_HW_DECOMPRESS:
         if (!info->async)

@@ -158,7 +158,8 @@ void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
         opened->uses[i].next = GS_FENCE_NONE;
 }
 
-/* A driver without cuCtxRecordEvent: the thread waits for the contexts whose fences are missing.
+/* A driver without cuCtxRecordEvent: the thread waits for the contexts whose fences are missing, as
+ * long as their work takes; it is the share thread's own wait, not one of the program's.
  * Lets go of the lock meanwhile; a block closed again in between asks for another wait. */
 static void wait_for_contexts_locked(struct gs_share *share)
 {

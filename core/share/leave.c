@@ -109,6 +109,7 @@ static int start_broker(struct gs_share *share)
     pid = clone(stand_between, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
     if (pid < 0)
         command.error = -errno;
+    /* It has ended or become the broker: the thread that cloned it went on only then. */
     while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
         continue;
     munmap(stack, 2 * START_STACK);

@@ -163,7 +163,8 @@ void gs_share_at_exit(struct gs_share *share)
 
 /*
  * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
- * the others wait for it. After a failure the next caller tries again.
+ * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not. After a failure the next caller tries again.
  */
 static gs_status start_once(struct gs_share *share, enum gs_start *state,
                             gs_status (*start)(struct gs_share *))

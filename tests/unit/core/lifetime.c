@@ -79,6 +79,36 @@ Test(lifetime, a_context_that_stays_keeps_its_memory)
     expect_nothing_left();
 }
 
+/* A green context that goes takes its streams along, and the primary one stays: a new stream may have
+ * the handle of one of them, and what that one freed is not its own. */
+Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
+{
+    struct fixture f;
+    struct gs_context *context;
+    CUdeviceptr block, next;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_context_current(f.core, &context));
+    MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &block));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(block, 1, 4096, stream));
+    MUST(gs_core_free_async(f.core, block, stream));
+    cr_assert_eq(context->pools[0]->ordered, 4 * MIB);
+    gs_core_context_stays(f.core, f.context, gs_core_context_detach(f.core, f.context));
+    cr_assert_eq(context->pools[0]->ordered, 0);
+    MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &next));
+    cr_assert_neq(next, block, "it may be another stream");
+    softcuda_hold(0);
+    MUST(gs_core_free_async(f.core, next, stream));
+    MUST(cuStreamDestroy(stream));
+    gs_core_stream_gone(f.core, stream);
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
 /* ---- Threads that are at it when a context ends ---- */
 
 struct call {

@@ -12,6 +12,7 @@
 #include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 static char dir[64];
 static struct gs_share_options options;
@@ -206,7 +207,7 @@ Test(share_exports, ahead_stop_before_a_table_that_is_being_enlarged)
     for (int i = 0; i < MANY; i++)
         cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
     gs_offer_token(offers[MANY - 1], token);
-    usleep(100000); /* all are exported by now, if they are at all */
+    cr_assert(all_rest(0)); /* all are exported by now, if they are at all */
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(other_open(&other, token, &address), GS_OK);
         cr_assert_lt(memdriver_exports(), 64, "%u exports", memdriver_exports());
