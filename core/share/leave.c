@@ -157,9 +157,12 @@ static int connect_broker(struct gs_share *share)
 {
     struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who;
-    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME,
-                                         SEND_WAIT_MS * GS_NS_PER_MS);
+    char name[GS_BROKER_NAME_SIZE];
+    int error, fd;
 
+    gs_broker_name(name);
+    fd = gs_directory_connect(share->directory, &share->options, name,
+                              SEND_WAIT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
     fcntl(fd, F_SETFL, O_NONBLOCK);

@@ -74,9 +74,7 @@ static bool read_options(struct gs_share_options *options)
         options->uids[options->uid_count++] = (uid_t)config.share.uids.ids[i];
     for (size_t i = 0; i < config.share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config.share.gids.ids[i];
-    if (!dir[0])
-        gs_directory_default(options->dir, sizeof options->dir);
-    else if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
+    if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
         return complain(NULL, "share.dir is too long for a socket; choose a shorter path"), false;
     return true;
 }
@@ -160,8 +158,9 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
 /* The parent returns once the child listens, or has found that another broker does. */
 static int serve_detached(const struct gs_share_options *options)
 {
-    int ready[2], fd = -1;
-    char byte;
+    char byte, name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    int ready[2], fd = -1, directory;
+    unsigned place = 0;
     pid_t child;
 
     leave_behind();
@@ -174,8 +173,9 @@ static int serve_detached(const struct gs_share_options *options)
     close(ready[1]);
     if (read(ready[0], &byte, 1) == 1)
         return 0;
-    fd = open(options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fd = fd < 0 ? -1 : gs_directory_connect(fd, options, GS_BROKER_NAME, ANSWER_NS);
+    gs_broker_name(name);
+    while (fd < 0 && (directory = gs_directory_next(options, &place, reason)) >= 0)
+        fd = gs_directory_connect(directory, options, name, ANSWER_NS);
     return fd < 0;
 }
 
@@ -205,13 +205,21 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
     return error;
 }
 
+static bool is_broker(const char *name)
+{
+    size_t length = strlen(GS_BROKER_NAME);
+
+    return strncmp(name, GS_BROKER_NAME, length) == 0 &&
+           (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
+}
+
 /* Who listens there, where the kernel can tell. */
 static void print_who(int fd, const char *name)
 {
     struct ucred who = {.pid = 0};
     socklen_t size = sizeof who;
 
-    printf("%s ", strcmp(name, GS_BROKER_NAME) == 0 ? "broker" : "process");
+    printf("%s ", is_broker(name) ? "broker" : "process");
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0)
         printf("pid %d", (int)who.pid);
     else
@@ -303,28 +311,39 @@ static void list_one(int directory, const struct gs_share_options *options, cons
 
 static bool is_ours(const char *name)
 {
-    return strcmp(name, GS_BROKER_NAME) == 0 ||
+    return is_broker(name) ||
            (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
             strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
 }
 
-static int list(const struct gs_share_options *options)
+static void list_all(int directory, const struct gs_share_options *options)
 {
-    char reason[GS_REASON_SIZE];
-    int directory = gs_directory_open(options, false, reason);
-    DIR *names = directory < 0 ? NULL : fdopendir(dup(directory));
+    DIR *names = fdopendir(dup(directory));
     const struct dirent *entry;
 
     if (!names) {
-        complain(NULL, directory < 0 ? reason : strerror(errno));
-        return 1;
+        complain(NULL, strerror(errno));
+        return;
     }
     while ((entry = readdir(names)))
         if (is_ours(entry->d_name))
             list_one(directory, options, entry->d_name);
     closedir(names);
-    close(directory);
-    return 0;
+}
+
+static int list(const struct gs_share_options *options)
+{
+    char reason[GS_REASON_SIZE];
+    unsigned place = 0, looked = 0;
+    int directory;
+
+    for (; (directory = gs_directory_next(options, &place, reason)) >= 0; looked++) {
+        list_all(directory, options);
+        close(directory);
+    }
+    if (!looked)
+        complain(NULL, reason);
+    return !looked;
 }
 
 int main(int argc, char **argv)

@@ -4,6 +4,8 @@
  */
 #include "hostile.h"
 
+#include "core/share/directory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,11 +31,14 @@
 int dial(void)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
+    char broker[GS_BROKER_NAME_SIZE] = "";
     struct gs_token token;
-    int n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir,
-                     board->by_broker ? "broker" : "");
+    int n;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
+    if (board->by_broker)
+        gs_broker_name(broker);
+    n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir, broker);
     memcpy(&token, board->token, sizeof token);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE && !board->by_broker; i++)
         n += sprintf(to.sun_path + n, "%02x", token.instance[i]);

@@ -101,7 +101,7 @@ static int dial(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/broker", dir);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/%s", dir, side_broker_name());
     MUST(fd >= 0);
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
         MUST(errno == EINTR);

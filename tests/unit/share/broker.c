@@ -420,7 +420,7 @@ static int dial_broker(const unsigned char *instance, int pidfd)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     union gs_wire_message message;
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
@@ -576,7 +576,7 @@ Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
     char said[512];
 
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker.new", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s.new", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     close(fd);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
@@ -634,7 +634,7 @@ static pid_t program_by_hand(const char *program, const char *name, const char *
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     return child;
 }
@@ -1014,7 +1014,7 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
 
 Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
 {
-    pid_t child = stand_in("broker", OLDER, getuid());
+    pid_t child = stand_in(side_broker_name(), OLDER, getuid());
     struct side_chunk chunk;
     struct gs_offer *offer;
     char expected[160], said[1024];
@@ -1032,7 +1032,7 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
              "shared as long as this process runs",
              GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
     cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
-    stand_down(child, "broker");
+    stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
@@ -1045,7 +1045,7 @@ Test(share_broker, one_of_another_user_is_given_nothing)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    child = stand_in("broker", SILENT, 65534);
+    child = stand_in(side_broker_name(), SILENT, 65534);
     side_stop(&side);
     options.broker = true;
     side_start(&side, &options);
@@ -1054,7 +1054,7 @@ Test(share_broker, one_of_another_user_is_given_nothing)
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
-    stand_down(child, "broker");
+    stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
@@ -1110,7 +1110,7 @@ static void activator_start(struct activator *activator)
     activator->activity = mmap(NULL, sizeof *activator->activity, PROT_READ | PROT_WRITE,
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
     activator->pid = fork();
@@ -1156,7 +1156,7 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
         cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
         side_start(&side, &options);
     }
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(access(path, F_OK), 0, "the socket is the activator's");
     kill(activator.pid, SIGKILL);
     waitpid(activator.pid, NULL, 0);
@@ -1172,7 +1172,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     pid_t child;
 
     mkdir(dir, 0700);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
     child = fork();
@@ -1199,7 +1199,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     cr_assert_eq(open_it(token, &address), GS_OK);
     kill(child, SIGTERM);
     waitpid(child, NULL, 0);
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
 }
 
@@ -1213,7 +1213,7 @@ Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
     uint64_t began;
 
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(broker, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(broker, 1), 0);
     do
