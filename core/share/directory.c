@@ -200,6 +200,27 @@ bool gs_directory_is_gone(int directory, const struct gs_share_options *options,
     return gone;
 }
 
+bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
+                        uid_t uid, pid_t pid)
+{
+    struct sockaddr_un address;
+    struct ucred who = {.uid = uid};
+    socklen_t size = sizeof who;
+    struct statx info;
+    int fd;
+
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID, &info) != 0 ||
+        !S_ISSOCK(info.stx_mode) || info.stx_uid != uid ||
+        address_of(directory, options, name, &address) != 0)
+        return false;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    if (fd >= 0)
+        close(fd);
+    return who.uid == uid && (pid <= 0 || who.pid <= 0 || who.pid == pid);
+}
+
 bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
                           const char *name)
 {

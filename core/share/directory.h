@@ -112,6 +112,11 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
 /* Whether whoever put the socket there has ended. Does not wait; in doubt it has not. */
 bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name);
 
+/* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the kernel
+ * tells its own. Does not wait. */
+bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
+                        uid_t uid, pid_t pid);
+
 /* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
 bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name);
 

@@ -85,8 +85,13 @@ struct gs_share {
      * the last look that is (0: there was none). */
     uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
     uint64_t broker_slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
+    bool broker_full;        /* atomic: its socket has no room, and the kernel says when it has; */
+    uint64_t broker_full_ns; /* when that is told of */
+    struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
+    struct gs_leaver *leavers;         /* likewise */
+    struct gs_user *users;             /* the share thread's own */
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
     struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */

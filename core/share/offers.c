@@ -266,10 +266,10 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     offer->wanted |= held;
     if (held)
         recall_locked(share, offer);
-    else if (!in_grace && !gs_broker_take_back_locked(share, offer))
-        held = true;
-    else if (!in_grace)
+    else if (!in_grace) {
+        gs_broker_take_back_locked(share, offer);
         HASH_DEL(share->offers, offer);
+    }
     gs_lock_release(&share->lock);
     if (held || in_grace)
         return false;

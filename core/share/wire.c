@@ -22,6 +22,7 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_KEEP] = sizeof(struct gs_wire_keep),
     [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
     [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
+    [GS_WIRE_LEAVE] = sizeof(struct gs_wire_leave),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

@@ -4,6 +4,7 @@
  */
 #include "hostile.h"
 
+#include "../unit/share/leave_by_hand.h"
 #include "core/share/directory.h"
 
 #include <errno.h>
@@ -288,6 +289,7 @@ static void fill(void)
 
     gs_random(token.instance, sizeof token.instance);
     hello_as(fd, (const unsigned char *)&token, 1, -1);
+    leave_by_hand(fd);
     while (!time_is_up()) {
         token.block_id++;
         token.chunk_id = token.block_id < 8000 ? token.block_id : 1;
@@ -309,6 +311,8 @@ static void squat(void)
 
         gs_token_read(board->own, &token);
         hello_as(fd, board->own, 1, -1);
+        if (i % 4)
+            leave_by_hand(fd);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         message.unshare.block_id = token.block_id;
         gs_wire_send(fd, &message, -1);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
+#include "leave_by_hand.h"
 #include "other.h"
 #include "side.h"
 
@@ -425,6 +426,7 @@ static int dial_broker(const unsigned char *instance, int pidfd)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
     cr_assert_eq(gs_wire_send(fd, &message, pidfd), 0);
+    leave_by_hand(fd);
     return fd;
 }
 
@@ -468,6 +470,8 @@ static void share_by_hand(int fd, const unsigned char *token, int memory)
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, token, GS_TOKEN_SIZE);
+    memcpy(&message.share.slot, token + offsetof(struct gs_token, block_id),
+           sizeof message.share.slot);
     message.share.chunk_size = 2 * MIB;
     cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
 }
@@ -658,6 +662,231 @@ static void sharer_stop(struct side *sharer, struct side_chunk *chunk, pid_t bro
 {
     side_stop(sharer);
     side_chunk_free(sharer, chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* ---- Nobody waits for it -------------------------------------------------------------------- */
+
+#define LEFT_MANY 900u
+
+/* Stopped, it is told nothing; what it was left is used again all the same, and it serves none of
+ * that when it goes on, though its process has ended by then. */
+Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_of_it_later)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000"), child;
+    unsigned char token[2][GS_TOKEN_SIZE];
+    int told[2], go[2];
+    CUdeviceptr address;
+    char byte = 0;
+
+    cr_assert_eq(pipe(told), 0);
+    cr_assert_eq(pipe(go), 0);
+    child = fork();
+    if (child == 0) {
+        static struct gs_offer *offers[LEFT_MANY];
+        struct side sharer;
+        struct side_chunk chunk;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        options.left_max = 4000;
+        chunk = sharer_start(&sharer);
+        for (unsigned i = 0; i < LEFT_MANY; i++)
+            if (side_offer(&sharer, &chunk, i * 512, 512, &offers[i]) != GS_OK)
+                _exit(2);
+        if (!SIDE_WAIT(side_broker_left(dir) == LEFT_MANY))
+            _exit(3);
+        kill(broker, SIGSTOP);
+        gs_offer_token(offers[0], token[0]);
+        gs_offer_token(offers[1], token[1]);
+        for (unsigned i = 1; i < LEFT_MANY; i++)
+            if (!side_gets_back(&sharer, offers[i]))
+                _exit(4);
+        if (!SIDE_WAIT(strstr(side_logged(), "reads nothing: ") != NULL))
+            _exit(5);
+        if (write(told[1], token, sizeof token) != (ssize_t)sizeof token ||
+            read(go[0], &byte, 1) != 1)
+            _exit(6);
+        _exit(0);
+    }
+    close(told[1]);
+    cr_assert_eq(read(told[0], token, sizeof token), (ssize_t)sizeof token);
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    kill(broker, SIGCONT);
+    cr_assert_eq(open_it(token[0], &address), GS_OK, "what was not taken back");
+    cr_assert_eq(open_it(token[1], &address), GS_STALE);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    close(told[0]);
+    close(go[0]);
+    close(go[1]);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* It is told when it reads again. */
+Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000");
+    static struct gs_offer *offers[LEFT_MANY];
+    struct side sharer;
+    struct side_chunk chunk;
+
+    options.left_max = 4000;
+    chunk = sharer_start(&sharer);
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+    kill(broker, SIGSTOP);
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert(side_gets_back(&sharer, offers[i]));
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+    kill(broker, SIGCONT);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert(side_gets_back(&sharer, offers[i]));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    sharer_stop(&sharer, &chunk, broker);
+}
+
+/* ---- Whose it is ---------------------------------------------------------------------------- */
+
+static void need_two_users(void)
+{
+    if (geteuid() != 0)
+        cr_skip_test("only root can be two users");
+    mkdir(dir, 0755);
+    cr_assert_eq(chmod(dir, 0755), 0);
+}
+
+/* Whoever started the broker let another user in; who left the block with it did not. */
+Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_else)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer, third;
+    unsigned long address;
+    pid_t broker;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start(&sharer, dir, "keep=60000");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_neq(other_open(&third, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_eq(other_open(&third, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&third, "read %lx", address), "ok 7");
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* As another user: connects, says whose memory it leaves, and stays. What it got is the status. */
+static pid_t foreign_client(void (*play)(void *arg), void *arg)
+{
+    int done[2];
+    char byte;
+    pid_t child;
+
+    cr_assert_eq(pipe(done), 0);
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(done[0]);
+        if (setgid(65534) != 0 || setuid(65534) != 0)
+            _exit(1);
+        play(arg);
+        close(done[1]);
+        pause();
+    }
+    close(done[1]);
+    cr_assert_eq(read(done[0], &byte, 1), 0);
+    close(done[0]);
+    return child;
+}
+
+static void end_client(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void claim(void *arg)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_token made = {.block_id = 900, .chunk_id = 1, .size = 512};
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    memcpy(made.instance, arg, sizeof made.instance);
+    gs_token_write(&made, token);
+    fd = dial_broker(made.instance, -1);
+    share_by_hand(fd, token, memory);
+    ask_open(fd, token); /* by now it was looked at */
+}
+
+Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_it_does)
+{
+    unsigned char first[GS_TOKEN_SIZE], second[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
+    other_offer(&sharer, 0, 512, 7, first);
+    thief = foreign_client(claim, first + 8);
+    cr_assert_eq(side_broker_left(dir), 0, "it was believed");
+    other_kill(&sharer);
+    end_client(thief);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, second);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* Each of its connections has the block open. */
+static void take_all(void *arg)
+{
+    const unsigned char *token = arg;
+
+    for (unsigned i = 0; i < 40; i++)
+        ask_open(dial_broker(token + 8, -1), token);
+}
+
+Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "16", 1);
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    unsetenv("GPUSHIM_SHARE_MAX_CLIENTS");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    thief = foreign_client(take_all, token);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    other_kill(&sharer);
+    end_client(thief);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }

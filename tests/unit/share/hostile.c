@@ -399,6 +399,43 @@ static void start_as_nobody(const char *extra)
     other_start(&other, dir, extra);
 }
 
+/* Each connection has the block open, and none is given back. */
+Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
+{
+    unsigned long address;
+    int done[2];
+    pid_t child;
+    char byte;
+
+    need_root();
+    stop();
+    options.max_clients = 8;
+    options.uids[options.uid_count++] = 65534;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(pipe(done), 0);
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(done[0]);
+        if (setgid(65534) != 0 || setuid(65534) != 0)
+            _exit(1);
+        for (int i = 0; i < 20; i++)
+            side_open_by_hand(side_connect_by_hand(dir, token), offer);
+        close(done[1]);
+        pause();
+    }
+    close(done[1]);
+    cr_assert_eq(read(done[0], &byte, 1), 0);
+    close(done[0]);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    other_ask(&other, "close %lx", address);
+    cr_assert(SIDE_WAIT(side_withdraws(&side, offer)));
+    side_offer(&side, &chunk, 0, 512, &offer);
+}
+
 Test(share_hostile, another_users_opener_does_not_get_through)
 {
     unsigned long address;
