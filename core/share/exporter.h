@@ -32,6 +32,8 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
+    bool in_grace; /* freed and never opened, in the list of such by the time of the free */
+    struct gs_offer *grace_older, *grace_newer;
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
     struct gs_offer *limbo_older, *limbo_newer;

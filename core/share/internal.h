@@ -110,6 +110,7 @@ struct gs_share {
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
+    struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts, then read only. */
