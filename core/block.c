@@ -486,7 +486,7 @@ static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t siz
 {
     struct gs_block *block = take_large_ready(pool, need, size);
 
-    if (block || (!pool->oldest && !pool->retiring.first))
+    if (block || (!pool->oldest && !pool->retiring.first && !pool->apart))
         return block;
     gs_pool_look(pool);
     return take_large_ready(pool, need, size);

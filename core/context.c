@@ -20,6 +20,7 @@ static _Thread_local struct {
     CUstream stream;
     uint64_t stream_generation;
     struct gs_context *stream_context;
+    uint64_t looked_up; /* the generation that the last look-up was of */
 } cached;
 
 /* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
@@ -297,6 +298,7 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
 
+    cached.looked_up = seen;
     if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
@@ -328,6 +330,14 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     return of_handle(core, handle, ret_context);
 }
 
+gs_status gs_core_in_context(struct gs_core *core)
+{
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
+
+    return status == GS_OK && !handle ? GS_NO_CONTEXT : status;
+}
+
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
@@ -355,6 +365,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return gs_context_current(core, ret_context);
     if (cached.stream == stream && cached.stream_generation == seen) {
+        cached.looked_up = seen;
         *ret_context = cached.stream_context;
         return GS_OK;
     }
@@ -432,6 +443,34 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     place.pool = next;
 }
 
+__attribute__((cold, noinline)) static struct gs_pool *not_known(struct gs_pool *pool)
+{
+    gs_latch_release(&pool->lock);
+    return NULL;
+}
+
+/* A record changes hands under its pools' locks, after the generation has changed. */
+static inline struct gs_pool *known(const struct gs_core *core, struct gs_pool *pool)
+{
+    if (__builtin_expect(__atomic_load_n(&core->generation, __ATOMIC_RELAXED) != cached.looked_up,
+                         0))
+        return not_known(pool);
+    return pool;
+}
+
+/* By itself, so that who meets nobody saves no registers for it. */
+__attribute__((noinline)) static struct gs_pool *
+lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_pool *pool, size_t size)
+{
+    gs_latch_take(&pool->lock);
+    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
+        place.moves >= MOVES_MAX)
+        return known(core, pool);
+    gs_latch_release(&pool->lock);
+    move_on(core, context);
+    return gs_context_lock_pool(core, context, size);
+}
+
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size)
 {
     unsigned i = size < core->shared.small_limit ? place.pool : 0;
@@ -440,14 +479,8 @@ struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *co
     if (!pool)
         pool = context->pools[0];
     if (__builtin_expect(gs_latch_try(&pool->lock), 1))
-        return pool;
-    gs_latch_take(&pool->lock);
-    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
-        place.moves >= MOVES_MAX)
-        return pool;
-    gs_latch_release(&pool->lock);
-    move_on(core, context);
-    return gs_context_lock_pool(core, context, size);
+        return known(core, pool);
+    return lock_slowly(core, context, pool, size);
 }
 
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
@@ -488,6 +521,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
             continue;
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
+        gs_pool_apart_leaving(pool, leaving);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
@@ -562,6 +596,7 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     bool empty;
 
     gs_latch_take(&pool->lock);
+    gs_pool_poll_apart(pool);
     gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
     while (pool->spent) {
@@ -761,4 +796,30 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
     if (device >= 0 && device < GS_DEVICES_MAX)
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool)
+{
+    uint64_t devices = 0;
+
+    for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool current = pool;
+
+        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            devices |= UINT64_C(1) << device;
+    }
+    return devices;
+}
+
+/* Another thread may have set one meanwhile. */
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
+{
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool none = NULL;
+
+        if (devices >> device & 1)
+            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
 }

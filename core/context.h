@@ -102,7 +102,8 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
 
-/* The pool for a block of `size` bytes of this thread's, locked. */
+/* The pool for a block of `size` bytes of this thread's, locked, of the context that this thread has
+ * just looked up. NULL: a handle has changed its meaning since, and the record may be another's. */
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
 
 /* The record of the context that a stream belongs to. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cancel.h"
 #include "core/context.h"
 #include "core/reclaim.h"
 #include "core/stats.h"
@@ -11,6 +12,8 @@
 /* What an allocation waits at most for a GPU that is behind; twice as long each time in vain. */
 #define BEHIND_WAIT_NS UINT64_C(50000000)
 #define BEHIND_DOUBLED 3 /* times at most */
+
+#define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
 
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
  * share thread, or on the one that ended the use. No lock is held. */
@@ -196,17 +199,18 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
     return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not
- * move (its work may wait for this very thread) is waited for again when the pool has grown a good
- * deal meanwhile. */
+/* The same while too much retires: waits rather than let the pool grow by it, 400 ms at most, where
+ * the driver's own free would have waited. A GPU that does not move (its work may wait for this very
+ * thread) is waited for again when the pool has grown a good deal meanwhile. Not for an allocation
+ * in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
     unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
-    uint64_t deadline = gs_now_ns() + (BEHIND_WAIT_NS << doubled);
+    const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS << doubled};
     const uint64_t life = pool->made_ns;
     struct gs_block *block = NULL;
 
-    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
+    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, &patience)) {
         if (pool->dead || pool->made_ns != life) /* meanwhile */
             break;
         gs_pool_look(pool);
@@ -228,7 +232,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
-    if (!block && gs_pool_behind(pool, size))
+    if (!block && !stream_key && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);
     if (block) {
         *ret_address = block->base;
@@ -239,6 +243,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_latch_release(&pool->lock);
     if (block)
         return GS_OK;
+    GS_UNCANCELLED;
     if (excess)
         gs_pool_release(core, pool, excess, size);
     gs_releases_make_room(core, pool, size);
@@ -247,7 +252,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
         gs_pool_wipe(pool);
     status = gs_pool_grow(core, pool, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, life, size, ret_address);
+        status = gs_pool_reclaim(core, pool, life, size, stream_key, ret_address);
     return status;
 }
 
@@ -266,6 +271,7 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
     gs_latch_release(&chunk->pool->lock);
 }
 
+/* Just after the context was looked up. CHANGED: it may have gone since. */
 static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
                           uint64_t stream_key, CUdeviceptr *ret_address)
 {
@@ -284,10 +290,8 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (size > device->total)
         return GS_NO_MEMORY;
     pool = gs_context_lock_pool(core, context, size);
-    if (__builtin_expect(pool->dead, 0)) { /* since it was looked up */
-        gs_latch_release(&pool->lock);
-        return GS_NO_CONTEXT;
-    }
+    if (__builtin_expect(!pool, 0))
+        return CHANGED;
     if (stream_key)
         block = gs_pool_take_stream(pool, size, stream_key);
     if (!block)
@@ -325,7 +329,9 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
 
     if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
         status = try_device_again(core, &context);
-    return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
+    if (status == GS_OK)
+        status = allocate(core, context, size, 0, ret_address);
+    return __builtin_expect(status == CHANGED, 0) ? gs_core_alloc(core, size, ret_address) : status;
 }
 
 gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
@@ -345,7 +351,10 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)
         return GS_NOT_OFFERED;
-    return allocate(core, context, size, gs_stream_key(stream), ret_address);
+    status = allocate(core, context, size, gs_stream_key(stream), ret_address);
+    return __builtin_expect(status == CHANGED, 0)
+               ? gs_core_alloc_async(core, size, pool, stream, ret_address)
+               : status;
 }
 
 /* ---- Free ------------------------------------------------------------------------------- */
@@ -427,21 +436,48 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     return status;
 }
 
-/* The work of another context's stream is not behind the owning context's event: waits for it. */
-static gs_status wait_for_context(struct gs_core *core, struct gs_context *context)
+/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
+ * be while a capture is open: the event is recorded when the fence is looked at. False: the context
+ * has ended meanwhile, or there was no host memory for its events. */
+static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
 {
     struct gs_pool *pool = context->pools[0];
-    struct gs_fence fence = {0};
-    gs_status status;
+    bool is_there;
 
     gs_latch_take(&pool->lock);
-    status = gs_fence_record(&pool->events, &fence);
+    is_there = pool->context == handle && pool->events.line;
+    if (is_there)
+        *ret = gs_fence_next(&pool->events);
     gs_latch_release(&pool->lock);
-    if (status == GS_NOT_OFFERED)
-        return synchronize(core, context->handle);
+    return is_there;
+}
+
+/*
+ * The work of another context's stream is not behind the owning context's events: the block is
+ * behind that one's first. Drivers that record no such event wait, here and in cuMemFree: for all
+ * that was submitted in both contexts, where the driver alone would not in this call.
+ */
+static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                struct gs_context *context)
+{
+    CUcontext handle = context->handle;
+    struct gs_fence fence;
+    struct gs_block *block;
+    gs_status status;
+
+    if (!core->driver.ctx_record_event) {
+        status = synchronize(core, handle);
+        return status == GS_OK ? gs_core_free(core, address) : status;
+    }
+    if (!behind(context, handle, &fence))
+        return GS_NO_HOST_MEMORY;
+    status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
-    return gs_fence_wait(&fence, UINT64_MAX);
+    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, &fence))
+        status = GS_NO_HOST_MEMORY;
+    gs_latch_release(&block->chunk->pool->lock);
+    return status;
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -466,14 +502,12 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         if (block->async)
             gs_pool_retire_stream(pool, block, gs_stream_key(stream));
         else
-            gs_pool_retire_lingering(pool, block);
+            gs_pool_retire_lingering(pool, block, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
     gs_latch_release(&pool->lock);
-    if (!owned)
-        status = wait_for_context(core, context);
-    return status == GS_OK ? gs_core_free(core, address) : status;
+    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
 }
 
 /* ---- Ask -------------------------------------------------------------------------------- */

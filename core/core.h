@@ -40,7 +40,8 @@ struct gs_core_options {
 
 struct gs_core;
 
-/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY. */
+/* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY, GS_NO_RANDOM
+ * (logged). */
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core);
 
@@ -94,6 +95,9 @@ struct gs_block_info {
 
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
+
+/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
+gs_status gs_core_in_context(struct gs_core *core);
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
@@ -165,6 +169,10 @@ CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
+/* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
+ * They are returned, one bit each. Or it stays after all. */
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool);
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
 
 /*
  * A context is about to go: from here on its handle means a new context. Then either the driver

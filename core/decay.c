@@ -16,6 +16,7 @@
 #define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
 #define POOLS_MAX 1024
 #define EXIT_WAIT_MS 500
+#define LONGEST_NS UINT64_C(3600000000000) /* of one sleep */
 
 enum gs_decay_state {
     DECAY_NONE,
@@ -71,9 +72,8 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
         } else if (seen != state || now >= until) {
             return seen;
         } else {
-            uint64_t due = gs_background_tick(&decay->background, now);
-
-            gs_neighbour_sleep(core, &decay->state, state, (due < until ? due : until) - now,
+            gs_neighbour_sleep(core, &decay->state, state,
+                               until - now < LONGEST_NS ? until - now : LONGEST_NS,
                                until == UINT64_MAX);
             if (gs_neighbour_wanted(core)) {
                 if (begin(decay))
@@ -118,7 +118,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     used |= pool->ready != ready_before || pool->retiring.first || pool->oldest ||
-            gs_pool_touched(pool);
+            pool->apart || gs_pool_touched(pool);
     if (idle > keep) {
         gs_pool_settle(pool);
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
@@ -175,6 +175,8 @@ static void *run(void *arg)
             continue;
         }
         sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
+        if (begin(decay))
+            gs_neighbour_join(core); /* where it could not be before */
         used = begin(decay) && look(core);
         end(decay);
         state = DECAY_AWAKE;

@@ -50,23 +50,28 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     return status;
 }
 
-/* The context is current. -1: it cannot be said now. */
+/* The context is current. -1: it cannot be said now. A capture that is open, of whatever mode, does
+ * not see this: the thread's mode is RELAXED meanwhile, and its own stream does not capture. The
+ * block is freed in the order of that stream, as cuMemFree would wait for all that the GPU does. */
 static int ask_driver(struct gs_core *core)
 {
     const struct gs_driver *driver = &core->driver;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureStatus status;
     CUdeviceptr block;
     int on = 0;
     CUresult result;
 
-    if (!driver->mem_alloc || !driver->mem_free || !driver->pointer_get_attribute ||
-        !driver->exchange_capture_mode || gs_core_capturing(core) ||
+    if (!driver->mem_alloc || !driver->mem_free_async || !driver->pointer_get_attribute ||
+        !driver->exchange_capture_mode ||
+        gs_core_stream_status(core, CU_STREAM_PER_THREAD, &status) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_NONE ||
         driver->exchange_capture_mode(&mode) != CUDA_SUCCESS)
         return -1;
     result = driver->mem_alloc(&block, 512);
     if (result == CUDA_SUCCESS) {
         result = driver->pointer_get_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block);
-        driver->mem_free(block);
+        driver->mem_free_async(block, CU_STREAM_PER_THREAD);
     }
     driver->exchange_capture_mode(&mode);
     return result == CUDA_SUCCESS ? on != 0 : -1;
@@ -87,7 +92,9 @@ int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context)
 
         said = __atomic_load_n(known, __ATOMIC_RELAXED);
         if (!said) {
-            said = ask_driver(core) + 1;
+            int answer = ask_driver(core);
+
+            said = (answer > 0) + 1;
             __atomic_store_n(known, said, __ATOMIC_RELAXED);
         }
     }

@@ -27,6 +27,7 @@
 #include <cuda.h>
 
 #include "core/fd.h"
+#include "core/page.h"
 
 struct gs_core;
 struct gs_device;
@@ -48,13 +49,18 @@ struct gs_neighbour {
     unsigned slot;
     const char *page;
     /* The decay thread's own. */
+    bool failed;   /* to join, and that was said */
     uint32_t seen; /* the last request that was looked at */
-    uint64_t gave_ns, gave_grown;
+    struct gs_page_slot answer;   /* the last one */
+    uint64_t gave_ns;             /* when it gave something, */
+    uint64_t gave_grown, gave_asked; /* and how often it had grown and asked others by then */
+    uint64_t pause_ns;            /* until the next time, at least */
     /* Of who asks; atomic, only ever guesses. */
     uint64_t asked_ns, wanted, quiet_until_ns;
 };
 
-/* The decay thread: from now on others can ask. Where that cannot be, a debug line says why. */
+/* The decay thread: from now on others can ask. Where that cannot be, a debug line says why, and it
+ * may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
 
 /*

@@ -10,7 +10,7 @@
 #include "core/page.h"
 #include "core/share/directory.h"
 
-#define WAIT_MS    50  /* for a process to start giving, */
+#define WAIT_MS    50  /* for another who asks, for a process to start giving, */
 #define GIVING_MS  1000 /* and to have given */
 #define QUIET_MS   100 /* after asking in vain */
 #define GROWING_MS 1000
@@ -49,6 +49,12 @@ static bool find_listeners(struct asking *asking, unsigned own)
     return any;
 }
 
+/* Whether this request or one that somebody made after it is meant. */
+static bool is_since(const struct asking *asking, uint32_t number)
+{
+    return number != 0 && number - asking->number <= UINT32_MAX / 2;
+}
+
 /* Takes note of those that have answered; whether one is at it. */
 static bool see_answers(struct asking *asking)
 {
@@ -60,7 +66,7 @@ static bool see_answers(struct asking *asking)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++) {
         if (!asking->waits_for[i])
             continue;
-        if (slots[i].finished == asking->number) {
+        if (is_since(asking, slots[i].finished)) {
             asking->given += slots[i].given;
             asking->waits_for[i] = false;
             asking->count--;
@@ -68,7 +74,7 @@ static bool see_answers(struct asking *asking)
             asking->ended = true;
             asking->waits_for[i] = false;
             asking->count--;
-        } else if (slots[i].started == asking->number) {
+        } else if (is_since(asking, slots[i].started)) {
             giving = true;
         }
     }
@@ -83,7 +89,7 @@ static void note_missing(const struct asking *asking)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++)
         if (asking->waits_for[i] &&
             gs_page_get(asking->fd, GS_PAGE_AT_SLOT(i), &slot, sizeof slot) &&
-            slot.started != asking->number)
+            !is_since(asking, slot.started))
             gs_page_put(asking->fd, GS_PAGE_AT_MISSED(i), &asking->number, sizeof asking->number);
 }
 
@@ -166,8 +172,10 @@ static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device,
     bool any;
     void *page;
 
-    if (!gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS))
-        return true; /* others ask all the time; what they got may be left over */
+    /* One after the other, so that what was given for one is not taken for another's. That is a
+     * courtesy: a process that is stopped while it asks has the lock until it is ended, so after a
+     * while this one asks all the same, and sees the answers to the last of several requests. */
+    gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS);
     page = mmap(NULL, GS_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return false;

@@ -22,9 +22,9 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
 void gs_core_wipe(struct gs_core *core);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
- * even then there is not enough. */
+ * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          CUdeviceptr *ret_address);
+                          uint64_t stream_key, CUdeviceptr *ret_address);
 
 /* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
  * Returns bytes given to the driver. */

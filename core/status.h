@@ -24,6 +24,7 @@ enum {
     GS_NO_CONTEXT = -10,   /* no context is current */
     GS_INVALID = -11,      /* an argument no call of this kind takes */
     GS_STALE = -12,        /* a token that its exporter does not take: its block was freed */
+    GS_NO_RANDOM = -13,    /* the kernel gives no random bytes */
 };
 
 #endif

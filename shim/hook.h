@@ -20,6 +20,8 @@
 #include "entry_points.h"
 #include "state.h"
 
+#include "core/cancel.h"
+
 #include <errno.h>
 #include <stddef.h>
 
@@ -45,11 +47,17 @@ union gs_real {
 };
 GS_INSIDE extern union gs_real gs_real;
 
-/* From here to the end of the block, errno comes out as it went in. */
+/* From here to the end of the block, errno comes out as it went in. What is called often has this
+ * alone: there core itself sees to it where it may sleep (core/cancel.h). */
 #define GS_KEEP_ERRNO __attribute__((cleanup(gs_errno_restore), unused)) int gs_saved_errno = errno
 static inline void gs_errno_restore(int *saved)
 {
     errno = *saved;
 }
+
+/* The same, and the thread is not cancelled meanwhile. */
+#define GS_KEEP_CALLER                                                                             \
+    GS_KEEP_ERRNO;                                                                                 \
+    GS_UNCANCELLED
 
 #endif

@@ -12,7 +12,7 @@ static bool may_begin(CUstream stream, bool *ret_noted)
     *ret_noted = gs_state_enter();
     if (!*ret_noted)
         return true;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     *ret_noted = gs_core_capture_begin(gs_core, stream) == GS_OK;
     return *ret_noted;
 }
@@ -33,7 +33,7 @@ static CUresult ended(CUstream stream, CUresult result)
 
     if (!gs_state_enter())
         return result;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     if (result == CUDA_SUCCESS ||
         (gs_core_stream_status(gs_core, stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE))

@@ -24,7 +24,7 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
 
     if (!gs_state_enter())
         return real(ctx);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
     result = real(ctx);
@@ -55,7 +55,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 
     if (!gs_state_enter())
         return gs_real.cuCtxDetach(ctx);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
     result = gs_real.cuCtxDetach(ctx);
@@ -112,7 +112,7 @@ static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), boo
 
     if (!gs_state_enter())
         return real(dev);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     primary = primary_going(dev);
     result = real(dev);
     primary_went(&primary, result, always_ends);
@@ -127,7 +127,7 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 
     if (!gs_state_enter())
         return gs_real.cuGreenCtxDestroy(hCtx);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     primary = primary_going(gs_core_green_device(gs_core, hCtx));
     result = gs_real.cuGreenCtxDestroy(hCtx);
     primary_went(&primary, result, false);
@@ -176,7 +176,7 @@ GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned i
 
     if (!ours || result != CUDA_SUCCESS)
         return result;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_peer_enabled(gs_core, peerContext);
     return result;
 }
@@ -188,7 +188,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 
     if (!ours || result != CUDA_SUCCESS)
         return result;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_peer_disabled(gs_core, peerContext);
     return result;
 }
@@ -203,7 +203,7 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream
     if (!gs_state_enter() || !stream || stream == CU_STREAM_LEGACY ||
         stream == CU_STREAM_PER_THREAD)
         return real(stream);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_stream_gone(gs_core, stream);
     result = real(stream);
     if (result == CUDA_SUCCESS)

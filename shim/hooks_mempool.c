@@ -18,7 +18,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKee
 {
     bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     CUdevice device = follow(ours, pool, result);
 
     if (device >= 0)
@@ -36,7 +36,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attr
 
     if (attr < CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attr > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         return result;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     device = follow(ours, pool, result);
     if (device < 0)
         return result;
@@ -59,7 +59,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attr
 {
     bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolSetAttribute(pool, attr, value);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     CUdevice device = follow(ours, pool, result);
 
     if (device < 0)
@@ -78,7 +78,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
 {
     bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolSetAccess(pool, map, count);
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     CUdevice device = follow(ours, pool, result);
 
     if (device < 0)

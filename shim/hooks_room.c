@@ -13,7 +13,7 @@ unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step)
 {
     if (!gs_state_enter())
         return 0;
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     return gs_core_make_room(gs_core, device, bytes, &step) ? step : 0;
 }
 
@@ -57,7 +57,7 @@ GS_HOOK CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 static CUresult context_made(CUresult result, const CUcontext *context)
 {
     if (result == CUDA_SUCCESS && gs_state_enter()) {
-        GS_KEEP_ERRNO;
+        GS_KEEP_CALLER;
         gs_core_context_made(gs_core, *context);
     }
     return result;
@@ -92,9 +92,42 @@ GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxC
         GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev)), pctx);
 }
 
+GS_HOOK CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate(pCtx, Flags, device)), pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate_v2(pCtx, Flags, device)),
+                        pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                          unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0,
+                                     gs_real.cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice,
+                                                              vdpGetProcAddress)),
+                        pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                             unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0,
+                                     gs_real.cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice,
+                                                                 vdpGetProcAddress)),
+                        pCtx);
+}
+
 static CUresult retain(CUcontext *pctx, CUdevice dev)
 {
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     bool turn = gs_state_enter() && gs_core_primary_turn(gs_core, dev);
     CUresult result = gs_real.cuDevicePrimaryCtxRetain(pctx, dev);
 

@@ -43,7 +43,7 @@ bool gs_pin_any;
 
 void gs_pin_end_over(uint64_t address)
 {
-    GS_KEEP_ERRNO;
+    GS_KEEP_CALLER;
     gs_core_foreign_going(gs_core, address, 0);
 }
 

@@ -18,6 +18,7 @@ static inline CUresult gs_result(gs_status status)
     case GS_CAPTURING:
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     case GS_NOT_OFFERED:
+    case GS_NO_RANDOM:
         return CUDA_ERROR_NOT_SUPPORTED;
     case GS_SAME_PROCESS:
     case GS_NO_CONTEXT:

@@ -4,6 +4,7 @@
  */
 #include "start.h"
 
+#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "late.h"
 #include "log.h"
 #include "lookup.h"
 #include "pinning.h"
@@ -34,17 +36,17 @@ static void configure_log(const struct gs_config *config)
     bool to_stderr = strcmp(target, "stderr") == 0;
     char path[GS_CONFIG_PATH_SIZE + 16];
     const char *mark = strstr(target, "%p");
-    int error;
+    const char *wrong;
 
     if (mark)
         snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - target), target, (int)getpid(),
                  mark + 2);
     else
         snprintf(path, sizeof path, "%s", target);
-    error = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
-    if (error)
+    wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
+    if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
-               path, strerror(error));
+               path, wrong);
 }
 
 /* Complaints come when the configuration is complete, so they already go by its log options. */
@@ -198,6 +200,7 @@ static bool start_core(const struct gs_config *config)
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);
+    gs_status status;
 
     if (missing) {
         gs_log(GS_LOG_WARNING,
@@ -208,8 +211,10 @@ static bool start_core(const struct gs_config *config)
     }
     fill_share(&options.share, config);
     gs_pin_keep = (enum gs_pin_keep)config->registrations.keep; /* words in that order */
-    if (gs_core_create(&driver, &options, &gs_core) != GS_OK) {
-        gs_log(GS_LOG_ERROR, "no host memory to start with: every call goes to the driver");
+    status = gs_core_create(&driver, &options, &gs_core);
+    if (status != GS_OK) {
+        gs_log(GS_LOG_ERROR, "%s to start with: every call goes to the driver",
+               status == GS_NO_RANDOM ? "no random bytes" : "no host memory");
         return false;
     }
     gs_map = gs_core_map(gs_core);
@@ -223,23 +228,60 @@ void gs_shim_forked(void)
     gs_core_forked(gs_core);
 }
 
-bool gs_shim_start(void)
+/* The configuration, and a log that goes by it; NULL without host memory. */
+static struct loading *load(void)
 {
     struct gs_config_sources sources = {
         .environment = environ,
-        .system_file = gs_config_system_file,
+        .system_files = gs_config_system_files,
         .secure = getauxval(AT_SECURE) != 0,
     };
     /* Large, and wanted once: not on the stack of a thread that may have little. */
     struct loading *loading = calloc(1, sizeof *loading);
-    bool enabled;
 
     if (!loading)
-        return false;
+        return NULL;
     gs_config_load(&loading->config, &sources, complain, loading);
     if (!loading->log_configured)
         configure_log(&loading->config);
-    enabled = loading->config.general.enable && start_core(&loading->config);
+    return loading;
+}
+
+static void say_what_starts(const struct gs_config *config)
+{
+    bool files = config->read_files[0] != '\0';
+
+    gs_log(GS_LOG_INFO, "libgpushim %s %s %s; %s%s", GS_VERSION,
+           config->general.enable ? "starts in" : "is switched off in", program_invocation_short_name,
+           files ? "configuration read from " : "no configuration file was read",
+           config->read_files);
+}
+
+bool gs_shim_start(void)
+{
+    struct loading *loading;
+    bool enabled;
+    int cancel;
+
+    /* Other threads wait until this one has read the configuration: it does not end meanwhile. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    loading = load();
+    if (loading)
+        say_what_starts(&loading->config);
+    enabled = loading && loading->config.general.enable && start_core(&loading->config);
     free(loading);
+    pthread_setcancelstate(cancel, NULL);
     return enabled;
+}
+
+void gs_shim_too_late(const char *path)
+{
+    struct loading *loading = load();
+
+    if (loading && loading->config.general.enable)
+        gs_log(GS_LOG_WARNING,
+               "loaded when the program had begun (by dlopen, or from Python by ctypes), the "
+               "library does nothing: start the program with LD_PRELOAD=%s",
+               path);
+    free(loading);
 }

@@ -41,6 +41,7 @@ static void state_set(int state)
 /* Run by the one thread that moved the state from unborn to loading. */
 static void load(void *const *row)
 {
+    GS_UNCANCELLED;
     gs_lookup_adopt_driver(row);
     if (__register_atfork)
         __register_atfork(NULL, NULL, forked_child, &__dso_handle);

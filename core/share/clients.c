@@ -154,6 +154,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         free(hold);
     }
     gs_keep_client_gone(share, client);
+    gs_flush_client_gone(share, client);
     if (client->left)
         end_left(share, client);
     client_close_socket(share, client);
@@ -183,6 +184,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
         client->due_ns += LIVING_NS;
     if (client->exited)
         client_forget_exit(share, client);
+    gs_flush_hung_up(share, client);
 }
 
 /* A client that is to go is told why, unless it went by itself. */
@@ -285,8 +287,10 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
     gs_wire_start(&message, type, 0);
     if (type == GS_WIRE_RECALL)
         message.recall.block_id = id;
-    else
+    else if (type == GS_WIRE_UNMAP)
         message.unmap.chunk_id = id;
+    else
+        message.flush.number = id;
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
 

@@ -123,6 +123,10 @@ struct gs_client {
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
     struct gs_keep *keeps; /* chunks that it has mapped without a hold */
+    uint64_t flush;    /* the FLUSH that it has not answered, 0: none; since: */
+    uint64_t flush_ns;
+    bool flush_again;  /* it is to be asked once more then */
+    bool awaited;      /* counted in flush_awaited: under the lock */
     unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
@@ -211,7 +215,17 @@ void gs_keep_work(struct gs_share *share);
 void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
 void gs_keeps_free(struct gs_share *share);
 
-/* clients.c: sends a RECALL or an UNMAP; false where it does not go now. */
+/* flush.c: called by the share thread. */
+/* Asks who holds something freed whether all that was closed has come back, where somebody waits
+ * for that. */
+void gs_flush_work(struct gs_share *share, uint64_t now);
+/* FLUSHED; false: it was not asked. */
+bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_t number);
+/* The client has hung up, and rests until due_ns; and is gone. */
+void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
+void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
+
+/* clients.c: sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
 bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
 /* Sends the RECALLs and UNMAPs that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);

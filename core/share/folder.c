@@ -158,8 +158,10 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
         }
         fd = open_plain(parent, name, &info);
         if (fd >= 0 && info.stx_uid == geteuid()) {
-            if ((info.stx_mode & 0777) != mode && (has_others(options) || is_open_to_all(&info)))
-                fchmod(fd, mode); /* the umask of who made it, or he shared with nobody else */
+            /* The umask of who made it was another, or he shared with nobody else. */
+            if ((info.stx_mode & 0777) != mode && (has_others(options) || is_open_to_all(&info)) &&
+                fchmod(fd, mode) != 0)
+                error = errno; /* read-only: it is as it is */
             return fd;
         }
         error = fd < 0 ? errno : EEXIST;

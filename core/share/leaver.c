@@ -42,8 +42,10 @@ static void take_ids(struct gs_leaver *leaver, const struct gs_wire_leave *messa
 /* Those whom the exporter lets in come to this socket, whatever this broker was started with. */
 static void let_in(struct gs_share *share, const struct gs_leaver *leaver)
 {
-    if (leaver->uid_count + leaver->gid_count > 0 && !gs_socket_is_given(share))
-        fchmodat(share->directory, share->name, 0666, 0);
+    if (leaver->uid_count + leaver->gid_count > 0 && !gs_socket_is_given(share) &&
+        fchmodat(share->directory, share->name, 0666, 0) != 0)
+        gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
+                    strerror(errno));
 }
 
 bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,

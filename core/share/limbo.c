@@ -98,6 +98,8 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         else
             leave_locked(share, offer);
     }
+    if (limbo && offer->pins == 0)
+        pthread_cond_broadcast(&share->given_back); /* it is held now, or held no more */
     if (held == offer->limbo_held)
         return;
     offer->limbo_held = held;
@@ -105,33 +107,6 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         count_locked(share, offer);
     else
         uncount_locked(share, offer);
-}
-
-static const struct gs_offer *newest_of_locked(const struct gs_share *share,
-                                               const unsigned char *uuid)
-{
-    const struct gs_offer *offer = share->limbo_newest;
-
-    while (offer && !gs_is_of_device(uuid, offer->source.uuid))
-        offer = offer->limbo_older;
-    return offer;
-}
-
-void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
-                               uint64_t limit_ns)
-{
-    uint64_t now = gs_now(), end = now + limit_ns;
-    const struct gs_offer *newest;
-    bool more = true;
-
-    gs_lock_take(&share->lock);
-    while ((newest = newest_of_locked(share, uuid)) && newest->freed_ns + limit_ns > now && more) {
-        uint64_t due = newest->freed_ns + limit_ns;
-
-        more = gs_wait_given_back_locked(share, due < end ? due : end);
-        now = gs_now();
-    }
-    gs_lock_release(&share->lock);
 }
 
 /* Who holds most of it, and who has held what was freed first. */

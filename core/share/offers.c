@@ -143,6 +143,20 @@ void gs_say_not_offered(struct gs_share *share, const char *reason)
                 reason);
 }
 
+void gs_say_unopened(struct gs_share *share)
+{
+    uint64_t handles = __atomic_load_n(&share->next_offer, __ATOMIC_RELAXED);
+
+    if (handles == 0 || share->options.broker || share->options.is_broker ||
+        __atomic_load_n(&share->ever_opened, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&share->unopened_said, true, __ATOMIC_RELAXED))
+        return;
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "%llu IPC handle%s given out and none was ever opened: is the library loaded "
+                "(LD_PRELOAD) in the processes that open them, and have they the same share.dir?",
+                (unsigned long long)handles, handles == 1 ? " was" : "s were");
+}
+
 static gs_status no_host_memory(struct gs_share *share)
 {
     gs_say_not_offered(share, "no host memory is left");
@@ -180,10 +194,11 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
-        gs_say_not_offered(share, "the kernel has no random bytes for its handle");
+        gs_say_not_offered(share, "the kernel gives no random bytes for its handle (getrandom); "
+                                  "allow that call (seccomp)");
         free(offer);
         errno = saved;
-        return GS_NOT_OFFERED;
+        return GS_NO_RANDOM;
     }
     gs_lock_take(&share->lock);
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
@@ -307,6 +322,8 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
         gs_log_line(&share->log, GS_LOG_INFO,
                     "the GPU is out of memory: a freed block whose handle nobody has opened yet is "
                     "used again before its share.grace is over");
+    else if (freed_ns && !offer->opened)
+        gs_say_unopened(share);
     free(offer);
     return true;
 }
@@ -365,6 +382,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
     gs_limbo_note_locked(share, offer);
     if (granted) {
         offer->opened = true;
+        __atomic_store_n(&share->ever_opened, true, __ATOMIC_RELAXED);
         offer->recalled = false; /* the newest holder was not asked */
     }
     if (offer->freed_ns || offer->wanted)

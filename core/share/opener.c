@@ -278,6 +278,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
                              const unsigned char *bytes, CUcontext context, CUdevice device,
                              CUdeviceptr *ret_address)
 {
+    const uint64_t deadline = gs_now() + share->options.timeout_ns;
     gs_status status = GS_OK;
     bool done = false;
 
@@ -298,10 +299,13 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
         if (!peer)
             return GS_NO_HOST_MEMORY;
         if (peer->busy || (opened && opened->leaving)) { /* the thread gives it back shortly */
-            pthread_cond_wait(&share->opener_changed, &share->opener_lock.mutex);
-            continue;
+            if (gs_peer_await_locked(share, deadline))
+                continue;
+            gs_say_unreachable(share, "other threads wait for the process that shared it");
+            return GS_UNREACHABLE;
         }
         peer->busy = true;
+        peer->deadline_ns = deadline;
         status = open_step_locked(share, peer, opened, token, bytes, context, device, ret_address,
                                   &done);
         gs_peer_release_locked(share, peer);

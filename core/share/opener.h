@@ -19,6 +19,7 @@ struct gs_peer {
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint64_t connected_ns, sent_ns; /* for people */
+    uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
@@ -31,6 +32,8 @@ struct gs_peer {
     bool busy;          /* one thread works with it, without the lock */
     bool watched;       /* the thread watches the connection */
     bool noticed;       /* something came while it was busy: the thread looks again */
+    uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
+    uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
     struct gs_import *imports;
     struct gs_opened *unsent;   /* blocks whose CLOSE did not fit into the socket yet */
@@ -136,8 +139,8 @@ void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
 /* Asks those who pass on what an exporter had shared that has ended; as gs_peer_request, but no
  * hold is this process's and no connection stays. */
 gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, struct gs_wire_grant *ret_grant,
-                           int *ret_fd);
+                           const unsigned char *bytes, uint64_t deadline_ns,
+                           struct gs_wire_grant *ret_grant, int *ret_fd);
 /* Nothing of the peer's is here any more: takes its name down. */
 void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
 /* Puts all names up where the socket is now. No lock. */
@@ -165,6 +168,10 @@ void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
                         const union gs_wire_message *message, int fd);
 void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd);
+/* Waits, the lock held, until some peer is no longer busy; false: `deadline_ns` has come. Who has
+ * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
+ * one that fails here after share.timeout has met a process that is stopped or gone. */
+bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns);
 /* It is no longer busy; may free it. */
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer);
 /* Sends what CLOSE messages there are; false while some are left. */
@@ -245,6 +252,12 @@ uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now);
 bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
 /* At the very end: all. */
 void gs_kept_finish_locked(struct gs_share *share);
+
+/* flush.c */
+/* The exporter asks; false: once more before it was answered. */
+bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number);
+/* Answers where nothing is on its way back any more; when to come again. */
+uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
 
 /* idle.c */
 /* The last count is gone: kept for the next open, or on its way back. */

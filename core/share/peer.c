@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
@@ -203,11 +204,12 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
     return fd;
 }
 
-static int connect_checked(struct gs_share *share, int directory, const char *name, int *ret_pidfd)
+static int connect_checked(struct gs_share *share, int directory, const char *name,
+                           uint64_t deadline_ns, int *ret_pidfd)
 {
-    return checked(share, gs_directory_connect(directory, &share->options, name,
-                                               share->options.timeout_ns),
-                   ret_pidfd);
+    uint64_t now = gs_now(), limit = now < deadline_ns ? deadline_ns - now : 0;
+
+    return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
 }
 
 static void set_connected(struct gs_peer *peer, int fd, int pidfd)
@@ -217,13 +219,14 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
+    peer->flush = 0;
     peer->connected_ns = gs_now();
 }
 
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer)
 {
-    int pidfd, fd = connect_checked(share, directory, name, &pidfd);
+    int pidfd, fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
 
     if (fd < 0)
         return false;
@@ -242,13 +245,13 @@ static int connect_in(struct gs_share *share, int directory, struct gs_peer *pee
                       const char *name, int *ret_pidfd, bool *ret_passed_on)
 {
     char relay[1][GS_RELAY_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE];
-    int fd = connect_checked(share, directory, name, ret_pidfd);
+    int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
 
     if (is_absent(fd)) {
         int broker;
 
         gs_broker_name(broker_name);
-        broker = connect_checked(share, directory, broker_name, ret_pidfd);
+        broker = connect_checked(share, directory, broker_name, peer->deadline_ns, ret_pidfd);
         peer->by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
@@ -333,7 +336,9 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 {
     if (fd >= 0)
         close(fd);
-    if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
+    if (message->head.type == GS_WIRE_FLUSH)
+        peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
+    else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
     else if (message->head.type == GS_WIRE_UNMAP
                  ? gs_kept_call_back_locked(share, peer, message->unmap.chunk_id)
@@ -358,6 +363,17 @@ bool gs_peer_hung_up(const struct gs_peer *peer)
     struct pollfd end = {.fd = peer->fd};
 
     return poll(&end, 1, 0) > 0;
+}
+
+bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
+{
+    const struct timespec end = {.tv_sec = (time_t)(deadline_ns / GS_NS_PER_S),
+                                 .tv_nsec = (long)(deadline_ns % GS_NS_PER_S)};
+
+    if (gs_now() >= deadline_ns)
+        return false;
+    pthread_cond_timedwait(&share->opener_changed, &share->opener_lock.mutex, &end);
+    return true;
 }
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)

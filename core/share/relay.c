@@ -146,19 +146,22 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_token[GS_TOKEN_SIZE])
 {
     int saved = errno;
+    const uint64_t deadline = gs_now() + share->options.timeout_ns;
     struct gs_opened *opened;
     struct gs_peer *peer;
 
     gs_lock_take(&share->opener_lock);
     while ((opened = gs_opened_at_locked(share, address)) && !opened->passed_on &&
-           opened->peer->busy)
-        pthread_cond_wait(&share->opener_changed, &share->opener_lock.mutex);
+           opened->peer->busy && gs_peer_await_locked(share, deadline))
+        continue;
     if (opened)
         memcpy(ret_token, opened->token, GS_TOKEN_SIZE);
-    if (opened && !opened->passed_on) {
+    /* Where others wait for its exporter still, it can be opened there alone. */
+    if (opened && !opened->passed_on && !opened->peer->busy) {
         opened->passed_on = true;
         peer = opened->peer;
         peer->busy = true; /* so nothing of it is unmapped meanwhile */
+        peer->deadline_ns = deadline;
         gs_lock_release(&share->opener_lock);
         pass_on(share, peer, opened->import, ret_token);
         gs_lock_take(&share->opener_lock);
@@ -256,7 +259,9 @@ void gs_relay_put_up_again(struct gs_share *share)
     const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
 
     for (; entry; entry = entry->next)
-        linkat(share->directory, share->name, share->directory, entry->name, 0);
+        if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0)
+            gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
+                        strerror(errno));
 }
 
 void gs_relay_at_exit(struct gs_share *share, int directory)
@@ -279,10 +284,12 @@ void gs_relay_free(struct gs_share *share)
 
 /* ---- Opening what was passed on ------------------------------------------------------------- */
 
-/* From those whose names stand in one directory. */
+/* Those whose names stand in one directory, one after the other. Each that does not answer takes an
+ * equal part of the time that is left, so one that is stopped does not keep the next from being
+ * asked. */
 static gs_status request_in(struct gs_share *share, int directory, const struct gs_token *token,
-                            const unsigned char *bytes, struct gs_wire_grant *ret_grant,
-                            int *ret_fd)
+                            const unsigned char *bytes, uint64_t deadline_ns,
+                            struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     char names[RELAYS_MAX][GS_RELAY_NAME_SIZE], instance[GS_SOCKET_NAME_SIZE];
     gs_status status = GS_UNREACHABLE;
@@ -292,7 +299,11 @@ static gs_status request_in(struct gs_share *share, int directory, const struct 
     count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
     for (int i = 0; i < count && status != GS_OK; i++) {
         struct gs_peer relay = {.watched = true, .by_broker = true};
+        uint64_t now = gs_now();
 
+        if (now >= deadline_ns)
+            break;
+        relay.deadline_ns = now + (deadline_ns - now) / (unsigned)(count - i);
         memcpy(relay.instance, token->instance, sizeof relay.instance);
         if (!gs_peer_connect_to(share, directory, names[i], &relay))
             continue;
@@ -303,8 +314,8 @@ static gs_status request_in(struct gs_share *share, int directory, const struct 
 }
 
 gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, struct gs_wire_grant *ret_grant,
-                           int *ret_fd)
+                           const unsigned char *bytes, uint64_t deadline_ns,
+                           struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     char reason[GS_REASON_SIZE];
     gs_status status = GS_UNREACHABLE;
@@ -313,7 +324,7 @@ gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
 
     while (status != GS_OK &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        status = request_in(share, directory, token, bytes, ret_grant, ret_fd);
+        status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
         close(directory);
     }
     return status;

@@ -1,6 +1,7 @@
 /*
  * Opener: asking an exporter for a block, and judging what it answers. Nothing that comes from it
- * is believed before it was checked, and nothing it does takes longer than timeout_ns.
+ * is believed before it was checked. All that one call waits for, of the exporter, of a broker and
+ * of those who pass its memory on, is over at the call's one deadline (peer->deadline_ns).
  */
 #include "core/share/opener.h"
 
@@ -212,7 +213,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
                    const unsigned char *bytes, bool want_fd, struct gs_room *room,
                    union gs_wire_message *ret_message, int *ret_fd, gs_status *ret_status)
 {
-    uint64_t deadline = gs_now() + share->options.timeout_ns;
+    uint64_t deadline = peer->deadline_ns;
     int error = send_open(peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
@@ -268,7 +269,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                       struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
-    uint64_t begin = gs_now(), looked = begin, waited = 0;
+    uint64_t looked = gs_now(), waited = 0;
     gs_status status = GS_OK;
 
     *ret_fd = -1;
@@ -282,8 +283,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
             if (!is_for_now(peer, &message, status))
                 break;
             waited += gs_look_counts(&looked);
-            if (waited >= EARLY_NS || (looked - begin >= EARLY_NS &&
-                                       looked - begin >= share->options.timeout_ns)) {
+            if (waited >= EARLY_NS || looked >= peer->deadline_ns) {
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
@@ -320,7 +320,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
         (peer->fd >= 0 && !peer->by_broker))
         return status;
-    relayed = gs_relay_request(share, token, bytes, ret_grant, ret_fd);
+    relayed = gs_relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
     if (relayed != GS_OK) {
         if (status == GS_UNREACHABLE)
             gs_say_unreachable(share, "the process that shared it has ended");

@@ -269,6 +269,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return client->greeted;
     case GS_WIRE_LEAVE:
         return gs_leaver_on_leave(share, client, &message->leave, fd);
+    case GS_WIRE_FLUSHED:
+        return gs_flush_answered(share, client, message->flushed.number);
     case GS_WIRE_SHARE:
         return gs_broker_on_share(share, client, &message->share, fd);
     case GS_WIRE_UNSHARE:

@@ -50,8 +50,12 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     if (!share)
         return GS_NO_HOST_MEMORY;
     if (!gs_instance_new(getpid(), share->instance)) {
+        gs_log_line(log, GS_LOG_ERROR,
+                    "the kernel gives no random bytes (getrandom: %s), and handles of memory need "
+                    "them: allow that call (seccomp)",
+                    strerror(errno));
         free(share);
-        return GS_NOT_OFFERED;
+        return GS_NO_RANDOM;
     }
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
         snprintf(share->name + 2 * i, 3, "%02x", share->instance[i]);
@@ -71,9 +75,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
     pthread_cond_init(&share->started, NULL);
-    pthread_cond_init(&share->opener_changed, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&share->opener_changed, &monotonic);
     pthread_cond_init(&share->given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
     *ret_share = share;
@@ -129,6 +133,7 @@ void gs_share_at_exit(struct gs_share *share)
 
     if (!share || share->pid != getpid())
         return;
+    gs_say_unopened(share);
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {

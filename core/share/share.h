@@ -85,7 +85,8 @@ struct gs_share_events {
 
 struct gs_share;
 
-/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it. */
+/* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it.
+ * GS_NO_RANDOM (logged), GS_NO_HOST_MEMORY. */
 gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           struct gs_fences *fences, const struct gs_log *log,
                           const struct gs_share_options *options,
@@ -171,8 +172,8 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
- * others, or just being exported, that was freed less than `limit_ns` ago; what others have closed
- * and only keep for their next open comes back within milliseconds. */
+ * others, or just being exported, that was freed less than `limit_ns` ago, and until whatever they
+ * have closed, or held when they ended, has come back (core/share/flush.c). */
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns);
 

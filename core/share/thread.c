@@ -86,9 +86,10 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace, limbo, sweep, leaves, work = gs_offers_work(share, now);
+    uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
+    gs_flush_work(share, now);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
@@ -121,9 +122,6 @@ static int tick(struct gs_share *share)
     if (work < due)
         due = work;
     now = gs_now();
-    leaves = gs_background_tick(&share->background, now);
-    if (leaves < due)
-        due = leaves;
     if (due <= now)
         return 0;
     due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;

@@ -22,6 +22,8 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_KEEP] = sizeof(struct gs_wire_keep),
     [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
     [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
+    [GS_WIRE_FLUSH] = sizeof(struct gs_wire_flush),
+    [GS_WIRE_FLUSHED] = sizeof(struct gs_wire_flushed),
     [GS_WIRE_LEAVE] = sizeof(struct gs_wire_leave),
 };
 

@@ -11,12 +11,14 @@
  *   KEEP block               ------->    as CLOSE, and its chunk stays mapped for the next OPEN
  *                            <-------    UNMAP chunk: its memory is to go
  *   UNMAPPED chunk           ------->    it is not mapped any more
+ *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
+ *   FLUSHED number           ------->    what its program had closed by then has been given back
  *
  * An exporter that leaves its offers with a broker says HELLO to it, LEAVE users (+ a memfd), and
  * then SHARE token (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd it
- * confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended the broker
- * serves its openers in the same words as it did. Anybody who may open may also QUERY the n-th
- * client and is sent a REPORT.
+ * confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended the
+ * broker serves its openers in the same words as it did. Anybody who may open may also QUERY the
+ * n-th client and is sent a REPORT.
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
@@ -39,7 +41,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 4
+#define GS_WIRE_VERSION 5
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -55,7 +57,9 @@ enum gs_wire_type {
     GS_WIRE_KEEP = 11,
     GS_WIRE_UNMAP = 12,
     GS_WIRE_UNMAPPED = 13,
-    GS_WIRE_LEAVE = 14,
+    GS_WIRE_FLUSH = 14,
+    GS_WIRE_FLUSHED = 15,
+    GS_WIRE_LEAVE = 16,
     GS_WIRE_TYPES
 };
 
@@ -137,6 +141,16 @@ struct gs_wire_unmapped {
     uint64_t chunk_id;
 };
 
+struct gs_wire_flush {
+    struct gs_wire_head head;
+    uint64_t number; /* of the question; not 0 */
+};
+
+struct gs_wire_flushed {
+    struct gs_wire_head head;
+    uint64_t number;
+};
+
 /* Comes with a sealed memfd of `slots` block ids, 8 bytes each. */
 struct gs_wire_leave {
     struct gs_wire_head head;
@@ -200,6 +214,8 @@ union gs_wire_message {
     struct gs_wire_keep keep;
     struct gs_wire_unmap unmap;
     struct gs_wire_unmapped unmapped;
+    struct gs_wire_flush flush;
+    struct gs_wire_flushed flushed;
     struct gs_wire_leave leave;
 };
 

@@ -6,6 +6,7 @@
  *   gpushim-broker           in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim-broker --detach  in the background once it listens; ends when nobody needs it
  *   gpushim-broker ps        lists the processes that share, and who holds what of theirs
+ *   gpushim-broker --help, --version
  */
 #include <dirent.h>
 #include <errno.h>
@@ -56,7 +57,7 @@ static bool read_options(struct gs_share_options *options)
 {
     static struct gs_config config;
     struct gs_config_sources sources = {.environment = environ,
-                                        .system_file = gs_config_system_file};
+                                        .system_files = gs_config_system_files};
     const char *dir;
 
     gs_config_load(&config, &sources, complain, NULL);
@@ -126,6 +127,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
 
+    signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     signal(SIGHUP, SIG_IGN);
@@ -181,8 +183,9 @@ static int serve_detached(const struct gs_share_options *options)
 
 /* ---- Listing -------------------------------------------------------------------------------- */
 
-/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. */
-static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
+/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
+ * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
+static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     union gs_wire_message query;
@@ -190,6 +193,7 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
 
     gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
     query.query.index = index;
+    *ret_pidfd = -1;
     error = gs_wire_send(fd, &query, -1);
     if (error && error != -EPIPE) /* what made it hang up may lie there */
         return error;
@@ -198,7 +202,7 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
     while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     if (ready != 1)
         return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, NULL);
+    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;
@@ -213,15 +217,80 @@ static bool is_broker(const char *name)
            (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
 }
 
-/* Who listens there, where the kernel can tell. */
-static void print_who(int fd, const char *name)
+/* The pid of who listens there as this process sees it; 0: it does not. */
+static long pid_of_listener(int fd)
 {
     struct ucred who = {.pid = 0};
     socklen_t size = sizeof who;
 
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.pid : 0;
+}
+
+/* The same of a process that there is a pidfd of. */
+static long pid_of(int pidfd)
+{
+    char path[64], line[128];
+    long pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    file = pidfd < 0 ? NULL : fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Pid: %ld", &pid) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return pid > 0 ? pid : 0;
+}
+
+/* Where the process runs, if that is another control group than this one's: the last part of its
+ * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
+static const char *container_of(long pid)
+{
+    static char own[512], line[512];
+    char path[64], *name;
+    FILE *file;
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
+        file = fopen(path, "re");
+        if (!file)
+            return "";
+        if (!fgets(i ? line : own, sizeof own, file))
+            own[0] = line[0] = 0;
+        fclose(file);
+    }
+    if (strcmp(own, line) == 0)
+        return "";
+    line[strcspn(line, "\n")] = 0;
+    name = strrchr(line, '/');
+    for (char *c = line; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    return name ? name + 1 : "";
+}
+
+/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
+static void print_pid(long seen, unsigned long long told)
+{
+    const char *container = seen ? container_of(seen) : "";
+
+    if (seen && container[0])
+        printf("pid %ld in %s", seen, container);
+    else if (seen)
+        printf("pid %ld", seen);
+    else
+        printf("pid %llu of another PID namespace", told);
+}
+
+/* Who listens there, where the kernel can tell. */
+static void print_who(int fd, const char *name)
+{
+    long pid = pid_of_listener(fd);
+
     printf("%s ", is_broker(name) ? "broker" : "process");
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0)
-        printf("pid %d", (int)who.pid);
+    if (pid)
+        print_pid(pid, 0);
     else
         printf("of another PID namespace (%s)", name);
 }
@@ -253,19 +322,30 @@ static unsigned long long in_seconds(uint64_t ns)
     return (unsigned long long)(ns / GS_NS_PER_S);
 }
 
-static void print_client(const struct gs_wire_report *report)
+/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
+ * if his is the one that is seen here. */
+static void print_client(const struct gs_wire_report *report, int pidfd, long listener)
 {
-    if (report->left)
-        printf("  from pid %llu (%.15s) for %llu s: %llu blocks left here\n",
-               (unsigned long long)report->client_pid, report->client_name,
+    long pid = pid_of(pidfd);
+
+    if (!pid && listener == (long)report->pid)
+        pid = (long)report->client_pid;
+
+    if (report->left) {
+        printf("  from ");
+        print_pid(pid, (unsigned long long)report->client_pid);
+        printf(" (%.15s) for %llu s: %llu blocks left here\n", report->client_name,
                in_seconds(report->client_age_ns), (unsigned long long)report->left);
-    if (report->holds)
-        printf("  held by pid %llu (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of "
-               "freed ones %llu, %llu KiB\n",
-               (unsigned long long)report->client_pid, report->client_name,
-               (unsigned long long)report->holds, in_kib(report->hold_bytes),
+    }
+    if (report->holds) {
+        printf("  held by ");
+        print_pid(pid, (unsigned long long)report->client_pid);
+        printf(" (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
+               "KiB\n",
+               report->client_name, (unsigned long long)report->holds, in_kib(report->hold_bytes),
                in_seconds(report->hold_age_ns), (unsigned long long)report->limbo_holds,
                in_kib(report->limbo_hold_bytes));
+    }
     if (report->limbo_holds)
         printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
                (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
@@ -273,11 +353,13 @@ static void print_client(const struct gs_wire_report *report)
                in_seconds(report->limbo_block_freed_ns));
 }
 
-static void print_process(const struct gs_wire_report *report)
+static void print_process(const struct gs_wire_report *report, int fd)
 {
-    printf("%s pid %llu (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the "
-           "oldest for %llu s\n",
-           report->is_broker ? "broker" : "process", (unsigned long long)report->pid, report->name,
+    printf("%s ", report->is_broker ? "broker" : "process");
+    print_pid(pid_of_listener(fd), (unsigned long long)report->pid);
+    printf(" (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
+           "%llu s\n",
+           report->name,
            (unsigned long long)report->offers, in_kib(report->bytes),
            (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
            in_seconds(report->limbo_age_ns));
@@ -288,23 +370,28 @@ static void list_one(int directory, const struct gs_share_options *options, cons
     int fd = gs_directory_connect(directory, options, name, ANSWER_NS);
     union gs_wire_message answer;
     uint32_t clients = 1;
+    int pidfd;
 
     if (fd < 0)
         return;
     for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
-        int error = ask(fd, i, &answer);
+        int error = ask(fd, i, &answer, &pidfd);
 
         if (error || answer.head.type != GS_WIRE_REPORT) {
             print_silent(fd, name, error, &answer);
+            if (pidfd >= 0)
+                close(pidfd);
             break;
         }
         gs_wire_printable(answer.report.name);
         gs_wire_printable(answer.report.client_name);
         if (i == 0)
-            print_process(&answer.report);
+            print_process(&answer.report, fd);
         clients = answer.report.clients;
         if (i < clients)
-            print_client(&answer.report);
+            print_client(&answer.report, pidfd, pid_of_listener(fd));
+        if (pidfd >= 0)
+            close(pidfd);
     }
     close(fd);
 }
@@ -346,10 +433,24 @@ static int list(const struct gs_share_options *options)
     return !looked;
 }
 
+static const char usage[] =
+    "usage: gpushim-broker [--detach | ps | --help | --version]\n"
+    "Keeps GPU memory that processes share by libgpushim beyond their end.\n"
+    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it is\n"
+    "              given\n"
+    "  --detach    serves in the background, until nobody needs it\n"
+    "  ps          lists the processes that share, and who holds what of theirs\n"
+    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of the\n"
+    "sockets.\n";
+
 int main(int argc, char **argv)
 {
     struct gs_share_options options;
 
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return printf("%s", usage) < 0;
+    if (argc == 2 && strcmp(argv[1], "--version") == 0)
+        return printf("gpushim-broker %s\n", GS_VERSION) < 0;
     if (!read_options(&options))
         return 1;
     if (argc == 2 && strcmp(argv[1], "ps") == 0)
@@ -357,7 +458,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--detach") == 0)
         return serve_detached(&options);
     if (argc != 1) {
-        complain(NULL, "usage: gpushim-broker [--detach | ps]");
+        fputs(usage, stderr);
         return 2;
     }
     options.listen_fd = activated_socket();

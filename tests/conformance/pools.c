@@ -161,6 +161,57 @@ Test(pools, a_programs_own_pool_is_its_own)
     OK(cuMemPoolDestroy(own));
 }
 
+/* The default one is the current one again, whose memory the library gives. */
+Test(pools, the_end_of_the_current_pool_makes_the_default_one_current)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool own = NULL, now = NULL;
+    CUdeviceptr of_own = 0, ptr = 0;
+    CUipcMemHandle handle;
+
+    default_pool();
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuDeviceSetMemPool(device, own));
+    OK(cuMemAllocAsync(&of_own, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, of_own));
+    cr_assert_eq(now, own);
+    OK(cuMemPoolDestroy(own));
+    OK(cuDeviceGetMemPool(&now, device));
+    cr_assert_eq(now, pool);
+    OK(cuMemAllocAsync(&ptr, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(now, pool);
+    if (under_shim())
+        OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(cuMemFreeAsync(of_own, stream));
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+/* A default pool stays, and a pool that is not the current one changes nothing. */
+Test(pools, the_end_of_another_pool_leaves_the_current_one)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool own = NULL, other = NULL, now = NULL;
+    CUdeviceptr ptr = 0;
+
+    default_pool();
+    FAILS(cuMemPoolDestroy(pool));
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuMemPoolCreate(&other, &props));
+    OK(cuDeviceSetMemPool(device, own));
+    OK(cuMemPoolDestroy(other));
+    FAILS(cuMemPoolDestroy(pool));
+    OK(cuMemAllocAsync(&ptr, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(now, own);
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuDeviceSetMemPool(device, pool));
+    OK(cuMemPoolDestroy(own));
+}
+
 Test(pools, a_default_pool_lets_a_peer_in_and_out)
 {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},

@@ -5,7 +5,8 @@ import re
 import sys
 
 PAGE = 'memory-3'
-FIRST_BYTE = 4098  # of its locks, one for each process that listens
+ASKER_BYTE = 4096  # of its locks: who asks, and
+FIRST_BYTE = 4097  # one for each process that listens
 PATIENT_S = 30
 
 

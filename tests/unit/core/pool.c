@@ -76,6 +76,8 @@ Test(pool, only_the_start_of_a_live_block_can_be_freed)
     cr_assert_eq(gs_core_free(f.core, foreign), GS_NOT_OURS);
     cr_assert_eq(gs_core_free(f.core, 0x1000), GS_NOT_OURS);
     cr_assert_eq(gs_core_free(f.core, a + 512), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 1), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 511), GS_NOT_LIVE);
     cr_assert_eq(gs_core_free(f.core, large + 2 * MIB), GS_NOT_LIVE);
     cr_assert_eq(gs_core_free(f.core, a), GS_OK);
     cr_assert_eq(gs_core_free(f.core, a), GS_NOT_LIVE);
@@ -83,6 +85,43 @@ Test(pool, only_the_start_of_a_live_block_can_be_freed)
     cr_assert_eq(gs_core_free(f.core, large), GS_NOT_LIVE);
     cr_assert_eq(fixture_pool(&f).live, 0);
     MUST(cuMemFree(foreign));
+    fixture_end(&f);
+}
+
+/* The one around an address is found by looking backwards over many that begin nowhere. */
+Test(pool, a_block_is_found_from_far_within_after_others_before_it_merged)
+{
+    struct gs_block_info info;
+    struct gs_chunk *chunk;
+    struct fixture f;
+    CUdeviceptr few[3], large, after;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        few[i] = must_alloc(&f, 512);
+    large = must_alloc(&f, 256 << 10);
+    after = must_alloc(&f, 512);
+    cr_assert_eq(large, few[0] + 3 * 512);
+    MUST(gs_core_free(f.core, few[1]));
+    MUST(gs_core_free(f.core, few[2]));
+    MUST(cuCtxSynchronize());
+    MUST(gs_context_lock_chunk(f.core, large, &chunk));
+    gs_pool_collect(chunk->pool);
+    gs_pool_settle(chunk->pool);
+    gs_latch_release(&chunk->pool->lock);
+    for (size_t at = 0; at < 256 << 10; at += 5000) {
+        MUST(gs_core_find(f.core, large + at, &info));
+        cr_assert_eq(info.base, large);
+    }
+    MUST(gs_core_find(f.core, after, &info));
+    cr_assert_eq(info.base, after);
+    MUST(gs_core_find(f.core, few[0] + 511, &info));
+    cr_assert_eq(info.base, few[0]);
+    cr_assert_eq(gs_core_find(f.core, few[2], &info), GS_NOT_LIVE);
+    MUST(gs_core_free(f.core, large));
+    MUST(gs_core_free(f.core, after));
+    MUST(gs_core_free(f.core, few[0]));
     fixture_end(&f);
 }
 

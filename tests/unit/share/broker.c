@@ -1108,6 +1108,37 @@ Test(share_broker, ps_tells_who_holds_what)
     cr_assert_not_null(strstr(strstr(said, expected), " s: 1 blocks left here"), "%s", said);
 }
 
+/* Seen from elsewhere a process has another number, or none: that it gives itself is marked. */
+Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
+{
+    char said[4096], expected[128], command[512];
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    FILE *out;
+    size_t got;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root makes a PID namespace");
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_null(strstr(said, "another PID namespace"), "%s", said);
+    snprintf(command, sizeof command,
+             "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 unshare --pid --fork --mount-proc %s ps "
+             "2>&1",
+             dir, BROKER_PROGRAM);
+    out = popen(command, "r");
+    got = fread(said, 1, sizeof said - 1, out);
+    said[got] = 0;
+    if (pclose(out) != 0 && strstr(said, "unshare"))
+        cr_skip_test("no PID namespace can be made here");
+    snprintf(expected, sizeof expected, "held by pid %d of another PID namespace (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+}
+
 Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
 {
     unsigned char token[2][GS_TOKEN_SIZE];

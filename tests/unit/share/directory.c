@@ -746,3 +746,22 @@ Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does
     cr_assert_eq(status, 0);
     cr_assert_eq(side_dir_count(dir), 0);
 }
+
+/* By its number alone, whatever else is listed. */
+Test(share_directory, who_is_listed_is_named_by_number)
+{
+    const uid_t other = geteuid() + 5;
+
+    options.gids[options.gid_count++] = 500;
+    options.gids[options.gid_count++] = 400;
+    options.uids[options.uid_count++] = other;
+    cr_assert(gs_process_is_listed(&options, other + 1, 500));
+    cr_assert(gs_process_is_listed(&options, other + 1, 400));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 450));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 399));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 501));
+    cr_assert(gs_process_is_listed(&options, other, 450));
+    cr_assert(gs_user_is_listed(&options, geteuid()));
+    cr_assert_not(gs_user_is_listed(&options, other - 1));
+    cr_assert_not(gs_user_is_listed(&options, other + 1));
+}

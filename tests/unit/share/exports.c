@@ -2,12 +2,14 @@
  * that its fcntl is the one below. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
 
@@ -36,6 +38,18 @@ int __wrap_fcntl64(int fd, int command, ...)
            __atomic_load_n(&table_waits, __ATOMIC_SEQ_CST))
         usleep(1000);
     return __real_fcntl64(fd, command, argument);
+}
+
+/* How often this thread has taken a lock. */
+static _Thread_local unsigned locks;
+
+void __real_gs_lock_take(struct gs_lock *lock);
+void __wrap_gs_lock_take(struct gs_lock *lock);
+
+void __wrap_gs_lock_take(struct gs_lock *lock)
+{
+    locks++;
+    __real_gs_lock_take(lock);
 }
 
 static void setup(void)
@@ -286,4 +300,48 @@ Test(share_exports, the_table_of_descriptors_is_enlarged_once)
     for (int i = 0; i < KEPT; i++)
         close(kept[i]);
     cr_assert(side_gets_back(&side, offer));
+}
+
+/* Chunks go in other threads meanwhile, and with them what is kept of them. */
+Test(share_exports, what_is_kept_is_looked_up_under_the_lock)
+{
+    struct gs_offer *offer;
+    bool fresh;
+    int fd, again;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(gs_export(side.share, offer, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert(fresh);
+    gs_export_keep(side.share, offer, fd);
+    locks = 0;
+    cr_assert_eq(gs_export(side.share, offer, &again, &fresh), CUDA_SUCCESS);
+    cr_assert_not(fresh);
+    cr_assert_eq(again, fd);
+    cr_assert_gt(locks, 0);
+    cr_assert(side_gets_back(&side, offer));
+}
+
+#define OFFERS 40000 /* of each thread */
+
+static void *offer_many(void *arg)
+{
+    struct gs_offer *offer;
+
+    for (int i = 0; i < OFFERS; i++)
+        SIDE_MUST(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
+    return NULL;
+}
+
+/* Half a lock is none: threads that come at once lose no offer of each other's. */
+Test(share_exports, threads_that_offer_at_once_lose_nothing)
+{
+    struct gs_share_stats stats;
+    pthread_t thread[2];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, offer_many, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.offers, 2 * OFFERS);
 }

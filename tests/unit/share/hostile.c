@@ -234,7 +234,8 @@ Test(share_hostile, every_fault_is_named_in_the_log)
                                         "it greeted twice", "fields that make no sense",
                                         "closed a block that it does not hold",
                                         "not an opener's to send", "for a broker",
-                                        "something that is no message"};
+                                        "something that is no message",
+                                        "answers what it was not asked"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -242,7 +243,9 @@ Test(share_hostile, every_fault_is_named_in_the_log)
 
         if (i > 1)
             hello(fd);
-        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT : GS_WIRE_UNSHARE, 0);
+        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT
+                                                        : i == 8 ? GS_WIRE_FLUSHED
+                                                                 : GS_WIRE_UNSHARE, 0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);
         else if (i == 1)
@@ -987,7 +990,7 @@ static pid_t talker(enum gs_wire_type type, const unsigned char *at)
 Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 {
     static const enum gs_wire_type types[] = {GS_WIRE_RECALL, GS_WIRE_UNMAP, GS_WIRE_GRANT,
-                                              GS_WIRE_REFUSE, GS_WIRE_HELLO};
+                                              GS_WIRE_REFUSE, GS_WIRE_HELLO, GS_WIRE_FLUSH};
 
     usleep(100000); /* whoever shares has connected to all there are */
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {

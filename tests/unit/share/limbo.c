@@ -2,10 +2,12 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -172,6 +174,7 @@ Test(share_limbo, below_the_bound_it_is_armed_anew)
     free_block(2);
     free_block(3);
     cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 7 KiB, are freed"), "%s", side_logged());
 }
 
 Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
@@ -271,6 +274,57 @@ Test(share_limbo, what_comes_back_is_waited_for)
     gs_share_await_given_back(side.share, NULL, 300 * MS);
     __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
     cr_assert_geq(side_now() - begun, 300 * MS, "what is open since a moment ago was not waited for");
+}
+
+/* One that is stopped, while it has something open that was freed long ago. */
+Test(share_limbo, who_does_not_answer_is_waited_for_once)
+{
+    uint64_t begun;
+    int status;
+
+    start();
+    gs_share_freed(side.share, offer[0], side_now() - 30000 * MS);
+    gs_share_await_given_back(side.share, NULL, 0); /* it has a thread that answers */
+    kill(other.pid, SIGSTOP);
+    cr_assert_eq(waitpid(other.pid, &status, WUNTRACED), other.pid);
+    begun = side_now();
+    for (int i = 0; i < 40; i++)
+        gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert_lt(side_now() - begun, 10000 * MS, "it was waited for each time");
+    kill(other.pid, SIGCONT);
+    other_ask(&other, "close %lx", address[0]);
+    cr_assert(side_gets_back(&side, offer[0]));
+    gs_share_freed(side.share, offer[1], side_now() - 30000 * MS);
+    other_ask(&other, "close %lx", address[1]);
+    gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert(side_withdraws(&side, offer[1]), "what was closed is not waited for any more");
+}
+
+/* Several threads whose program needs memory at once. */
+static void *await_closed(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 200; i++)
+        gs_share_await_given_back(side.share, NULL, 0);
+    return NULL;
+}
+
+Test(share_limbo, many_threads_wait_for_what_is_closed)
+{
+    pthread_t thread[4];
+
+    start();
+    for (int i = 0; i < BLOCKS; i++)
+        gs_share_freed(side.share, offer[i], side_now() - 30000 * MS);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, await_closed, NULL), 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        other_ask(&other, "close %lx", address[i]);
+        gs_share_await_given_back(side.share, NULL, 0);
+        cr_assert(side_withdraws(&side, offer[i]), "block %d", i);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
 }
 
 static uint64_t in_limbo(void)

@@ -268,6 +268,12 @@ bool side_broker_end(const char *dir)
 
 void side_start(struct side *side, const struct gs_share_options *options)
 {
+    if (side_try_start(side, options) != GS_OK)
+        abort();
+}
+
+gs_status side_try_start(struct side *side, const struct gs_share_options *options)
+{
     struct gs_share_events events = {.lease_ended = lease_ended, .arg = side};
 
     memset(side, 0, sizeof *side);
@@ -276,9 +282,8 @@ void side_start(struct side *side, const struct gs_share_options *options)
     gs_fences_init(&side->fences, &side->driver);
     side->log.line = log_line;
     side->options = *options;
-    if (gs_share_create(&side->driver, &side->map, &side->fences, &side->log, options, &events,
-                        &side->share) != GS_OK)
-        abort();
+    return gs_share_create(&side->driver, &side->map, &side->fences, &side->log, options, &events,
+                           &side->share);
 }
 
 void side_stop(struct side *side)

@@ -1,8 +1,11 @@
 /* Tokens: every byte counts and is defined. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "core/share/token.h"
+#include "side.h"
 
 static void sample(unsigned char *ret_bytes)
 {
@@ -89,4 +92,43 @@ Test(share_token, comparing_sees_each_byte)
         cr_assert_not(gs_bytes_equal(a, b, sizeof a));
         b[i] = 0;
     }
+}
+
+/* Some seccomp filters refuse it. */
+static int random_error;
+
+ssize_t __real_getrandom(void *bytes, size_t size, unsigned flags);
+ssize_t __wrap_getrandom(void *bytes, size_t size, unsigned flags);
+ssize_t __wrap_getrandom(void *bytes, size_t size, unsigned flags)
+{
+    if (!random_error)
+        return __real_getrandom(bytes, size, flags);
+    errno = random_error;
+    return -1;
+}
+
+Test(share_token, no_random_bytes_have_a_name_of_their_own)
+{
+    struct gs_share_options options;
+    struct gs_offer *offer;
+    struct side side;
+    char dir[64];
+
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    random_error = EPERM;
+    cr_assert_eq(side_try_start(&side, &options), GS_NO_RANDOM);
+    cr_assert_not_null(strstr(side_logged(), "getrandom: Operation not permitted"));
+    random_error = 0;
+    side_start(&side, &options);
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    random_error = ENOSYS;
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NO_RANDOM);
+    cr_assert_not_null(strstr(side_logged(), "random bytes for its handle (getrandom)"));
+    random_error = 0;
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(side_gets_back(&side, offer));
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    side_dir_remove(dir);
 }

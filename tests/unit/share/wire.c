@@ -171,6 +171,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(grant, read_only), 72}, {AT(grant, strict), 76}, {AT(refuse, reason), 16},
         {AT(refuse, driver_error), 20}, {AT(close, block_id), 16}, {AT(recall, block_id), 16},
         {AT(keep, block_id), 16}, {AT(unmap, chunk_id), 16}, {AT(unmapped, chunk_id), 16},
+        {AT(flush, number), 16}, {AT(flushed, number), 16},
         {AT(share, token), 16}, {AT(share, chunk_size), 80}, {AT(share, offset), 88},
         {AT(share, uuid), 96}, {AT(share, read_only), 112}, {AT(share, slot), 116},
         {AT(unshare, block_id), 16}, {AT(query, index), 16}, {AT(query, zero), 20},
@@ -187,11 +188,11 @@ Test(share_wire, a_version_is_its_messages)
         {AT(leave, gids), 288},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
                                        544};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 4);
+    cr_assert_eq(GS_WIRE_VERSION, 5);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
@@ -286,4 +287,17 @@ Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)
     while (!error && sent++ < 100000)
         error = gs_wire_send(pair[0], &message, -1);
     cr_assert_eq(error, -EAGAIN);
+}
+
+/* They go to logs and terminals. */
+Test(share_wire, names_of_others_are_made_printable)
+{
+    char name[16] = "a\x1b[2J\n b~\x7f\xff";
+    char full[16];
+
+    gs_wire_printable(name);
+    cr_assert_str_eq(name, "a?[2J? b~??");
+    memset(full, 'x', sizeof full);
+    gs_wire_printable(full);
+    cr_assert_eq(strlen(full), 15);
 }
