@@ -72,9 +72,11 @@ static int stand_between(void *arg)
 }
 
 /*
- * Starts the broker; it puts itself into the background and its socket up. The program's SIGCHLD
- * handler and its wait() see nothing of it: the process between has no exit signal, and the
- * broker, which would get one by its exec, is not our child.
+ * Starts the broker, which puts its socket up. The program's SIGCHLD handler and its wait() see
+ * nothing of it: the process between has no exit signal, and the broker, which would get one by its
+ * exec, is not our child. It becomes the child of whoever takes orphans here, a launcher perhaps:
+ * the kernel has no way around that. So it is one process, which forks no other, and it ends when
+ * that one waits for it alone (shim/broker/main.c).
  */
 static int start_broker(struct gs_share *share)
 {
@@ -83,7 +85,7 @@ static int start_broker(struct gs_share *share)
         uids[24 + 12 * GS_IDS_MAX], gids[24 + 12 * GS_IDS_MAX];
     struct command command = {
         .program = options->broker_program,
-        .arguments = {(char *)"gpushim-broker", (char *)"--detach"},
+        .arguments = {(char *)"gpushim-broker", (char *)"--started"},
         .environment = {dir, keep, settle, timeout, clients, blocks, uids, gids,
                         (char *)"GPUSHIM_CONFIG="},
     };

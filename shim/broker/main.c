@@ -5,6 +5,7 @@
  *
  *   gpushim-broker           in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim-broker --detach  in the background once it listens; ends when nobody needs it
+ *   gpushim-broker --started the same as a child of a process that shares, which is all it forks
  *   gpushim-broker ps        lists the processes that share, and who holds what of theirs
  *   gpushim-broker --help, --version
  */
@@ -114,7 +115,56 @@ static void leave_behind(void)
         return; /* it only keeps a file system busy */
 }
 
-/* Serves until it is told to end, or is needed no more where `until_unneeded`. */
+/* ---- Whose child it is ---------------------------------------------------------------------- */
+
+static bool read_of(pid_t pid, const char *task, const char *what, char *ret_text, size_t size)
+{
+    char path[128];
+    int fd;
+    ssize_t got;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, what);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    got = fd < 0 ? -1 : read(fd, ret_text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    ret_text[got < 0 ? 0 : got] = 0;
+    return got >= 0;
+}
+
+/*
+ * Whether who took this orphan (a launcher that is PID 1 or a subreaper) has no other child and
+ * waits for one: all that it started has ended, and this broker is what it waits for. Where that
+ * cannot be seen it is not so.
+ */
+static bool is_waited_for_alone(void)
+{
+    char path[64], text[256], own[16];
+    const pid_t parent = getppid();
+    const struct dirent *entry;
+    bool waits = false, alone = true;
+    DIR *tasks;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    snprintf(own, sizeof own, "%d ", (int)getpid());
+    tasks = parent > 0 ? opendir(path) : NULL;
+    while (tasks && alone && (entry = readdir(tasks))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (!read_of(parent, entry->d_name, "children", text, sizeof text))
+            alone = false;
+        else if (text[0] && strcmp(text, own) != 0)
+            alone = false;
+        if (read_of(parent, entry->d_name, "wchan", text, sizeof text) && strstr(text, "do_wait"))
+            waits = true;
+    }
+    if (tasks)
+        closedir(tasks);
+    return waits && alone;
+}
+
+/* Serves until it is told to end; where a process that shares has started it also until it is needed
+ * no more, or keeps a launcher from its end. */
 static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
 {
     static struct gs_map map;
@@ -126,6 +176,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     sigset_t none;
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
+    int waited_for = 0;
 
     signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
     sigaction(SIGTERM, &act, NULL);
@@ -151,10 +202,20 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
 
         if (until_unneeded && since && gs_now() - since >= limit)
             break;
+        waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
+        if (waited_for >= 2) /* not only between one of its processes and the next */
+            break;
         poll(NULL, 0, LOOK_MS);
     }
     gs_share_destroy(share);
     return 0;
+}
+
+/* By a process that shares, which looks by itself when the socket is there. */
+static int serve_started(const struct gs_share_options *options)
+{
+    leave_behind();
+    return serve(options, true, -1);
 }
 
 /* The parent returns once the child listens, or has found that another broker does. */
@@ -457,6 +518,8 @@ int main(int argc, char **argv)
         return list(&options);
     if (argc == 2 && strcmp(argv[1], "--detach") == 0)
         return serve_detached(&options);
+    if (argc == 2 && strcmp(argv[1], "--started") == 0)
+        return serve_started(&options);
     if (argc != 1) {
         fputs(usage, stderr);
         return 2;

@@ -6,6 +6,8 @@
  *   nowhere socket   socket(2) is forbidden
  *   nowhere listen   listen(2) is, while a socket can be made
  *   nowhere later    the folder goes, and cannot be made again until it can
+ *   nowhere beside   no broker is installed: one that lies beside the library is started
+ *   nowhere left     as a process that shares with a broker: waits for that
  *   nowhere open     as another process: opens the handle on its standard input and reads the block
  *
  * The log is this program's stderr, which is a file meanwhile. The last line is "ok".
@@ -14,6 +16,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -177,6 +180,75 @@ static void goes_later(void)
     must("cuMemFree", cuMemFree(first));
 }
 
+static void copy(const char *from, const char *name)
+{
+    char to[128], bytes[65536];
+    int in = open(from, O_RDONLY | O_CLOEXEC), out;
+    ssize_t got;
+
+    snprintf(to, sizeof to, "%s/%s", above, name);
+    out = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+    while ((got = read(in, bytes, sizeof bytes)) > 0)
+        if (write(out, bytes, (size_t)got) != got)
+            break;
+    if (in < 0 || out < 0 || got != 0)
+        fail(from, errno);
+    close(in);
+    close(out);
+}
+
+static bool has_broker(void)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    bool has = false;
+
+    while (entries && (entry = readdir(entries)))
+        has |= strncmp(entry->d_name, "broker", 6) == 0;
+    if (entries)
+        closedir(entries);
+    return has;
+}
+
+static int leave_block(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+
+    snprintf(folder, sizeof folder, "%s", getenv("GPUSHIM_SHARE_DIR"));
+    start_driver();
+    block = block_new();
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+    for (int i = 0; i < 20000 && !has_broker(); i++)
+        usleep(1000);
+    return has_broker() ? 0 : 1;
+}
+
+/* The library and its broker were copied together. */
+static void start_beside(const char *broker)
+{
+    char library[128];
+    int status;
+    pid_t child;
+
+    copy(getenv("LD_PRELOAD"), "libgpushim.so");
+    copy(broker, "gpushim-broker");
+    snprintf(library, sizeof library, "%s/libgpushim.so", above);
+    setenv("LD_PRELOAD", library, 1);
+    setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
+    setenv("GPUSHIM_SHARE_KEEP", "0", 1);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "nowhere", "left", (char *)NULL);
+        _exit(127);
+    }
+    if (waitpid(child, &status, 0) != child || status != 0)
+        fail("no broker was started", status);
+    for (int i = 0; i < 20000 && has_broker(); i++)
+        usleep(1000);
+    unlink(library);
+}
+
 static void play(const char *how)
 {
     if (strcmp(how, "folder") == 0) {
@@ -195,10 +267,12 @@ static void play(const char *how)
 
 int main(int argc, char **argv)
 {
-    const char *how = argc == 2 ? argv[1] : "";
+    const char *how = argc >= 2 ? argv[1] : "";
 
     if (strcmp(how, "open") == 0)
         return open_block();
+    if (strcmp(how, "left") == 0)
+        return leave_block();
     log_file = memfd_create("log", 0);
     if (!mkdtemp(above) || log_file < 0)
         fail("no folder", errno);
@@ -207,7 +281,10 @@ int main(int argc, char **argv)
     setenv("GPUSHIM_SHARE_DIR", folder, 1);
     dup2(log_file, STDERR_FILENO);
     atexit(show_log);
-    play(how);
+    if (strcmp(how, "beside") == 0)
+        start_beside(argv[2]);
+    else
+        play(how);
     puts("ok");
     return 0;
 }

@@ -285,6 +285,70 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_chunk_free(&second, &chunk);
 }
 
+/* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
+ * While its worker runs it sees nothing of the broker that the worker has started; when nothing else
+ * is left that does not keep it for as long as the broker keeps what was shared. */
+Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
+{
+    struct gs_share_options brokered = options;
+    int told[2], go[2];
+    pid_t launcher;
+    char seen[2];
+
+    cr_assert_eq(pipe(told), 0);
+    cr_assert_eq(pipe(go), 0);
+    launcher = fork();
+    if (launcher == 0) {
+        pid_t worker, ended;
+        int strangers = 0;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        worker = fork();
+        if (worker == 0) {
+            struct side_chunk its;
+            struct gs_offer *offer;
+            struct side second;
+
+            brokered.broker = true;
+            brokered.keep_ns = 3600 * UINT64_C(1000000000);
+            snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+            side_start(&second, &brokered);
+            its = side_chunk_new(&second, 2 * MIB);
+            if (side_offer(&second, &its, 0, 512, &offer) != GS_OK ||
+                !SIDE_WAIT(side_broker_left(dir) == 1) || write(told[1], "", 1) != 1 ||
+                read(go[0], seen, 1) != 1)
+                _exit(1);
+            _exit(0);
+        }
+        if (read(told[0], seen, 1) != 1)
+            _exit(1);
+        ended = waitpid(-1, NULL, WNOHANG); /* the worker runs, and so does the broker */
+        if (ended != 0)
+            strangers = 100;
+        if (write(go[1], "", 1) != 1)
+            _exit(1);
+        while ((ended = wait(NULL)) > 0)
+            strangers += ended != worker;
+        _exit(strangers);
+    }
+    close(told[0]);
+    close(told[1]);
+    close(go[0]);
+    close(go[1]);
+    for (int status, i = 0;; i++) {
+        pid_t ended = waitpid(launcher, &status, WNOHANG);
+
+        cr_assert_lt(i, 40000, "it waits for the broker");
+        if (ended == launcher) {
+            cr_assert(WIFEXITED(status));
+            cr_assert_leq(WEXITSTATUS(status), 1, "the broker is one process, seen at its end");
+            break;
+        }
+        usleep(1000);
+    }
+}
+
 /* Whether the broker was started with that in its environment. */
 static bool was_told(const char *words)
 {
