@@ -201,7 +201,8 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 }
 
 /* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
- * wait for GPU work that waits for this thread. */
+ * wait for GPU work that waits for this thread: a second, where the driver would have said at once
+ * that the context is there or not. */
 static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
@@ -558,12 +559,13 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_lock_release(&core->lock);
 }
 
-/* Called with the pool's lock held: every live block is freed, as the driver does. */
-static void free_all(struct gs_pool *pool)
+/* Called with the pool's lock held: every live block is freed, as the driver does; stream-ordered
+ * memory is its device's, and lives on. */
+static void free_all(struct gs_pool *pool, bool async_too)
 {
     for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
-            if (block->state == GS_BLOCK_LIVE) {
+            if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
                 gs_pool_unlive(pool, block);
                 gs_pool_retire_more(pool, block);
             }
@@ -574,7 +576,6 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
-    gs_async_keep_peak(core, context->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
@@ -582,6 +583,8 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         if (context->pools[i]) {
             gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
                           &context->pools[i]->counts);
+            if (context->pools[i]->async_counted)
+                __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
             gs_pool_fini(context->pools[i]);
         }
     context->next = core->spare_contexts;
@@ -589,8 +592,9 @@ static void recycle(struct gs_core *core, struct gs_context *context)
     __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
 }
 
-/* Detaches onto a list what a dead pool can give; true: nothing is left. */
-static bool bury(struct gs_pool *pool, struct gs_chunk **released)
+/* Detaches onto a list what a dead pool can give; true: nothing is left. Sets *ret_waits where
+ * something is behind other contexts' work. */
+static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_waits)
 {
     struct gs_chunk *detached, *last;
     bool empty;
@@ -607,6 +611,7 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
         detached = spent;
     }
     empty = !pool->chunks;
+    *ret_waits |= pool->apart != NULL;
     gs_latch_release(&pool->lock);
     if (detached) {
         for (last = detached; last->next;)
@@ -617,13 +622,14 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     return empty;
 }
 
-void gs_context_bury_dead(struct gs_core *core)
+bool gs_context_bury_dead(struct gs_core *core)
 {
     struct gs_chunk *released = NULL;
     struct gs_context *next;
+    bool waits = false;
 
     if (__atomic_load_n(&core->dead, __ATOMIC_RELAXED) == 0)
-        return;
+        return false;
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = next) {
         bool empty = true;
@@ -633,12 +639,43 @@ void gs_context_bury_dead(struct gs_core *core)
             continue;
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
             if (context->pools[i])
-                empty &= bury(context->pools[i], &released);
+                empty &= bury(context->pools[i], &released, &waits);
         if (empty)
             recycle(core, context);
     }
     gs_lock_release(&core->lock);
     gs_chunks_release(&core->shared, released);
+    return waits;
+}
+
+void gs_context_end_dead(struct gs_core *core)
+{
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
+
+            if (!pool || !pool->dead)
+                continue;
+            gs_latch_take(&pool->lock);
+            free_all(pool, true);
+            gs_pool_context_over(pool);
+            gs_latch_release(&pool->lock);
+        }
+    gs_lock_release(&core->lock);
+    gs_context_bury_dead(core);
+}
+
+CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
+{
+    CUcontext handle = NULL;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        if (!context->detached && context->ordinal == ordinal)
+            handle = context->handle;
+    gs_lock_release(&core->lock);
+    return handle;
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
@@ -669,8 +706,9 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
             continue;
         gs_latch_take(&pool->lock);
         pool->dead = true;
+        pool->leaving = false; /* it has gone */
         gs_fence_pool_forget(&pool->events);
-        free_all(pool);
+        free_all(pool, false);
         gs_pool_context_over(pool);
         gs_latch_release(&pool->lock);
     }
@@ -773,12 +811,14 @@ size_t gs_core_cached(struct gs_core *core)
 
     if (gs_context_current(core, &current) != GS_OK)
         return 0;
+    gs_context_bury_dead(core);
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
             struct gs_pool *pool = context->pools[i];
 
-            if (!pool || pool->device != current->device)
+            /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
+            if (!pool || pool->device != current->device || pool->dead)
                 continue;
             gs_latch_take(&pool->lock);
             /* What was freed and another process holds is not free: such blocks show in limbo. */

@@ -150,6 +150,7 @@ void gs_core_destroy(struct gs_core *core)
         gs_core_context_gone(core, context->handle,
                              gs_core_context_detach(core, context->handle));
     }
+    gs_context_end_dead(core);
     gs_releases_finish(core);
     gs_releases_destroy(core);
     gs_share_destroy(core->share);
@@ -262,13 +263,17 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *chunk;
     struct gs_block *block;
+    CUdevice device;
+    bool look;
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
+    device = chunk->pool->device->ordinal;
     block = gs_chunk_start(chunk, address);
-    if (block && block->state == GS_BLOCK_LIVE)
-        gs_pool_count_async(chunk->pool, block);
+    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async(chunk->pool, block);
     gs_latch_release(&chunk->pool->lock);
+    if (look)
+        gs_async_look(core, device);
 }
 
 /* Just after the context was looked up. CHANGED: it may have gone since. */
@@ -297,11 +302,13 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        if (stream_key)
-            gs_pool_count_async(pool, block);
+        const bool look = stream_key && gs_pool_count_async(pool, block);
+
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
+        if (__builtin_expect(look, 0))
+            gs_async_look(core, device->ordinal);
         return GS_OK;
     }
     began = gs_now_ns();
@@ -377,7 +384,8 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does. No lock is held. */
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
+ * call. No lock is held. */
 static gs_status synchronize(struct gs_core *core, CUcontext handle)
 {
     CUcontext popped;
@@ -408,6 +416,59 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     return status;
 }
 
+/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
+ * be while a capture is open: the event is recorded when the fence is looked at. False: the context
+ * has ended meanwhile, or there was no host memory for its events. */
+static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
+{
+    struct gs_pool *pool = context->pools[0];
+    bool is_there;
+
+    gs_latch_take(&pool->lock);
+    is_there = pool->context == handle && pool->events.line;
+    if (is_there)
+        *ret = gs_fence_next(&pool->events);
+    gs_latch_release(&pool->lock);
+    return is_there;
+}
+
+/* A block behind a fence that is not its context's. Its memory goes back by who looks next where its
+ * context is dead. */
+static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                  const struct gs_fence *fence)
+{
+    struct gs_block *block;
+    gs_status status = lock_live(core, address, &block);
+
+    if (status != GS_OK)
+        return status;
+    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, fence))
+        status = GS_NO_HOST_MEMORY;
+    gs_latch_release(&block->chunk->pool->lock);
+    gs_context_bury_dead(core);
+    return status;
+}
+
+/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the current
+ * one may. */
+static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_fence fence = {0};
+    struct gs_context *context;
+    gs_status status = gs_context_current_unprobed(core, &context);
+    CUcontext handle;
+
+    if (status == GS_OK) {
+        handle = context->handle;
+        if (core->options.free_native)
+            status = synchronize(core, handle);
+        else if (!behind(context, handle, &fence))
+            status = GS_NO_HOST_MEMORY;
+    }
+    return status == GS_OK || status == GS_NO_CONTEXT ? retire_elsewhere(core, address, &fence)
+                                                      : status;
+}
+
 gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *surplus = NULL;
@@ -418,6 +479,10 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
+    if (__builtin_expect(pool->dead, 0)) {
+        gs_latch_release(&pool->lock);
+        return free_orphan(core, address);
+    }
     if (block->offer && pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     if (core->options.free_native || !core->driver.ctx_record_event)
@@ -436,22 +501,6 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     return status;
 }
 
-/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
- * be while a capture is open: the event is recorded when the fence is looked at. False: the context
- * has ended meanwhile, or there was no host memory for its events. */
-static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
-{
-    struct gs_pool *pool = context->pools[0];
-    bool is_there;
-
-    gs_latch_take(&pool->lock);
-    is_there = pool->context == handle && pool->events.line;
-    if (is_there)
-        *ret = gs_fence_next(&pool->events);
-    gs_latch_release(&pool->lock);
-    return is_there;
-}
-
 /*
  * The work of another context's stream is not behind the owning context's events: the block is
  * behind that one's first. Drivers that record no such event wait, here and in cuMemFree: for all
@@ -462,22 +511,14 @@ static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
 {
     CUcontext handle = context->handle;
     struct gs_fence fence;
-    struct gs_block *block;
     gs_status status;
 
     if (!core->driver.ctx_record_event) {
         status = synchronize(core, handle);
         return status == GS_OK ? gs_core_free(core, address) : status;
     }
-    if (!behind(context, handle, &fence))
-        return GS_NO_HOST_MEMORY;
-    status = lock_live(core, address, &block);
-    if (status != GS_OK)
-        return status;
-    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, &fence))
-        status = GS_NO_HOST_MEMORY;
-    gs_latch_release(&block->chunk->pool->lock);
-    return status;
+    return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
+                                           : GS_NO_HOST_MEMORY;
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -497,7 +538,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
-    owned = pool->context == context->handle;
+    owned = pool->context == context->handle && !pool->dead;
     if (owned && core->driver.ctx_record_event) {
         if (block->async)
             gs_pool_retire_stream(pool, block, gs_stream_key(stream));
@@ -537,6 +578,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     struct gs_pool *pool;
     const struct gs_block *block;
     gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    CUdevice orphan_of = -1;
 
     if (status == GS_NOT_LIVE)
         return find_import(core, address, ret_info);
@@ -556,8 +598,12 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
             .default_pool = pool->device->default_pool,
         };
+        if (pool->dead)
+            orphan_of = pool->device->ordinal;
     }
     gs_latch_release(&pool->lock);
+    if (orphan_of >= 0)
+        ret_info->context = gs_context_of_device(core, orphan_of);
     return status;
 }
 

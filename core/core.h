@@ -86,7 +86,8 @@ struct gs_block_info {
     CUdeviceptr base;
     size_t size;         /* bytes the program asked for */
     uint64_t id;         /* unique for each allocation and import of this process */
-    CUcontext context;   /* that owns it, or that opened it */
+    CUcontext context;   /* that owns it, or that opened it; where that is dead, any of its device,
+                            NULL if there is none */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
     int sync_memops;     /* as the program set it, 0 or 1; -1: it did not */

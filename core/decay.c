@@ -137,7 +137,7 @@ static bool look(struct gs_core *core)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = 0, firsts = 0;
-    bool used = false;
+    bool used = gs_context_bury_dead(core);
 
     gs_lock_take(&core->lock);
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
@@ -245,6 +245,8 @@ bool gs_decay_release(struct gs_core *core)
     return state == DECAY_RELEASE;
 }
 
+/* Only tests end a core: the thread comes by when it is done with the pool or the neighbour that it
+ * is at. */
 void gs_decay_stop(struct gs_core *core)
 {
     struct gs_decay *decay = &core->decay;
@@ -257,6 +259,8 @@ void gs_decay_stop(struct gs_core *core)
     pthread_join(decay->background.thread, NULL);
 }
 
+/* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and
+ * calls no more; where it does not, the process ends all the same, half a second later. */
 void gs_decay_at_exit(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = 1000000};

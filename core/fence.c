@@ -156,6 +156,7 @@ static bool line_try(struct gs_fence_line *line)
     return !__atomic_exchange_n(&line->taken, true, __ATOMIC_SEQ_CST);
 }
 
+/* Who has it is in one call of the driver that does not wait for the GPU. */
 static void line_take(struct gs_fence_line *line)
 {
     while (!line_try(line))
@@ -290,6 +291,7 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool)
     gs_lock_release(&fences->lock);
 }
 
+/* Waits for who has the line, as line_take; who comes later sees that it is leaving. */
 void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
 {
     struct gs_fence_line *line = pool->line;
@@ -538,6 +540,7 @@ static bool is_over(uint64_t deadline_ns)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
 }
 
+/* The GPU ends this, or another thread that ends the context; the caller says for how long. */
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     GS_UNCANCELLED;

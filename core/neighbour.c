@@ -54,7 +54,7 @@ static bool wait_on_both(const int *state, int expected, const char *page, uint3
 /* A slot of one's own; GS_PAGE_SLOTS: all are taken, or the file system has no such locks. */
 static unsigned take_slot(int fd)
 {
-    static const struct gs_page_slot empty;
+    const struct gs_page_slot empty = {.pid = (uint32_t)getpid()};
     static const uint32_t answers;
     unsigned slot = 0;
     int error = EAGAIN;
@@ -289,6 +289,7 @@ void gs_neighbour_answer(struct gs_core *core)
     neighbour->seen = asked;
     if (request.slot == neighbour->slot) /* this process's own, which has given up what it could */
         return;
+    slot->pid = (uint32_t)neighbour->pid;
     slot->started = asked; /* beside what it answered before: another may still wait for that */
     if (!gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), slot, sizeof *slot) ||
         !gs_page_put(fd, GS_PAGE_AT_MISSED(neighbour->slot), &answers, sizeof answers))

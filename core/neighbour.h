@@ -57,6 +57,8 @@ struct gs_neighbour {
     uint64_t pause_ns;            /* until the next time, at least */
     /* Of who asks; atomic, only ever guesses. */
     uint64_t asked_ns, wanted, quiet_until_ns;
+    unsigned silent; /* who listened and did not answer the last time, */
+    int silent_pid;  /* and one of them */
 };
 
 /* The decay thread: from now on others can ask. Where that cannot be, a debug line says why, and it

@@ -22,8 +22,8 @@ struct asking {
     int fd;
     const char *page;
     uint32_t number;
-    bool waits_for[GS_PAGE_SLOTS];
-    unsigned count;
+    bool listens[GS_PAGE_SLOTS], waits_for[GS_PAGE_SLOTS];
+    unsigned count; /* that are waited for */
     uint64_t given;
     struct gs_page_request request;
     bool ended; /* one that listened has ended, with all that it held */
@@ -42,7 +42,7 @@ static bool find_listeners(struct asking *asking, unsigned own)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++) {
         bool listens = i != own && gs_page_is_locked(asking->fd, GS_PAGE_SLOT_BYTE + (off_t)i, 1);
 
-        any |= listens;
+        any |= asking->listens[i] = listens;
         asking->waits_for[i] = listens && missed[i] == 0;
         asking->count += asking->waits_for[i];
     }
@@ -91,6 +91,20 @@ static void note_missing(const struct asking *asking)
             gs_page_get(asking->fd, GS_PAGE_AT_SLOT(i), &slot, sizeof slot) &&
             !is_since(asking, slot.started))
             gs_page_put(asking->fd, GS_PAGE_AT_MISSED(i), &asking->number, sizeof asking->number);
+}
+
+/* For people who wonder why an allocation failed. */
+static void count_silent(const struct asking *asking, struct gs_neighbour *neighbour)
+{
+    struct gs_page_slot slot;
+    unsigned silent = 0;
+
+    for (unsigned i = 0; i < GS_PAGE_SLOTS; i++)
+        if (asking->listens[i] && gs_page_is_locked(asking->fd, GS_PAGE_SLOT_BYTE + (off_t)i, 1) &&
+            gs_page_get(asking->fd, GS_PAGE_AT_SLOT(i), &slot, sizeof slot) &&
+            !is_since(asking, slot.finished) && silent++ == 0)
+            __atomic_store_n(&neighbour->silent_pid, (int)slot.pid, __ATOMIC_RELAXED);
+    __atomic_store_n(&neighbour->silent, silent, __ATOMIC_RELAXED);
 }
 
 static void await_answers(struct asking *asking, uint64_t wanted)
@@ -160,6 +174,7 @@ static bool ask(struct gs_core *core, struct asking *asking, const struct gs_dev
         return false;
     gs_page_wake(asking->page, GS_PAGE_AT(asked));
     await_answers(asking, request->wanted);
+    count_silent(asking, &core->neighbour);
     return asking->given > 0 || asking->ended;
 }
 

@@ -19,6 +19,7 @@
 struct gs_page_slot {
     uint32_t started, finished; /* the requests that its process has got to, and is done with */
     uint64_t given;             /* bytes, with `finished` */
+    uint32_t pid, zero;         /* as its process sees itself: for people */
 };
 
 struct gs_page_request {

@@ -162,11 +162,17 @@ struct gs_pool_counts {
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device in bytes as asked for, beside what its pools count. Atomic. */
+/*
+ * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
+ * figure for all pools of the device, and pools share nothing that is written at each allocation. So
+ * each is granted an amount up to which it tells nobody, all of them together no more than that
+ * figure; one that needs more has all pools looked at (gs_async_look). One that is alone knows.
+ */
 struct gs_async_count {
-    uint64_t peak;          /* of pools that are gone, or before they counted anew */
-    uint64_t reserved_high; /* core/mempool.c */
-    bool ever;              /* there was any */
+    uint64_t peak;          /* atomic */
+    unsigned pools;         /* that have been granted something; atomic */
+    uint64_t reserved_high; /* atomic; core/mempool.c */
+    bool ever;              /* there was any; atomic */
 };
 
 struct gs_pool_shared { /* what all pools of a process use */
@@ -259,7 +265,8 @@ struct gs_pool {
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
     struct gs_pool_counts counts;
-    size_t async_live, async_peak;         /* stream-ordered bytes as asked for; read by anyone */
+    size_t async_live, async_granted;      /* stream-ordered bytes; read by anyone */
+    bool async_counted;                    /* in struct gs_async_count; atomic */
     size_t quick_bytes;
     uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
     struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
@@ -401,8 +408,9 @@ void gs_pool_close(struct gs_pool *pool);
  * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
  * fits. */
 bool gs_pool_behind(struct gs_pool *pool, size_t size);
-/* A live block that the program does not know yet is its device's stream-ordered memory. */
-void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
+/* A live block that the program does not know yet is its device's stream-ordered memory. True: once
+ * no lock is held, gs_async_look is to be called. */
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
  * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */

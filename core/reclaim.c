@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "core/context.h"
+#include "core/shortage.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
@@ -666,7 +667,9 @@ static bool is_releasing(const struct gs_core *core)
 }
 
 /* Waits for what other threads have taken out of the pools and are giving back; whether there was
- * any. Pauses count, not the clock: where all stood still, so did they. */
+ * any. They end it, after calls of the driver and of the program's listeners; one of those may wait
+ * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so
+ * did they. */
 static bool await_released(const struct gs_core *core, uint64_t limit_ns)
 {
     struct timespec pause = {.tv_nsec = 20000};
@@ -754,7 +757,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (is_out(status))
         status = take_from_neighbours(core, pool, life, device, context, size, ret_address);
-    return is_out(status) ? GS_NO_MEMORY : status;
+    if (!is_out(status))
+        return status;
+    gs_shortage_say(core, device, size);
+    return GS_NO_MEMORY;
 }
 
 /* A device that memory was allocated of here, and a context of it. */
@@ -773,7 +779,8 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
     return device;
 }
 
-/* False: the driver got nothing from here lately. */
+/* False: the driver got nothing from here lately. The driver ends it, which is given half a second in
+ * all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
@@ -908,6 +915,18 @@ static void log_room(struct gs_core *core, unsigned step)
                 left >> 20);
 }
 
+/* The call fails. */
+static void say_room(struct gs_core *core, CUdevice device, size_t bytes)
+{
+    const struct gs_device *known = NULL;
+    CUcontext context;
+
+    if (device >= 0 || core->driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        known = known_device(core, device, &context);
+    if (known)
+        gs_shortage_say(core, known, bytes);
+}
+
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
 {
     bool again = false;
@@ -918,6 +937,8 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
         again = make_room(core, device, bytes, ROOM_CLEARED);
     if (again)
         log_room(core, *step);
+    else
+        say_room(core, device, bytes);
     return again;
 }
 

@@ -247,16 +247,28 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
     pool->spare_epochs = epoch;
 }
 
-void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+/* The pool needs more than it was granted. */
+static bool needs_more(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
+    if (!pool->async_counted)
+        __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->async_counted, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
+        return true;
+    pool->async_granted = pool->async_live;
+    if (pool->async_live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, pool->async_live, __ATOMIC_RELAXED);
+    return false;
+}
+
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
     block->async = true;
     GS_ADD(pool->async_live, block->size);
-    if (pool->async_live > pool->async_peak)
-        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
-    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    return __builtin_expect(pool->async_live > pool->async_granted, 0) && needs_more(pool);
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)

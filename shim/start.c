@@ -157,6 +157,8 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
         config->share.limbo_warning == UINT64_MAX ? 0 : config->share.limbo_warning;
     options->limbo_warning_blocks = config->share.limbo_warning_blocks;
     options->limbo_warning_ns = config->share.limbo_warning_age;
+    options->limbo_limit =
+        config->share.limbo_limit == UINT64_MAX ? 0 : config->share.limbo_limit;
     for (size_t i = 0; i < config->share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)

@@ -295,7 +295,7 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
 }
 
 /*
- * Sends the RECALLs and UNMAPs that are due, as many as leave most of the socket's buffer free: an
+ * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the socket's buffer free: an
  * answer must always fit, since a client that does not take its answers is let go. The rest follows
  * when the client has read.
  */
@@ -324,6 +324,11 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
         if (!gs_client_call_back(client, GS_WIRE_UNMAP, keep->chunk_id))
             break;
         keep->unmap = GS_UNMAP_SENT;
+        client->recalls_due--;
+    }
+    if (client->flush_due && client->recalls_due == 1 &&
+        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush)) {
+        client->flush_due = false;
         client->recalls_due--;
     }
     watch_messages(share, client);

@@ -48,22 +48,19 @@ static void set_awaited(struct gs_share *share, struct gs_client *client, bool a
     gs_lock_release(&share->lock);
 }
 
-/* Whether the client can be expected to answer. */
+/* Sends FLUSH, behind what is due already. Whether the client can be expected to answer. */
 static bool ask(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
     if (client->flush) {
         client->flush_again = true;
         return now - client->flush_ns < SILENT_NS;
     }
-    /* Its RECALLs are to come before: what the socket did not take is sent first. */
-    if (client->recalls_due > 0)
-        gs_client_send_due(share, client);
-    if (client->recalls_due > 0 ||
-        !gs_client_call_back(client, GS_WIRE_FLUSH, share->flushes_sent + 1))
-        return false;
     client->flush = ++share->flushes_sent;
     client->flush_again = false;
     client->flush_ns = now;
+    client->flush_due = true;
+    client->recalls_due++;
+    gs_client_send_due(share, client);
     return true;
 }
 

@@ -14,6 +14,7 @@
  *     relay.c    what is passed on, of both sides
  *     limbo.c    too much freed and held
  *     flush.c    what is on its way back, of both sides
+ *     held.c     who has what is freed, for the log
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -111,6 +112,10 @@ struct gs_share {
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
+    uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
+    unsigned char held_uuid[16];
+    bool held_any_device;
+    struct gs_share_held held;
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
     uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
     unsigned flush_awaited;             /* clients that are to answer, or rest */

@@ -109,6 +109,50 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         uncount_locked(share, offer);
 }
 
+bool gs_limbo_is_full(struct gs_share *share)
+{
+    bool full;
+
+    gs_lock_take(&share->lock);
+    full = share->options.limbo_limit && share->limbo_bytes >= share->options.limbo_limit;
+    gs_lock_release(&share->lock);
+    return full;
+}
+
+static uint64_t freed_bytes(const struct gs_client *client)
+{
+    const struct gs_hold *hold;
+    uint64_t bytes = 0;
+
+    for (hold = client->holds; hold; hold = hold->hh.next)
+        if (__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
+            bytes += hold->offer->source.size;
+    return bytes;
+}
+
+/* Each user who holds something freed has the same part. */
+bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
+                      const struct gs_offer *offer)
+{
+    uid_t uids[GS_IDS_MAX + 1];
+    unsigned count = 0, i;
+    uint64_t own = 0;
+    const struct gs_client *other;
+
+    if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
+        return false;
+    for (other = share->clients; other; other = other->hh.next) {
+        uint64_t bytes = freed_bytes(other);
+
+        own += other->uid == client->uid ? bytes : 0;
+        for (i = 0; i < count && uids[i] != other->uid; i++)
+            continue;
+        if (bytes > 0 && i == count && count < GS_IDS_MAX + 1)
+            uids[count++] = other->uid;
+    }
+    return count > 0 && own > share->options.limbo_limit / count;
+}
+
 /* Who holds most of it, and who has held what was freed first. */
 static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_report *ret_most,
                          struct gs_wire_report *ret_first)

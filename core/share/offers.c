@@ -184,6 +184,11 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
         gs_say_not_offered(share, reason);
         return GS_NOT_OFFERED;
     }
+    if (gs_limbo_is_full(share)) {
+        gs_say_not_offered(share, "as much memory is freed and still held by other processes as may "
+                                  "be (share.limbo_limit); have them close it, or end them");
+        return GS_NOT_OFFERED;
+    }
     status = gs_socket_start(share);
     offer = status == GS_OK ? calloc(1, sizeof *offer) : NULL;
     errno = saved;

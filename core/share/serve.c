@@ -231,6 +231,10 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         gs_offer_unpin(share, offer, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
     }
+    if (offer && gs_limbo_refuses(share, client, offer)) {
+        gs_offer_unpin(share, offer, false);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
+    }
     return offer ? grant(share, client, offer, open)
                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
 }

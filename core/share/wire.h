@@ -74,6 +74,7 @@ enum gs_wire_reason {
     GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have, or not at this point */
     GS_REFUSED_VERSION = 9, /* another version of the protocol; the head has the refuser's */
     GS_REFUSED_FLIGHT = 11, /* too many descriptors of the user's are under way, for the moment */
+    GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (share.limbo_limit) */
     GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
 };
 

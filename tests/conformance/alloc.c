@@ -278,6 +278,23 @@ Test(alloc, pitch_errors)
           result_name(cuMemAllocPitch(&ptr, &pitch, (size_t)1 << 33, (size_t)1 << 33, 4)));
 }
 
+/* It gives what the product is modulo 2^64 (measured on an H200). */
+Test(alloc, rows_that_are_beyond_counting_are_the_drivers_to_answer)
+{
+    unsigned long (*calls)(const char *) =
+        (unsigned long (*)(const char *))dlsym(RTLD_DEFAULT, "softcuda_calls");
+    CUdeviceptr ptr = 0;
+    unsigned long before;
+    size_t pitch = 0;
+
+    if (!calls)
+        cr_skip_test("only the software driver tells what it was asked");
+    before = calls("cuMemAllocPitch");
+    if (cuMemAllocPitch(&ptr, &pitch, MIB, ((size_t)1 << 44) + 1, 4) == CUDA_SUCCESS)
+        OK(cuMemFree(ptr));
+    cr_assert_eq(calls("cuMemAllocPitch"), before + 1);
+}
+
 /* ---- address range ---- */
 
 /* Whether odd sizes are rounded up is not documented; into the next 512 bytes they must not go. */

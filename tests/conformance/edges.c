@@ -85,6 +85,26 @@ Test(edges, without_a_context_ranges_and_handles_are_not_told)
     OK(cuMemFree(async));
 }
 
+/* Also of memory where nothing is any more. */
+Test(edges, without_a_context_memory_that_was_freed_is_not_looked_at)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0, other = 0;
+    uint32_t word = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuMemAlloc(&other, 4096));
+    OK(cuMemFree(ptr));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 0, 16));
+    OK(cuCtxSetCurrent(NULL));
+    CHECK(NO_CONTEXT, cuMemsetD8(ptr, 0, 16));
+    CHECK(NO_CONTEXT, cuMemcpyDtoH(&word, ptr, 4));
+    CHECK(NO_CONTEXT, cuMemcpyDtoD(other, ptr, 16));
+    CHECK(NO_CONTEXT, cuMemsetD8(other, 0, 5000));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(ptr, 0, 16, stream));
+    OK(cuMemFree(other));
+}
+
 /* ---- sizes ---- */
 
 /* The pitch is told before the driver looks for memory, and the size is what is left of the product
@@ -146,6 +166,38 @@ Test(edges, async_memory_of_no_bytes_and_of_more_than_there_are)
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(NULL, 10, stream));
     OK(cuMemFreeAsync(beside, stream));
     OK(cuStreamSynchronize(stream));
+}
+
+/* ---- in a capture ---- */
+
+static void set_in_capture(CUstreamCaptureMode mode, CUdeviceptr ptr, CUresult want)
+{
+    CUstream stream = new_stream();
+    CUgraph graph = NULL;
+    unsigned int on = 1;
+
+    OK(cuStreamBeginCapture(stream, mode));
+    CHECK(want, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+    CHECK(want ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS,
+          cuStreamEndCapture(stream, &graph));
+    if (graph)
+        OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+}
+
+Test(edges, sync_memops_is_set_in_a_relaxed_capture_alone)
+{
+    static const enum memory_kind kinds[] = {MEMORY_PLAIN, MEMORY_ASYNC};
+
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr ptr = 0;
+        OK(memory_alloc(kinds[i], &ptr, 4096));
+        set_in_capture(CU_STREAM_CAPTURE_MODE_GLOBAL, ptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        set_in_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ptr,
+                       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        set_in_capture(CU_STREAM_CAPTURE_MODE_RELAXED, ptr, CUDA_SUCCESS);
+        OK(memory_free(kinds[i], ptr));
+    }
 }
 
 /* ---- outputs and flags ---- */

@@ -290,6 +290,43 @@ Test(waits, a_free_behind_a_host_function_ends_with_it)
     OK(cuMemFree(mine));
 }
 
+/* Where the driver's own call waits, so does this, natively alone. */
+Test(waits, access_is_taken_from_a_peer_that_stands_still)
+{
+    CUcontext peer = NULL;
+    struct gate gate;
+    int devices = 0;
+    CUstream stream;
+    CUdeviceptr ptr;
+    CUresult r;
+    bool held;
+
+    OK(cuDeviceGetCount(&devices));
+    if (devices < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&peer, device + 1));
+    OK(cuCtxSetCurrent(peer));
+    OK(cuMemAlloc(&ptr, MIB));
+    OK(cuCtxSetCurrent(context));
+    r = cuCtxEnablePeerAccess(peer, 0);
+    if (r == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+        cr_skip_test("the devices do not reach each other");
+    OK(r);
+    stream = new_stream();
+    OK(cuMemsetD32Async(ptr, NEW, WORDS, stream));
+    hold(stream, &gate);
+    r = cuCtxDisablePeerAccess(peer);
+    held = let_go(&gate);
+    OK(r);
+    probe("disabled_under_a_host_function", "%s", held ? "at once" : "when it had ended");
+    if (under_shim())
+        cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(peer));
+    OK(cuMemFree(ptr));
+    OK(cuDevicePrimaryCtxRelease(device + 1));
+}
+
 /* ---- A stream of another context --------------------------------------------------------- */
 
 /* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */

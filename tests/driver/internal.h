@@ -574,6 +574,8 @@ CUresult sd_capture_wait(struct sd_queue *queue, struct sd_event *event);
 CUresult sd_capture_add_graph(struct sd_queue *queue, const struct sd_exec *exec);
 /* The queue is no longer part of a capture. */
 void sd_capture_leave(struct sd_queue *queue);
+/* The same because the queue ends: one that began there ends with it. */
+void sd_capture_lose(struct sd_queue *queue);
 
 CUresult sd_stream_begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *after,

@@ -77,7 +77,7 @@ CUresult sd_mem_alloc(CUdeviceptr *ptr, size_t bytes)
 CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
                             unsigned element)
 {
-    size_t row = sd_round_up(width, SD_BLOCK_ALIGN);
+    size_t row = sd_round_up(width, SD_BLOCK_ALIGN), bytes;
     struct sd_context *context;
     CUresult result = sd_current_owner(&context);
 
@@ -85,10 +85,12 @@ CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
         return result;
     if (!ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
-    /* Measured on an H200: the pitch is told before there is memory, and neither it nor the product
-     * is looked at for overflow, so they may be 0 bytes. */
+    /* Measured on an H200: the pitch is told before there is memory, and what is left of it or of the
+     * product in 64 bits may be no bytes at all; where it is some, it was never enough. */
     *pitch = row;
-    return sd_mem_alloc(ptr, row * height);
+    if (__builtin_mul_overflow(row, height, &bytes) && bytes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return sd_mem_alloc(ptr, bytes);
 }
 
 CUresult sd_mem_free(CUdeviceptr ptr)

@@ -29,7 +29,7 @@ struct sd_op *sd_queue_tail(struct sd_queue *queue)
 
 static void queue_free(struct sd_queue *queue)
 {
-    sd_capture_leave(queue);
+    sd_capture_lose(queue);
     sd_op_unref(queue->tail);
     if (queue->stream)
         sd_object_free(queue->stream);
@@ -54,9 +54,7 @@ static void queues_reap(struct sd_context *context)
 
 static void queue_orphan(struct sd_queue *queue)
 {
-    if (queue->capture)
-        sd_capture_invalidate(queue->capture);
-    sd_capture_leave(queue);
+    sd_capture_lose(queue);
     queue->orphan = true;
     queue->owner = NULL;
     queues_reap(queue->context);

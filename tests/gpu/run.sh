@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos
-#   numba
+#   differential numba
 #   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
 #   torch_fork
 #
@@ -24,7 +24,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos'
-alone="$alone numba"
+alone="$alone differential numba"
 beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
 beside="$beside torch_compile torch_fork"
 
@@ -485,6 +485,34 @@ part_chaos()
                 --seconds "$chaos_seconds" --processes 16 ${apart:+--no-namespaces}
         fi
     done
+}
+
+# Programs made from seeds: natively and under the shim, and natively on the GPU and on the software
+# driver, which is to answer as the real one does. DIFFERENTIAL_SECONDS is how long each, 60 by
+# default.
+part_differential()
+{
+    seconds=${DIFFERENTIAL_SECONDS:-60}
+    if [ ! -x "$bundle/differential" ]; then
+        cannot differential 'not in the bundle'
+        return
+    fi
+    run native "$logs/differential.shim" $((seconds + 300)) python3 \
+        "$root/tests/fuzz/differential/run.py" --left native:gpu --right shim:gpu \
+        --seconds "$seconds" --devices "$(gpus)" --jobs 4
+    run native "$logs/differential.software" $((seconds + 300)) python3 \
+        "$root/tests/fuzz/differential/run.py" --left native:software --right native:gpu \
+        --seconds "$seconds" --devices "$(gpus)" --jobs 4
+    outcome=equal
+    for kind in shim software; do
+        [ "$(cat "$logs/differential.$kind.status")" = 0 ] && continue
+        wrong
+        outcome='differs: see the log'
+        cut -c 1-300 "$logs/differential.$kind" | tail -n 40
+    done
+    row differential "beside the software driver: $(sed -n '$s/^differential: //p' \
+        "$logs/differential.software")" "$(sed -n '$s/^differential: //p' \
+        "$logs/differential.shim")" "$outcome"
 }
 
 # ---- Frameworks ----

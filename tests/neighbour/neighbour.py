@@ -158,6 +158,9 @@ def a_stopped_one_is_waited_for_once(machine):
     check(first >= WAIT_MS, f'after {first} ms nothing had come')
     check(any(machine.fails('--percent', 60) < WAIT_MS for _ in range(TRIES)),
           'it was waited for again')
+    _, _, said = machine.take('--percent', 60)
+    check(re.search(rf'warning: no \d+ MiB are left on device 0; 1 other processes of this user do not '
+                    rf'answer.*, as process {cacher.pid}:', said), f'who has it is said: {said}')
     cacher.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + PATIENT_S
     while not machine.take('--percent', 60)[0]:

@@ -126,6 +126,7 @@ static const struct option options[] = {
     NUMBER("SHARE_ISOLATE", "refuse", core.share.isolate, true),
     NUMBER("SHARE_LIMBO_WARNING", "7M", core.share.limbo_warning, 7 * MIB),
     NUMBER("SHARE_LIMBO_WARNING_BLOCKS", "19", core.share.limbo_warning_blocks, 19),
+    NUMBER("SHARE_LIMBO_LIMIT", "9M", core.share.limbo_limit, 9 * MIB),
     NUMBER("SHARE_LIMBO_WARNING_AGE", "83ms", core.share.limbo_warning_ns, 83 * MS),
     NUMBER("SHARE_MAX_CLIENTS", "20", core.share.max_clients, 20),
     NUMBER("REGISTRATIONS_KEEP", "all", keep, GS_PIN_KEEP_ALL),

@@ -236,6 +236,7 @@ Test(cache, many_of_all_sizes_are_found_and_go)
         use_once(&lent, AT + i * 64 * MIB, (64 * KIB) << i % 10);
     for (unsigned i = 0; i < 40; i++) {
         cr_assert(is_kept_at(AT + i * 64 * MIB, (64 * KIB) << i % 10));
+        cr_assert(is_kept_at(AT + i * 64 * MIB + ((64 * KIB) << i % 10) - 512, 512));
         cr_assert_not(is_kept_at(AT + i * 64 * MIB, ((64 * KIB) << i % 10) + 1));
     }
     cr_assert_eq(pins, 40);

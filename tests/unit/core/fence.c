@@ -154,6 +154,7 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
         MUST(cuCtxSynchronize());
     }
     cr_assert_leq(events(), before + 2);
+    MUST(gs_fence_wait(&fence, UINT64_MAX));
     gs_fence_pool_destroy(&pool);
     cr_assert_gt(events(), before);
     gs_fence_pool_destroy(&other);

@@ -130,3 +130,38 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
 }
+
+/* ---- In the order of streams --------------------------------------------------------------- */
+
+/* Each is ready for its own stream alone, and neither stream has got there. */
+Test(full, neighbours_that_were_freed_on_two_streams_are_not_one_block, .timeout = 60)
+{
+    enum { SIZE = 64 << 10 };
+    CUdeviceptr block[6], next;
+    CUstream stream[2];
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 2; i++)
+        MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 6; i++)
+        MUST(gs_core_alloc_async(f.core, SIZE, NULL, stream[0], &block[i]));
+    cr_assert_eq(block[1], block[0] + SIZE);
+    softcuda_hold(1);
+    for (int i = 0; i < 2; i++)
+        MUST(cuMemsetD8Async(block[i], 1, SIZE, stream[i]));
+    MUST(gs_core_free_async(f.core, block[1], stream[1]));
+    MUST(gs_core_free_async(f.core, block[5], stream[1])); /* the last one of a stream stays apart */
+    MUST(gs_core_free_async(f.core, block[0], stream[0]));
+    MUST(gs_core_free_async(f.core, block[3], stream[0]));
+    MUST(gs_core_alloc_async(f.core, 2 * SIZE, NULL, stream[0], &next));
+    cr_assert_neq(next, block[0]);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_free_async(f.core, next, stream[0]));
+    MUST(gs_core_free_async(f.core, block[2], stream[0]));
+    MUST(gs_core_free_async(f.core, block[4], stream[0]));
+    for (int i = 0; i < 2; i++)
+        MUST(cuStreamDestroy(stream[i]));
+    fixture_end(&f);
+}

@@ -13,6 +13,7 @@
 #include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
+#include "tests/rest.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS UINT64_C(1000000)
@@ -758,11 +759,12 @@ Test(lone, nothing_is_asked_about_a_context_that_may_go)
     fill(&f, f.a, block, 1, 0);
     must_free(&f, block);
     MUST(pthread_create(&thread, NULL, releases, &f));
-    nanosleep(&moment, NULL);
+    for (int i = 0; i < 10000 && softcuda_calls("cuEventQuery") == 0; i++)
+        nanosleep(&moment, NULL); /* until it waits */
     detached = gs_core_context_detach(f.base.core, f.base.context);
     asked = softcuda_calls("cuEventQuery");
     cr_assert_gt(asked, 0);
-    nanosleep(&moment, NULL);
+    cr_assert(all_rest(0));
     cr_assert_eq(softcuda_calls("cuEventQuery"), asked);
     gs_core_context_stays(f.base.core, f.base.context, detached);
     softcuda_hold(0);

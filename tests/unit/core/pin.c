@@ -136,6 +136,7 @@ Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
     cr_assert_eq(pins, 2, "the rest of its page");
     MUST(use_once(large + 64 * KIB, 64 * KIB + 1));
     cr_assert_eq(pins, 3);
+    MUST(use_once(low, 128 * KIB));
     MUST(gs_core_free(f.core, low));
     cr_assert_eq(use_once(low, 128 * KIB), GS_NOT_LIVE, "though what is kept covers it");
     MUST(use_once(high, 128 * KIB));

@@ -435,3 +435,53 @@ Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
     gs_latch_release(&pool->lock);
     fixture_end(&f);
 }
+
+static struct gs_pool *lock_pool(struct fixture *f, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+
+    MUST(gs_context_lock_chunk(f->core, address, &chunk));
+    return chunk->pool;
+}
+
+/* Sums that are kept, rather than counted when they are wanted. */
+Test(pool, figures_are_what_they_stand_for_when_all_is_back)
+{
+    static const size_t sizes[] = {512, 4096, 200 << 10, MIB, 3 * MIB, 7 * MIB, 24 * MIB};
+    CUdeviceptr block[40] = {0}, stays;
+    struct gs_pool *pool;
+    struct fixture f;
+    unsigned seed = 7;
+
+    fixture_options(&f);
+    f.options.lone_stream = true;
+    fixture_start(&f);
+    stays = must_alloc(&f, 512);
+    for (int i = 0; i < 100; i++)
+        MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
+    pool = lock_pool(&f, stays);
+    cr_assert_eq(pool->quick_bytes, 64 << 10);
+    gs_latch_release(&pool->lock);
+    for (int i = 0; i < 2000; i++) {
+        CUdeviceptr *one = &block[rand_r(&seed) % 40];
+
+        if (*one)
+            MUST(gs_core_free(f.core, *one));
+        *one = *one ? 0 : must_alloc(&f, sizes[rand_r(&seed) % 7]);
+    }
+    for (int i = 0; i < 40; i++)
+        if (block[i])
+            MUST(gs_core_free(f.core, block[i]));
+    pool = lock_pool(&f, stays);
+    gs_pool_collect(pool);
+    gs_pool_settle(pool);
+    cr_assert_eq(pool->live, 512);
+    cr_assert_eq(pool->ready, pool->reserved - 512);
+    cr_assert_eq(pool->stranded, 0);
+    cr_assert_eq(pool->mixed, 0);
+    cr_assert_eq(pool->quick_bytes, 0);
+    cr_assert_eq(f.core->shared.debt[0], 0);
+    gs_latch_release(&pool->lock);
+    MUST(gs_core_free(f.core, stays));
+    fixture_end(&f);
+}

@@ -19,6 +19,7 @@
 #include "core/share/token.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 #define NOBODY    65534
 
@@ -738,7 +739,7 @@ Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does
     other_start(&other, dir, NULL);
     other_offer(&other, 0, 512, 1, token);
     child = atoi(other_ask(&other, "fork") + 3);
-    usleep(50000); /* the child has called gs_share_at_exit by now */
+    cr_assert(all_rest(child)); /* the child has called gs_share_at_exit by now */
     cr_assert_eq(side_dir_count(dir), 1);
     kill(child, SIGKILL);
     other_ask(&other, "exit");

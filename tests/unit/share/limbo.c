@@ -327,6 +327,36 @@ Test(share_limbo, many_threads_wait_for_what_is_closed)
         pthread_join(thread[i], NULL);
 }
 
+/* Here of one user alone: whatever there is of it is his. */
+Test(share_limbo, what_may_be_in_limbo_has_a_limit)
+{
+    struct gs_offer *more[4];
+    unsigned char tokens[4][GS_TOKEN_SIZE];
+    unsigned long opened[4];
+
+    options.limbo_limit = 3 * 1024 + 256;
+    options.grace_ns = SIDE_HOUR;
+    start();
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &more[i]), GS_OK);
+        gs_offer_token(more[i], tokens[i]);
+    }
+    free_block(0);
+    free_block(1); /* 3 KiB, and in their grace: */
+    gs_share_freed(side.share, more[0], side_now());
+    gs_share_freed(side.share, more[1], side_now());
+    cr_assert_eq(other_open(&other, tokens[0], &opened[0]), GS_OK, "it is opened below the limit");
+    cr_assert_neq(other_open(&other, tokens[1], &opened[1]), GS_OK, "it is freed");
+    cr_assert_eq(other_open(&other, tokens[2], &opened[2]), GS_OK, "it is not freed");
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "share.limbo_limit"));
+    other_ask(&other, "close %lx", address[1]);
+    cr_assert(side_gets_back(&side, offer[1]));
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
+    cr_assert_eq(other_open(&other, tokens[1], &opened[1]), GS_OK, "there is room");
+    cr_assert(side_stays_held(&side, offer[0], 100), "it was taken away");
+}
+
 static uint64_t in_limbo(void)
 {
     struct gs_share_stats stats;

@@ -235,7 +235,7 @@ Test(share_wire, descriptors_that_nobody_wants_do_not_get_in)
 
 Test(share_wire, every_reason_has_words)
 {
-    for (uint32_t reason = GS_REFUSED_TOKEN; reason <= GS_REFUSED_FLIGHT; reason++)
+    for (uint32_t reason = GS_REFUSED_TOKEN; reason <= GS_REFUSED_LIMBO; reason++)
         cr_assert_str_neq(gs_wire_reason_text(reason), gs_wire_reason_text(UINT32_MAX));
     cr_assert_str_eq(gs_wire_reason_text(0), gs_wire_reason_text(UINT32_MAX));
 }
