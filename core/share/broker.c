@@ -17,6 +17,7 @@
  * offer with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <fcntl.h>
@@ -31,36 +32,35 @@
 struct gs_left_chunk {
     struct gs_offer_key key; /* of the chunk: the exporter's instance and the chunk's id */
     int fd;
+    uid_t from; /* who left it */
     unsigned offers;
     UT_hash_handle hh;
 };
 
-static CUresult export_left(void *ret_fd, CUmemGenericAllocationHandle handle,
-                            CUmemAllocationHandleType type, unsigned long long flags)
-{
-    const struct gs_left_chunk *chunk = (const struct gs_left_chunk *)(uintptr_t)handle;
-    int fd = fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0);
+const struct gs_driver gs_broker_driver = {0};
 
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    memcpy(ret_fd, &fd, sizeof fd);
-    return CUDA_SUCCESS;
+static struct gs_left_chunk *chunk_of(const struct gs_offer *offer)
+{
+    return (struct gs_left_chunk *)(uintptr_t)offer->source.handle;
 }
 
-const struct gs_driver gs_broker_driver = {.mem_export = export_left};
+int gs_broker_fd(const struct gs_offer *offer)
+{
+    return chunk_of(offer)->fd;
+}
 
 static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
 {
     if (--chunk->offers > 0)
         return;
     HASH_DEL(share->left_chunks, chunk);
-    close(chunk->fd);
+    gs_discard(chunk->fd, chunk->from); /* nobody knows what it is of */
     free(chunk);
 }
 
 /* The chunk's record with one offer more; *fd becomes -1 where it is kept. NULL: no memory. */
 static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_offer_key *key,
-                                        int *fd)
+                                        uid_t from, int *fd)
 {
     struct gs_left_chunk *chunk;
 
@@ -76,6 +76,7 @@ static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_
             return NULL;
         }
         chunk->fd = *fd;
+        chunk->from = from;
         *fd = -1;
     }
     chunk->offers++;
@@ -98,7 +99,7 @@ static void offer_drop(struct gs_share *share, struct gs_offer *offer)
     gs_lock_take(&share->lock);
     HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
-    chunk_drop(share, (struct gs_left_chunk *)(uintptr_t)offer->source.handle);
+    chunk_drop(share, chunk_of(offer));
     free(offer);
 }
 
@@ -211,7 +212,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
         free(offer);
         return gs_client_fault(client, "it shared one block twice");
     }
-    chunk = chunk_take(share, &chunk_key, fd);
+    chunk = chunk_take(share, &chunk_key, client->uid, fd);
     if (!chunk) {
         free(offer);
         return true;
@@ -318,7 +319,7 @@ void gs_broker_free(struct gs_share *share)
     struct gs_offer *offer, *next;
 
     if (share->broker_fd >= 0)
-        close(share->broker_fd);
+        gs_hang_up(share->broker_fd);
     share->broker_fd = -1;
     if (!share->options.is_broker)
         return;

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/share/discard.h"
 #include "core/share/token.h"
 
 #define BACKLOG       128
@@ -247,7 +248,7 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
         look(AT_FDCWD, options->dir, &info) == 0 && S_ISDIR(info.stx_mode) &&
         check(&info, options, ignored))
         return fd;
-    close(fd);
+    gs_hang_up(fd);
     return -EAGAIN;
 }
 
@@ -276,7 +277,7 @@ bool gs_directory_is_gone(int directory, const struct gs_share_options *options,
         gone = poll(&exit, 1, 0) > 0;
     if (exit.fd >= 0)
         close(exit.fd);
-    close(fd);
+    gs_hang_up(fd); /* who listens there may have said something */
     return gone;
 }
 
@@ -292,7 +293,7 @@ static bool is_dead(int directory, const struct gs_share_options *options, const
     if (address_of(directory, options, name, &address) == 0)
         dead =
             connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
-    close(fd);
+    gs_hang_up(fd);
     return dead;
 }
 
@@ -420,7 +421,7 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
     if (fd >= 0 || (fd != -ENOENT && fd != -ECONNREFUSED)) {
         snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already", options->dir);
         if (fd >= 0)
-            close(fd);
+            gs_hang_up(fd);
         fd = -1;
     } else {
         /* Whoever made one has the lock until it has its own name: this one's maker was killed. */

@@ -95,7 +95,7 @@ bool gs_export_has_room(const struct gs_share *share)
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
 {
     struct gs_export *entry = NULL;
-    unsigned max = share->options.is_broker || !gs_export_has_room(share) ? 0 : gs_exports_max();
+    unsigned max = gs_export_has_room(share) ? gs_exports_max() : 0;
     bool kept = false;
 
     if (max > 0)
@@ -134,7 +134,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 {
     const struct gs_share_source *source = &offer->source;
     CUresult result;
-    int fd = share->options.is_broker ? -1 : find(share, source->chunk_id);
+    int fd = share->options.is_broker ? gs_broker_fd(offer) : find(share, source->chunk_id);
 
     *ret_fresh = fd < 0;
     if (fd < 0) {

@@ -3,6 +3,7 @@
  *
  *   share.c    make, end, start on first use      directory.c  sockets in the runtime directory
  *   thread.c   the share thread: one epoll loop   wire.c       messages      token.c  tokens
+ *   discard.c  closing what others sent
  *   exporter.h                                    opener.h
  *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find

@@ -5,6 +5,7 @@
  * else goes wrong with it: an answer that comes too late is taken when it comes and its hold given
  * back. Only the exporter's hang-up or exit ends it.
  */
+#include "core/share/discard.h"
 #include "core/share/opener.h"
 
 #include <poll.h>
@@ -25,6 +26,7 @@
 /* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS GS_NS_PER_MS
+#define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
@@ -67,8 +69,7 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
         return;
     if (peer->watched)
         gs_unwatch(share, peer->fd);
-    shutdown(peer->fd, SHUT_RDWR); /* a forked child may hold the socket: the exporter must know */
-    close(peer->fd);
+    gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
     peer->fd = -1;
     peer->watched = false;
     if (peer->pidfd >= 0)
@@ -198,7 +199,7 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
     int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
 
     if (error) {
-        close(fd);
+        gs_hang_up(fd);
         return error;
     }
     return fd;
@@ -311,7 +312,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
-        close(fd);
+        gs_discard(fd, gs_socket_user(peer->fd));
     if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
     else if (message->head.type == GS_WIRE_UNMAP
@@ -364,7 +365,8 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
     gs_peer_reap_locked(share, peer);
 }
 
-static void drain_locked(struct gs_share *share, struct gs_peer *peer)
+/* False: there is no room for the descriptor of a late answer; later there may be. */
+static bool drain_locked(struct gs_share *share, struct gs_peer *peer)
 {
     union gs_wire_message message;
     int fd, error;
@@ -373,10 +375,11 @@ static void drain_locked(struct gs_share *share, struct gs_peer *peer)
         error = gs_wire_receive(peer->fd, &message, &fd);
         if (error == -EPROTO || error == -EPROTONOSUPPORT)
             peer->deaf = true;
-        if (error && error != -EMFILE)
-            return;
+        if (error)
+            return error != -EMFILE;
         gs_peer_take_other_locked(share, peer, &message, fd);
     }
+    return true;
 }
 
 /* What happened on a connection that nobody works with. May free the peer. */
@@ -392,8 +395,12 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         gs_peer_reap_locked(share, peer);
         return;
     }
-    drain_locked(share, peer);
-    watch(share, peer, EPOLL_CTL_MOD);
+    if (drain_locked(share, peer)) {
+        watch(share, peer, EPOLL_CTL_MOD);
+        return;
+    }
+    peer->noticed = true;
+    share->look_ns = gs_now() + ROOM_NS;
 }
 
 void gs_peer_event(struct gs_share *share, uint64_t id)
@@ -427,10 +434,10 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
     {
         if (!peer->noticed)
             continue;
-        if (peer->busy)
-            share->look_ns = now + LOOK_NS;
-        else
+        if (!peer->busy)
             look_locked(share, peer);
+        else if (share->look_ns > now + LOOK_NS)
+            share->look_ns = now + LOOK_NS;
     }
     return share->look_ns;
 }

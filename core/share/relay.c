@@ -19,6 +19,7 @@
  * Descriptors: an import keeps its own while the process has few such (a sixteenth of its limit),
  * one that is passed on while it has twice as many; then it can be opened at A only.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -124,7 +125,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     gs_peer_return(peer, token.block_id);
     if (grant.chunk_id != import->chunk_id || grant.chunk_size != import->span.size ||
         !gs_import_keep_fd(share, import, fd, true))
-        close(fd);
+        gs_discard(fd, gs_socket_user(peer->fd));
 }
 
 static void pass_on(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,

@@ -1,5 +1,6 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
 #include "core/neighbour.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -10,8 +11,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 uint64_t gs_now(void)
 {
@@ -226,6 +232,18 @@ gs_status gs_thread_start(struct gs_share *share)
     return start_once(share, &share->thread_start, thread_start);
 }
 
+/* Whether the kernel tells who a client is, as it does here of the listener itself. */
+static bool tells_who(int listener)
+{
+    socklen_t size = sizeof(int);
+    int pidfd = -1;
+
+    if (getsockopt(listener, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) != 0)
+        return false;
+    close(pidfd);
+    return true;
+}
+
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
 
 static gs_status socket_start(struct gs_share *share)
@@ -240,6 +258,8 @@ static gs_status socket_start(struct gs_share *share)
         listener = gs_directory_listen(directory, &share->options, share->name, reason);
     }
     if (listener >= 0) {
+        if (tells_who(listener)) /* then nobody has to send his pidfd; of clients a broker takes more */
+            gs_socket_take_rights(listener, false);
         __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
         if (share->spare_fd < 0) /* an attempt before this one may have failed below */
