@@ -48,8 +48,20 @@ static struct gs_client *client_find(struct gs_share *share, uint64_t id)
     return client;
 }
 
+/* The program has closed the connection, and its number may be another file's: who was there may have
+ * what it had open still, so that is its own until its exit is seen. */
+static bool is_lost(struct gs_client *client)
+{
+    if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
+        return false;
+    client->fd = -1;
+    client->due_ns = GS_NEVER;
+    return true;
+}
+
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 {
+    client->kept_pidfd = gs_fd_keep(client->pidfd);
     if (client->pidfd >= 0 &&
         gs_watch(share, EPOLL_CTL_ADD, client->pidfd, EPOLLIN, GS_WATCH_PIDFD, client->id) != 0) {
         close(client->pidfd);
@@ -61,14 +73,16 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
 {
     if (client->pidfd < 0)
         return;
-    gs_unwatch(share, client->pidfd);
-    close(client->pidfd);
+    if (gs_fd_is_there(&client->kept_pidfd)) {
+        gs_unwatch(share, client->pidfd);
+        close(client->pidfd);
+    }
     client->pidfd = -1;
 }
 
 static void client_close_socket(struct gs_share *share, struct gs_client *client)
 {
-    if (client->fd < 0)
+    if (client->fd < 0 || is_lost(client))
         return;
     gs_unwatch(share, client->fd);
     gs_hang_up(client->fd); /* a forked child may hold the socket: the opener must know */
@@ -237,6 +251,8 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     bool stays = false;
     int fd = -1, error;
 
+    if (is_lost(client))
+        return false;
     error = receive(share, client, &message, wants_fd(share, client) ? &fd : NULL);
     if (error == -EAGAIN)
         return false;
@@ -290,6 +306,8 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
     union gs_wire_message message;
     struct pollfd room = {.fd = client->fd, .events = POLLOUT};
 
+    if (is_lost(client))
+        return false;
     if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
         return false;
     gs_wire_start(&message, type, 0);
@@ -448,6 +466,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
         gs_socket_take_rights(fd, true);
     client->id = ++share->next_client;
     client->fd = fd;
+    client->kept_fd = gs_fd_keep(fd);
     client->uid = who.uid;
     client->pid = who.pid;
     client->is_seen = who.pid > 0;

@@ -102,6 +102,7 @@ struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
     int pidfd; /* -1: not to be had, or the exit was seen */
+    struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
     uint64_t left; /* offers that it has left with this broker */

@@ -24,7 +24,7 @@
 
 struct gs_export {
     uint64_t chunk_id;
-    int fd;
+    struct gs_fd fd; /* the program may have closed it, and another file may have its number */
     uint64_t used; /* share->export_uses at its last use */
     UT_hash_handle hh;
 };
@@ -56,7 +56,7 @@ static void shrink(struct gs_share *share, unsigned keep)
         gs_lock_release(&share->lock);
         if (!oldest)
             return;
-        close(oldest->fd);
+        gs_fd_close(&oldest->fd);
         free(oldest);
     }
 }
@@ -78,9 +78,12 @@ static int find(struct gs_share *share, uint64_t chunk_id)
 
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exports, &chunk_id, sizeof chunk_id, entry);
-    if (entry) {
+    if (entry && gs_fd_is_there(&entry->fd)) {
         entry->used = ++share->export_uses;
-        fd = entry->fd;
+        fd = entry->fd.fd;
+    } else if (entry) {
+        HASH_DEL(share->exports, entry);
+        free(entry);
     }
     gs_lock_release(&share->lock);
     return fd;
@@ -103,7 +106,7 @@ void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd
     if (entry) {
         shrink(share, max - 1);
         entry->chunk_id = offer->source.chunk_id;
-        entry->fd = fd;
+        entry->fd = gs_fd_keep(fd);
         gs_lock_take(&share->lock);
         entry->used = ++share->export_uses;
         HASH_ADD(hh, share->exports, chunk_id, sizeof entry->chunk_id, entry);
@@ -163,7 +166,7 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     gs_keep_chunk_gone_locked(share, chunk_id);
     gs_lock_release(&share->lock);
     if (entry) {
-        close(entry->fd);
+        gs_fd_close(&entry->fd);
         free(entry);
     }
     errno = saved;

@@ -106,7 +106,9 @@ struct gs_share {
     /* Written before the thread starts (listener: before it is watched), then read only. */
     struct gs_background background; /* the share thread */
     uint64_t thread_asked_ns;        /* when it was started */
-    int epoll, wake;
+    int epoll;
+    int wake, woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
+    struct gs_fd wake_kept, woken_kept;
     int directory, listener;
     bool stop; /* atomic */
 
@@ -169,6 +171,8 @@ gs_status gs_thread_start(struct gs_share *share);
 /* The same, and the socket that openers connect to. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
+/* Whether the program has left the share thread its epoll. */
+bool gs_epoll_is_there(const struct gs_share *share);
 /* The share thread: an opener's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first opener comes when it has been sent to him. */

@@ -63,20 +63,33 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
+static void set_disconnected(struct gs_peer *peer)
+{
+    gs_fd_close(&peer->kept_pidfd);
+    peer->fd = peer->pidfd = -1;
+    peer->kept_fd = peer->kept_pidfd = (struct gs_fd){0};
+    peer->watched = false;
+    peer->connection++;
+    peer->abandoned = 0;
+}
+
+void gs_peer_look(struct gs_peer *peer)
+{
+    if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd))
+        set_disconnected(peer);
+    else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
+        peer->pidfd = -1;
+}
+
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (peer->fd < 0)
         return;
     if (peer->watched)
         gs_unwatch(share, peer->fd);
     gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
-    peer->fd = -1;
-    peer->watched = false;
-    if (peer->pidfd >= 0)
-        close(peer->pidfd);
-    peer->pidfd = -1;
-    peer->connection++;
-    peer->abandoned = 0;
+    set_disconnected(peer);
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
@@ -217,6 +230,8 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
 {
     peer->fd = fd;
     peer->pidfd = pidfd;
+    peer->kept_fd = gs_fd_keep(fd);
+    peer->kept_pidfd = gs_fd_keep(pidfd);
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
@@ -289,6 +304,7 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
+    gs_peer_look(peer);
     if (peer->fd < 0 || peer->relayed)
         return;
     gs_wire_send(peer->fd, &message, -1);
@@ -353,6 +369,7 @@ bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (peer->fd >= 0 && !peer->watched) {
         if (share->peers_watched)
             watch_on(share, peer);
@@ -386,8 +403,11 @@ static bool drain_locked(struct gs_share *share, struct gs_peer *peer)
 static void look_locked(struct gs_share *share, struct gs_peer *peer)
 {
     peer->noticed = false;
-    if (peer->fd < 0)
+    gs_peer_look(peer);
+    if (peer->fd < 0) {
+        gs_idle_lost_locked(share, peer);
         return;
+    }
     if (gs_peer_hung_up(peer)) {
         gs_peer_disconnect(share, peer);
         gs_idle_lost_locked(share, peer);
@@ -444,6 +464,7 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (!gs_kept_flush_locked(share, peer))
         return false;
     while (peer->unsent) {

@@ -277,6 +277,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
+        gs_peer_look(peer);
         if (peer->fd < 0) /* one who passes it on is not connected to again */
             status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (status != GS_OK)
