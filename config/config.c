@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char gs_config_system_file[] = GS_CONFIG_SYSTEM_FILE;
+const char *const gs_config_system_files[] = {GS_CONFIG_SYSTEM_FILES, NULL};
 
 /* Names of the files' folders; longer ones cannot be opened anyway. */
 #define PATH_SIZE 4096
@@ -198,7 +198,7 @@ static bool user_file(const struct places *places, char ret[PATH_SIZE])
 }
 
 static void files_load(struct gs_loader *loader, const struct places *places,
-                       const char *system_file)
+                       const char *const *system_files)
 {
     char path[PATH_SIZE];
     if (places->named) {
@@ -210,8 +210,10 @@ static void files_load(struct gs_loader *loader, const struct places *places,
         gs_file_load(loader, path, false);
         gs_loader_next_source(loader);
     }
-    if (system_file)
-        gs_file_load(loader, system_file, false);
+    for (; system_files && *system_files; system_files++) {
+        gs_file_load(loader, *system_files, false);
+        gs_loader_next_source(loader);
+    }
 }
 
 void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sources,
@@ -223,7 +225,7 @@ void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sourc
     gs_loader_init(&loader, ret);
     if (sources->environment && !sources->secure)
         environment_load(&loader, sources->environment, &places);
-    files_load(&loader, &places, sources->system_file);
+    files_load(&loader, &places, sources->system_files);
     gs_loader_deliver(&loader, complain, arg);
     errno = saved;
 }

@@ -1,9 +1,12 @@
 /* Configuration: what the options of options.h are for this process.
  *
  * An option's value comes from the first of these that has it: the environment, the user's file,
- * the system's file, the default. The files are thus merged key by key. GPUSHIM_CONFIG names a file
- * that is read in place of both; set but empty, no file is read. A set-user-id program (`secure`)
- * takes only the system's file, because the rest is in the hands of whoever started it.
+ * the system's files, the default. The files are thus merged key by key. GPUSHIM_CONFIG names a file
+ * that is read in place of all; set but empty, no file is read. A set-user-id program (`secure`)
+ * takes only the system's files, because the rest is in the hands of whoever started it.
+ *
+ * A file is read only if it belongs to root or to the process's own user and nobody else may write
+ * to it, wherever a link to it lies: what it says decides which program is started as the broker.
  *
  * A value that does not pass its checks gives the option its default, not the next source's value,
  * so that what a complaint says is what happens. Nothing here ends the process, prints, changes
@@ -29,6 +32,9 @@
 
 /* Longest complaint, the terminating NUL included. */
 #define GS_CONFIG_LINE_SIZE 512
+
+/* How much of the names of the files that were read is kept, the terminating NUL included. */
+#define GS_CONFIG_READ_SIZE 512
 
 /* Longest file that is read; a longer one is refused whole. */
 #define GS_CONFIG_FILE_SIZE 65536
@@ -64,17 +70,19 @@ struct gs_config_path {
 /* The fields: config.general.log, config.pool.small_limit, ... Bytes and nanoseconds. */
 struct gs_config {
     GS_CONFIG_SECTIONS(GS_CONFIG_STRUCT)
+    char read_files[GS_CONFIG_READ_SIZE]; /* with commas between them, "" if none was read */
 };
 
 /* Where to look. All is borrowed for the call. */
 struct gs_config_sources {
     char *const *environment; /* like environ; NULL: none. Nobody may change it during the call */
-    const char *system_file;  /* gs_config_system_file; NULL: none */
-    bool secure;              /* getauxval(AT_SECURE): the system's file alone counts */
+    const char *const *system_files; /* gs_config_system_files; NULL: none */
+    bool secure;              /* getauxval(AT_SECURE): the system's files alone count */
 };
 
-/* The system's file as the build was configured: SYSCONFDIR/gpushim.conf. */
-extern const char gs_config_system_file[];
+/* The system's files, the stronger one first, then NULL: SYSCONFDIR/gpushim.conf as the build was
+ * configured, and /etc/gpushim.conf, where people look for it wherever the library is installed. */
+extern const char *const gs_config_system_files[];
 
 /* Gets one complaint: a line of printable ASCII without a newline, shorter than
  * GS_CONFIG_LINE_SIZE, that says where, what, what would be allowed, and what happens instead. The
@@ -82,8 +90,8 @@ extern const char gs_config_system_file[];
  * options. A mass of complaints ends with one that says how many were left out. */
 typedef void gs_config_complain_fn(void *arg, const char *line);
 
-/* Fills *ret; it cannot fail. `complain` may be NULL. With no file and no variable this costs two
- * attempts to open a file. A file that exists allocates GS_CONFIG_FILE_SIZE bytes for the call. */
+/* Fills *ret; it cannot fail. `complain` may be NULL. With no file and no variable this costs one
+ * attempt to open each. A file that exists allocates GS_CONFIG_FILE_SIZE bytes for the call. */
 void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sources,
                     gs_config_complain_fn *complain, void *arg);
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -189,15 +190,50 @@ static ssize_t read_all(int fd, char *buffer, size_t size)
     return (ssize_t)used;
 }
 
-/* statx here and below because stat and fstat would bind the library to glibc 2.33 and later. */
+/* Whether the open file may say what this process does; complains where not. statx here and below
+ * because stat and fstat would bind the library to glibc 2.33 and later. */
+static bool may_be_read(struct gs_loader *loader, struct gs_place place, int fd)
+{
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_UID, &status) < 0 ||
+        !S_ISREG(status.stx_mode)) {
+        gs_complain(loader, place, "the configuration is ignored: not a regular file");
+        return false;
+    }
+    if (status.stx_uid != 0 && status.stx_uid != geteuid()) {
+        gs_complain(loader, place,
+                    "the configuration is ignored: it belongs to uid %u; root or the user who runs "
+                    "the program must own it",
+                    (unsigned)status.stx_uid);
+        return false;
+    }
+    if (status.stx_mode & (S_IWGRP | S_IWOTH)) {
+        gs_complain(loader, place,
+                    "the configuration is ignored: others may write to it (mode %03o); chmod go-w "
+                    "takes that away",
+                    status.stx_mode & 0777u);
+        return false;
+    }
+    return true;
+}
+
+/* Adds a file to the list of those that were read; what finds no room is left out. */
+static void note_read(struct gs_config *config, const char *path)
+{
+    size_t used = strlen(config->read_files);
+    const char *comma = used ? ", " : "";
+    size_t room = sizeof config->read_files - used;
+    char shown[GS_CONFIG_READ_SIZE];
+    gs_escape(gs_text_of(path), shown, sizeof shown);
+    if (strlen(comma) + strlen(shown) < room)
+        snprintf(config->read_files + used, room, "%s%s", comma, shown);
+}
+
 static void contents_load(struct gs_loader *loader, const char *path, int fd)
 {
     struct gs_place place = {.file = path};
-    struct statx status;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &status) < 0 || !S_ISREG(status.stx_mode)) {
-        gs_complain(loader, place, "the configuration is ignored: not a regular file");
+    if (!may_be_read(loader, place, fd))
         return;
-    }
     /* One byte more than allowed shows that there is more, also where the file's size is of no use.
      */
     char *text = malloc(GS_CONFIG_FILE_SIZE + 1);
@@ -207,8 +243,10 @@ static void contents_load(struct gs_loader *loader, const char *path, int fd)
     else if (size > GS_CONFIG_FILE_SIZE)
         gs_complain(loader, place, "the configuration is ignored: longer than %d bytes",
                     GS_CONFIG_FILE_SIZE);
-    else
+    else {
         gs_file_parse(loader, path, (struct gs_text){text, (size_t)size});
+        note_read(loader->config, path);
+    }
     free(text);
 }
 

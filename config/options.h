@@ -84,7 +84,8 @@
            "may be reused; 0 records one for every free.")                                         \
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                        \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
-           "before an allocation that needs more waits for the GPU as well; 64 MiB always may, "   \
+           "before an allocation that needs more (not one in the order of a stream) waits for "     \
+           "the GPU as well; 64 MiB always may, "                                                  \
            "for a freed block of just its size a large allocation waits already where the "        \
            "process has half that share more than the program held lately, and 0 never waits.")    \
     OPTION(pool, decay, TIME("0", "60 min"), "2 s",                                                \
@@ -96,8 +97,7 @@
            "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
     OPTION(pool, neighbours, BOOL(), "on",                                                         \
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
-           "give back what they keep and do not use, and gives such memory itself: to the driver, " \
-           "or large pieces, cleared, to the process itself where both are in one container.")
+           "give back what they keep and do not use, and gives such memory back itself.")
 
 #define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                            \
     OPTION(share, enable, BOOL(), "on",                                                            \
@@ -146,8 +146,11 @@
            "other processes.")                                                                     \
     OPTION(share, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
            "The same when so many blocks are; 0 sets no such bound.")                              \
-    OPTION(share, limbo_warning_age, TIME("0", "1440 min"), "0",                                   \
+    OPTION(share, limbo_warning_age, TIME("0", "1440 min"), "60 s",                                \
            "The same when one block has been for so long; 0 sets no such bound.")                  \
+    OPTION(share, limbo_limit, BYTES("0", "unlimited"), "unlimited",                               \
+           "When this much is freed and still held by other processes, no new IPC handle is given " \
+           "out, and what is freed is not opened by a user who holds more of it than his part.")   \
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")
 

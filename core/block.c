@@ -486,7 +486,7 @@ static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t siz
 {
     struct gs_block *block = take_large_ready(pool, need, size);
 
-    if (block || (!pool->oldest && !pool->retiring.first))
+    if (block || (!pool->oldest && !pool->retiring.first && !pool->apart))
         return block;
     gs_pool_look(pool);
     return take_large_ready(pool, need, size);
@@ -611,8 +611,6 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
     __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
     chunk->handle = handle;
-    chunk->fd = (struct gs_fd){0};
-    chunk->outside = false;
     chunk->reach = 0;
     chunk->debt = chunk->mixed = 0;
     chunk->freed = (struct gs_fence){0};

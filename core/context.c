@@ -19,6 +19,7 @@ static _Thread_local struct {
     CUstream stream;
     uint64_t stream_generation;
     struct gs_context *stream_context;
+    uint64_t looked_up; /* the generation that the last look-up was of */
 } cached;
 
 /* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
@@ -199,7 +200,8 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 }
 
 /* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
- * wait for GPU work that waits for this thread. */
+ * wait for GPU work that waits for this thread: a second, where the driver would have said at once
+ * that the context is there or not. */
 static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
@@ -275,6 +277,7 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
 
+    cached.looked_up = seen;
     if (cached.handle == handle && cached.generation == seen) {
         *ret = cached.context;
         return GS_OK;
@@ -306,6 +309,14 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     return of_handle(core, handle, ret_context);
 }
 
+gs_status gs_core_in_context(struct gs_core *core)
+{
+    CUcontext handle = NULL;
+    gs_status status = core->driver.ctx_get_current(&handle);
+
+    return status == GS_OK && !handle ? GS_NO_CONTEXT : status;
+}
+
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
@@ -333,6 +344,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return gs_context_current(core, ret_context);
     if (cached.stream == stream && cached.stream_generation == seen) {
+        cached.looked_up = seen;
         *ret_context = cached.stream_context;
         return GS_OK;
     }
@@ -410,6 +422,34 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     place.pool = next;
 }
 
+__attribute__((cold, noinline)) static struct gs_pool *not_known(struct gs_pool *pool)
+{
+    gs_latch_release(&pool->lock);
+    return NULL;
+}
+
+/* A record changes hands under its pools' locks, after the generation has changed. */
+static inline struct gs_pool *known(const struct gs_core *core, struct gs_pool *pool)
+{
+    if (__builtin_expect(__atomic_load_n(&core->generation, __ATOMIC_RELAXED) != cached.looked_up,
+                         0))
+        return not_known(pool);
+    return pool;
+}
+
+/* By itself, so that who meets nobody saves no registers for it. */
+__attribute__((noinline)) static struct gs_pool *
+lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_pool *pool, size_t size)
+{
+    gs_latch_take(&pool->lock);
+    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
+        place.moves >= MOVES_MAX)
+        return known(core, pool);
+    gs_latch_release(&pool->lock);
+    move_on(core, context);
+    return gs_context_lock_pool(core, context, size);
+}
+
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size)
 {
     unsigned i = size < core->shared.small_limit ? place.pool : 0;
@@ -418,14 +458,8 @@ struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *co
     if (!pool)
         pool = context->pools[0];
     if (__builtin_expect(gs_latch_try(&pool->lock), 1))
-        return pool;
-    gs_latch_take(&pool->lock);
-    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
-        place.moves >= MOVES_MAX)
-        return pool;
-    gs_latch_release(&pool->lock);
-    move_on(core, context);
-    return gs_context_lock_pool(core, context, size);
+        return known(core, pool);
+    return lock_slowly(core, context, pool, size);
 }
 
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
@@ -466,6 +500,7 @@ static void set_leaving(struct gs_context *context, bool leaving)
             continue;
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
+        gs_pool_apart_leaving(pool, leaving);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
@@ -502,12 +537,13 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_lock_release(&core->lock);
 }
 
-/* Called with the pool's lock held: every live block is freed, as the driver does. */
-static void free_all(struct gs_pool *pool)
+/* Called with the pool's lock held: every live block is freed, as the driver does; stream-ordered
+ * memory is its device's, and lives on. */
+static void free_all(struct gs_pool *pool, bool async_too)
 {
     for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
-            if (block->state == GS_BLOCK_LIVE) {
+            if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
                 gs_pool_unlive(pool, block);
                 gs_pool_retire_more(pool, block);
             }
@@ -518,7 +554,6 @@ static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
 
-    gs_async_keep_peak(core, context->ordinal);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
@@ -526,6 +561,8 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         if (context->pools[i]) {
             gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
                           &context->pools[i]->counts);
+            if (context->pools[i]->async_counted)
+                __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
             gs_pool_fini(context->pools[i]);
         }
     context->next = core->spare_contexts;
@@ -533,13 +570,15 @@ static void recycle(struct gs_core *core, struct gs_context *context)
     __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
 }
 
-/* Detaches onto a list what a dead pool can give; true: nothing is left. */
-static bool bury(struct gs_pool *pool, struct gs_chunk **released)
+/* Detaches onto a list what a dead pool can give; true: nothing is left. Sets *ret_waits where
+ * something is behind other contexts' work. */
+static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_waits)
 {
     struct gs_chunk *detached, *last;
     bool empty;
 
     gs_latch_take(&pool->lock);
+    gs_pool_poll_apart(pool);
     gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
     while (pool->spent) {
@@ -550,6 +589,7 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
         detached = spent;
     }
     empty = !pool->chunks;
+    *ret_waits |= pool->apart != NULL;
     gs_latch_release(&pool->lock);
     if (detached) {
         for (last = detached; last->next;)
@@ -560,13 +600,14 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released)
     return empty;
 }
 
-void gs_context_bury_dead(struct gs_core *core)
+bool gs_context_bury_dead(struct gs_core *core)
 {
     struct gs_chunk *released = NULL;
     struct gs_context *next;
+    bool waits = false;
 
     if (__atomic_load_n(&core->dead, __ATOMIC_RELAXED) == 0)
-        return;
+        return false;
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = next) {
         bool empty = true;
@@ -576,12 +617,43 @@ void gs_context_bury_dead(struct gs_core *core)
             continue;
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
             if (context->pools[i])
-                empty &= bury(context->pools[i], &released);
+                empty &= bury(context->pools[i], &released, &waits);
         if (empty)
             recycle(core, context);
     }
     gs_lock_release(&core->lock);
     gs_chunks_release(&core->shared, released);
+    return waits;
+}
+
+void gs_context_end_dead(struct gs_core *core)
+{
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
+
+            if (!pool || !pool->dead)
+                continue;
+            gs_latch_take(&pool->lock);
+            free_all(pool, true);
+            gs_pool_context_over(pool);
+            gs_latch_release(&pool->lock);
+        }
+    gs_lock_release(&core->lock);
+    gs_context_bury_dead(core);
+}
+
+CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
+{
+    CUcontext handle = NULL;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        if (!context->detached && context->ordinal == ordinal)
+            handle = context->handle;
+    gs_lock_release(&core->lock);
+    return handle;
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
@@ -612,8 +684,9 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
             continue;
         gs_latch_take(&pool->lock);
         pool->dead = true;
+        pool->leaving = false; /* it has gone */
         gs_fence_pool_forget(&pool->events);
-        free_all(pool);
+        free_all(pool, false);
         gs_pool_context_over(pool);
         gs_latch_release(&pool->lock);
     }
@@ -716,12 +789,14 @@ size_t gs_core_cached(struct gs_core *core)
 
     if (gs_context_current(core, &current) != GS_OK)
         return 0;
+    gs_context_bury_dead(core);
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
             struct gs_pool *pool = context->pools[i];
 
-            if (!pool || pool->device != current->device)
+            /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
+            if (!pool || pool->device != current->device || pool->dead)
                 continue;
             gs_latch_take(&pool->lock);
             /* What was freed and another process holds is not free: such blocks show in limbo. */
@@ -739,4 +814,30 @@ void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
 {
     if (device >= 0 && device < GS_DEVICES_MAX)
         __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool)
+{
+    uint64_t devices = 0;
+
+    for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool current = pool;
+
+        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            devices |= UINT64_C(1) << device;
+    }
+    return devices;
+}
+
+/* Another thread may have set one meanwhile. */
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
+{
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool none = NULL;
+
+        if (devices >> device & 1)
+            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
 }

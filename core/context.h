@@ -61,17 +61,18 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
     struct gs_neighbour neighbour;
-    struct gs_fds fds; /* of memory that came from other processes, and anchors of devices */
+    uint64_t shortage_ns; /* atomic: when core/shortage.h said something last */
+    struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
-    unsigned dead; /* contexts that are gone and have memory in limbo; atomic for readers */
+    unsigned dead; /* contexts that are gone and have memory; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
     struct gs_peers peers; /* core/reach.c */
-    struct gs_async_count async[GS_DEVICES_MAX]; /* by device; `peak` under the contexts' lock */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
     int device_count;      /* atomic; 0: not asked yet */
@@ -100,7 +101,8 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
 
-/* The pool for a block of `size` bytes of this thread's, locked. */
+/* The pool for a block of `size` bytes of this thread's, locked, of the context that this thread has
+ * just looked up. NULL: a handle has changed its meaning since, and the record may be another's. */
 struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
 
 /* The record of the context that a stream belongs to. */
@@ -112,7 +114,20 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
                                 struct gs_chunk **ret_chunk);
 
-/* Gives back what of dead contexts has left limbo. Takes all locks it needs; none is held. */
-void gs_context_bury_dead(struct gs_core *core);
+/*
+ * A dead context has no work any more, but may have memory: what others hold, and what is not its
+ * own. Stream-ordered memory is of its device's pool, by what the program sees, and lives on where
+ * it is until it is freed (measured on an H200, of a destroyed context and of a reset). Nothing is
+ * allocated beside it meanwhile.
+ *
+ * Gives back what has left limbo, or was freed. True: some was freed and waits for the GPU. Takes
+ * all locks it needs; none is held.
+ */
+bool gs_context_bury_dead(struct gs_core *core);
+/* For the end of core: what lives on there ends too. */
+void gs_context_end_dead(struct gs_core *core);
+
+/* A context of the device that is not about to go; NULL: there is none. */
+CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
 
 #endif

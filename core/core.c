@@ -13,6 +13,8 @@
 #define BEHIND_WAIT_NS UINT64_C(50000000)
 #define BEHIND_DOUBLED 3 /* times at most */
 
+#define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
+
 /* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
  * share thread, or on the one that ended the use. No lock is held. */
 static void hold_ended(void *arg)
@@ -101,7 +103,6 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .async = core->async,
         .debt = core->debt,
         .left = core->left,
-        .fds = &core->fds,
         .regcache = core->regcache,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
@@ -149,6 +150,7 @@ void gs_core_destroy(struct gs_core *core)
         gs_core_context_gone(core, context->handle,
                              gs_core_context_detach(core, context->handle));
     }
+    gs_context_end_dead(core);
     gs_releases_finish(core);
     gs_releases_destroy(core);
     gs_share_destroy(core->share);
@@ -198,17 +200,18 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
     return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the pool grow by it. A GPU that does not
- * move (its work may wait for this very thread) is waited for again when the pool has grown a good
- * deal meanwhile. */
+/* The same while too much retires: waits rather than let the pool grow by it, 400 ms at most, where
+ * the driver's own free would have waited. A GPU that does not move (its work may wait for this very
+ * thread) is waited for again when the pool has grown a good deal meanwhile. Not for an allocation
+ * in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
     unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
-    uint64_t deadline = gs_now_ns() + (BEHIND_WAIT_NS << doubled);
+    const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS << doubled};
     const uint64_t life = pool->made_ns;
     struct gs_block *block = NULL;
 
-    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, deadline)) {
+    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, &patience)) {
         if (pool->dead || pool->made_ns != life) /* meanwhile */
             break;
         gs_pool_look(pool);
@@ -230,7 +233,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     GS_COUNT(pool->counts.misses);
     if (pool->reserved >= pool->grown_first)
         block = take_collected(pool, size, stream_key);
-    if (!block && gs_pool_behind(pool, size))
+    if (!block && !stream_key && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);
     if (block) {
         *ret_address = block->base;
@@ -250,7 +253,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
         gs_pool_wipe(pool);
     status = gs_pool_grow(core, pool, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, life, size, ret_address);
+        status = gs_pool_reclaim(core, pool, life, size, stream_key, ret_address);
     return status;
 }
 
@@ -260,15 +263,20 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *chunk;
     struct gs_block *block;
+    CUdevice device;
+    bool look;
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
+    device = chunk->pool->device->ordinal;
     block = gs_chunk_start(chunk, address);
-    if (block && block->state == GS_BLOCK_LIVE)
-        gs_pool_count_async(chunk->pool, block);
+    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async(chunk->pool, block);
     gs_latch_release(&chunk->pool->lock);
+    if (look)
+        gs_async_look(core, device);
 }
 
+/* Just after the context was looked up. CHANGED: it may have gone since. */
 static gs_status allocate(struct gs_core *core, struct gs_context *context, size_t size,
                           uint64_t stream_key, CUdeviceptr *ret_address)
 {
@@ -287,20 +295,20 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (size > device->total)
         return GS_NO_MEMORY;
     pool = gs_context_lock_pool(core, context, size);
-    if (__builtin_expect(pool->dead, 0)) { /* since it was looked up */
-        gs_latch_release(&pool->lock);
-        return GS_NO_CONTEXT;
-    }
+    if (__builtin_expect(!pool, 0))
+        return CHANGED;
     if (stream_key)
         block = gs_pool_take_stream(pool, size, stream_key);
     if (!block)
         block = gs_pool_take(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        if (stream_key)
-            gs_pool_count_async(pool, block);
+        const bool look = stream_key && gs_pool_count_async(pool, block);
+
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
         gs_latch_release(&pool->lock);
+        if (__builtin_expect(look, 0))
+            gs_async_look(core, device->ordinal);
         return GS_OK;
     }
     began = gs_now_ns();
@@ -316,7 +324,7 @@ static gs_status try_device_again(struct gs_core *core, struct gs_context **cont
 {
     const struct gs_device *device = (*context)->device;
 
-    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE, NULL))
+    if (!gs_neighbour_ask(core, device, (*context)->handle, GS_PAGE_SIZE))
         return GS_OK;
     return gs_context_current(core, context);
 }
@@ -328,7 +336,9 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
 
     if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
         status = try_device_again(core, &context);
-    return status == GS_OK ? allocate(core, context, size, 0, ret_address) : status;
+    if (status == GS_OK)
+        status = allocate(core, context, size, 0, ret_address);
+    return __builtin_expect(status == CHANGED, 0) ? gs_core_alloc(core, size, ret_address) : status;
 }
 
 gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool pool,
@@ -348,7 +358,10 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)
         return GS_NOT_OFFERED;
-    return allocate(core, context, size, gs_stream_key(stream), ret_address);
+    status = allocate(core, context, size, gs_stream_key(stream), ret_address);
+    return __builtin_expect(status == CHANGED, 0)
+               ? gs_core_alloc_async(core, size, pool, stream, ret_address)
+               : status;
 }
 
 /* ---- Free ------------------------------------------------------------------------------- */
@@ -371,7 +384,8 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
     return GS_NOT_LIVE;
 }
 
-/* Waits for all work of the context, as the driver's own free does. No lock is held. */
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
+ * call. No lock is held. */
 static gs_status synchronize(struct gs_core *core, CUcontext handle)
 {
     CUcontext popped;
@@ -402,6 +416,59 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     return status;
 }
 
+/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
+ * be while a capture is open: the event is recorded when the fence is looked at. False: the context
+ * has ended meanwhile, or there was no host memory for its events. */
+static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
+{
+    struct gs_pool *pool = context->pools[0];
+    bool is_there;
+
+    gs_latch_take(&pool->lock);
+    is_there = pool->context == handle && pool->events.line;
+    if (is_there)
+        *ret = gs_fence_next(&pool->events);
+    gs_latch_release(&pool->lock);
+    return is_there;
+}
+
+/* A block behind a fence that is not its context's. Its memory goes back by who looks next where its
+ * context is dead. */
+static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                  const struct gs_fence *fence)
+{
+    struct gs_block *block;
+    gs_status status = lock_live(core, address, &block);
+
+    if (status != GS_OK)
+        return status;
+    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, fence))
+        status = GS_NO_HOST_MEMORY;
+    gs_latch_release(&block->chunk->pool->lock);
+    gs_context_bury_dead(core);
+    return status;
+}
+
+/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the current
+ * one may. */
+static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_fence fence = {0};
+    struct gs_context *context;
+    gs_status status = gs_context_current_unprobed(core, &context);
+    CUcontext handle;
+
+    if (status == GS_OK) {
+        handle = context->handle;
+        if (core->options.free_native)
+            status = synchronize(core, handle);
+        else if (!behind(context, handle, &fence))
+            status = GS_NO_HOST_MEMORY;
+    }
+    return status == GS_OK || status == GS_NO_CONTEXT ? retire_elsewhere(core, address, &fence)
+                                                      : status;
+}
+
 gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *surplus = NULL;
@@ -412,6 +479,10 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
+    if (__builtin_expect(pool->dead, 0)) {
+        gs_latch_release(&pool->lock);
+        return free_orphan(core, address);
+    }
     if (block->offer && pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     if (core->options.free_native || !core->driver.ctx_record_event)
@@ -430,21 +501,24 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     return status;
 }
 
-/* The work of another context's stream is not behind the owning context's event: waits for it. */
-static gs_status wait_for_context(struct gs_core *core, struct gs_context *context)
+/*
+ * The work of another context's stream is not behind the owning context's events: the block is
+ * behind that one's first. Drivers that record no such event wait, here and in cuMemFree: for all
+ * that was submitted in both contexts, where the driver alone would not in this call.
+ */
+static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                struct gs_context *context)
 {
-    struct gs_pool *pool = context->pools[0];
-    struct gs_fence fence = {0};
+    CUcontext handle = context->handle;
+    struct gs_fence fence;
     gs_status status;
 
-    gs_latch_take(&pool->lock);
-    status = gs_fence_record(&pool->events, &fence);
-    gs_latch_release(&pool->lock);
-    if (status == GS_NOT_OFFERED)
-        return synchronize(core, context->handle);
-    if (status != GS_OK)
-        return status;
-    return gs_fence_wait(&fence, UINT64_MAX);
+    if (!core->driver.ctx_record_event) {
+        status = synchronize(core, handle);
+        return status == GS_OK ? gs_core_free(core, address) : status;
+    }
+    return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
+                                           : GS_NO_HOST_MEMORY;
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -464,19 +538,17 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     pool = block->chunk->pool;
-    owned = pool->context == context->handle;
+    owned = pool->context == context->handle && !pool->dead;
     if (owned && core->driver.ctx_record_event) {
         if (block->async)
             gs_pool_retire_stream(pool, block, gs_stream_key(stream));
         else
-            gs_pool_retire_lingering(pool, block);
+            gs_pool_retire_lingering(pool, block, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
         return GS_OK;
     }
     gs_latch_release(&pool->lock);
-    if (!owned)
-        status = wait_for_context(core, context);
-    return status == GS_OK ? gs_core_free(core, address) : status;
+    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
 }
 
 /* ---- Ask -------------------------------------------------------------------------------- */
@@ -506,6 +578,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     struct gs_pool *pool;
     const struct gs_block *block;
     gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    CUdevice orphan_of = -1;
 
     if (status == GS_NOT_LIVE)
         return find_import(core, address, ret_info);
@@ -525,8 +598,12 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
             .default_pool = pool->device->default_pool,
         };
+        if (pool->dead)
+            orphan_of = pool->device->ordinal;
     }
     gs_latch_release(&pool->lock);
+    if (orphan_of >= 0)
+        ret_info->context = gs_context_of_device(core, orphan_of);
     return status;
 }
 
@@ -613,7 +690,6 @@ static struct gs_share_source source_of(const struct gs_block *block)
     const struct gs_chunk *chunk = block->chunk;
     struct gs_share_source source = {
         .handle = chunk->handle,
-        .fd = chunk->fd,
         .chunk_id = chunk->id,
         .chunk_size = chunk->span.size,
         .block_id = block->id,
@@ -641,16 +717,6 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
     return GS_INVALID;
 }
 
-void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address)
-{
-    struct gs_block *block;
-
-    if (lock_around(core, address, &block) != GS_OK)
-        return;
-    block->chunk->outside = true;
-    gs_latch_release(&block->chunk->pool->lock);
-}
-
 gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
                         unsigned char ret_token[GS_TOKEN_SIZE])
 {
@@ -669,20 +735,12 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
     source = source_of(block);
-    block->chunk->outside = true;
     offer = block->offer;
     if (offer)
         gs_offer_token(offer, ret_token);
     gs_latch_release(&block->chunk->pool->lock);
     if (offer)
         return GS_OK;
-    if (source.fd.any && !gs_fd_is_there(&source.fd)) {
-        gs_log_line(&core->options.log, GS_LOG_WARNING,
-                    "no IPC handle: the memory at %llx came from another process by a descriptor, "
-                    "which this program has closed",
-                    (unsigned long long)address);
-        return GS_INVALID;
-    }
 
     /* The first offer of a process starts a thread and a socket: not under the pool's lock. */
     status = gs_share_offer(core->share, &source, &offer);

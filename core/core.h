@@ -86,7 +86,8 @@ struct gs_block_info {
     CUdeviceptr base;
     size_t size;         /* bytes the program asked for */
     uint64_t id;         /* unique for each allocation and import of this process */
-    CUcontext context;   /* that owns it, or that opened it */
+    CUcontext context;   /* that owns it, or that opened it; where that is dead, any of its device,
+                            NULL if there is none */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
     int sync_memops;     /* as the program set it, 0 or 1; -1: it did not */
@@ -96,9 +97,8 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
-/* Something outside this process gets to know the memory around the address by a way that is not
- * core's: it is never handed over to another process. */
-void gs_core_goes_outside(struct gs_core *core, CUdeviceptr address);
+/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
+gs_status gs_core_in_context(struct gs_core *core);
 
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
@@ -170,6 +170,10 @@ CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
+/* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
+ * They are returned, one bit each. Or it stays after all. */
+uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool);
+void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
 
 /*
  * A context is about to go: from here on its handle means a new context. Then either the driver

@@ -16,6 +16,7 @@
 #define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
 #define POOLS_MAX 1024
 #define EXIT_WAIT_MS 500
+#define LONGEST_NS UINT64_C(3600000000000) /* of one sleep */
 
 enum gs_decay_state {
     DECAY_NONE,
@@ -71,9 +72,8 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
         } else if (seen != state || now >= until) {
             return seen;
         } else {
-            uint64_t due = gs_background_tick(&decay->background, now);
-
-            gs_neighbour_sleep(core, &decay->state, state, (due < until ? due : until) - now,
+            gs_neighbour_sleep(core, &decay->state, state,
+                               until - now < LONGEST_NS ? until - now : LONGEST_NS,
                                until == UINT64_MAX);
             if (gs_neighbour_wanted(core)) {
                 if (begin(decay))
@@ -118,7 +118,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     if (pool->limbo.first)
         gs_pool_collect_limbo(pool, false);
     used |= pool->ready != ready_before || pool->retiring.first || pool->oldest ||
-            gs_pool_touched(pool);
+            pool->apart || gs_pool_touched(pool);
     if (idle > keep) {
         gs_pool_settle(pool);
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
@@ -137,7 +137,7 @@ static bool look(struct gs_core *core)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = 0, firsts = 0;
-    bool used = false;
+    bool used = gs_context_bury_dead(core);
 
     gs_lock_take(&core->lock);
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
@@ -175,6 +175,8 @@ static void *run(void *arg)
             continue;
         }
         sleep_in(core, DECAY_AWAKE, pause ? pause : 1);
+        if (begin(decay))
+            gs_neighbour_join(core); /* where it could not be before */
         used = begin(decay) && look(core);
         end(decay);
         state = DECAY_AWAKE;
@@ -243,6 +245,8 @@ bool gs_decay_release(struct gs_core *core)
     return state == DECAY_RELEASE;
 }
 
+/* Only tests end a core: the thread comes by when it is done with the pool or the neighbour that it
+ * is at. */
 void gs_decay_stop(struct gs_core *core)
 {
     struct gs_decay *decay = &core->decay;
@@ -255,6 +259,8 @@ void gs_decay_stop(struct gs_core *core)
     pthread_join(decay->background.thread, NULL);
 }
 
+/* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and
+ * calls no more; where it does not, the process ends all the same, half a second later. */
 void gs_decay_at_exit(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = 1000000};

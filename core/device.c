@@ -51,34 +51,17 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
     return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
 }
 
-gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_device *device,
-                               int fd, size_t size, CUmemGenericAllocationHandle *ret_handle,
-                               CUdeviceptr *ret_address)
-{
-    gs_status status = driver->mem_import(ret_handle, (void *)(uintptr_t)fd,
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-
-    return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
-}
-
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                          const struct gs_fd *given, int *ret_fd)
+                          int *ret_fd)
 {
-    CUresult result;
     int fd;
+    CUresult result =
+        driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 
-    if (given->any) {
-        if (!gs_fd_is_there(given))
-            return CUDA_ERROR_INVALID_HANDLE;
-        fd = fcntl(given->fd, F_DUPFD_CLOEXEC, 0);
-        result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-    } else {
-        result = driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-        if (result == CUDA_SUCCESS)
-            fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
-    }
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
         *ret_fd = fd;
+    }
     return result;
 }
 
@@ -102,7 +85,6 @@ static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_
 static gs_status try_rung(const struct gs_driver *driver, const struct gs_device *device,
                           const char **ret_step, int *ret_fd)
 {
-    static const struct gs_fd none;
     CUmemGenericAllocationHandle handle, imported;
     CUdeviceptr address;
     size_t granularity = 0;
@@ -121,7 +103,7 @@ static gs_status try_rung(const struct gs_driver *driver, const struct gs_device
     if (status != GS_OK)
         return status;
     *ret_step = "cuMemExportToShareableHandle";
-    status = (gs_status)gs_device_export(driver, handle, &none, &fd);
+    status = (gs_status)gs_device_export(driver, handle, &fd);
     if (status == GS_OK) {
         *ret_step = "cuMemImportFromShareableHandle";
         status = driver->mem_import(&imported, (void *)(intptr_t)fd,

@@ -56,17 +56,10 @@ bool gs_device_has_vmm(const struct gs_driver *driver);
 gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
                         CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address);
 
-/* The same for all of what the descriptor of another process's memory stands for; it stays the
- * caller's. */
-gs_status gs_device_map_import(const struct gs_driver *driver, const struct gs_device *device,
-                               int fd, size_t size, CUmemGenericAllocationHandle *ret_handle,
-                               CUdeviceptr *ret_address);
-
-/* A descriptor of the handle's memory, close-on-exec and the caller's: a duplicate of `given` if
- * there is one, for such memory cannot be exported again. INVALID_HANDLE: the program has closed it;
- * OPERATING_SYSTEM: no descriptor is left. *ret_fd is untouched on failure. */
+/* A descriptor of the handle's memory, close-on-exec and the caller's. OPERATING_SYSTEM: no
+ * descriptor is left. *ret_fd is untouched on failure. */
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                          const struct gs_fd *given, int *ret_fd);
+                          int *ret_fd);
 
 /* The reverse. No GPU work may still touch the range. */
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

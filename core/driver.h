@@ -22,6 +22,10 @@
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
  *                                 capture. Neither blocks: a capture's begin waits for them.
+ *   event_record                  no capture is open, and the stream is known to exist: called with
+ *                                 the lock of a pool that its end takes first. Waits for no work;
+ *                                 whether it waits where the stream's queue is full was not
+ *                                 measured.
  *   mem_get_info                  a context is current.
  *   stream_wait_event             no capture is open. Waits for no event; whether it waits where the
  *                                 stream's queue is full was not measured. It is called with the
@@ -29,8 +33,8 @@
  *   memset_d8_async               a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
  *                                 no lock held.
- *   mem_alloc, mem_free           a context is current, this thread's capture mode is RELAXED, and
- *                                 no capture is open. The second waits for the GPU: no lock held.
+ *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED; the
+ *                                 stream of the second does not capture. Neither waits for the GPU.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -63,6 +67,7 @@
     OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \
+    OP(event_record, cuEventRecord, 1)                                                             \
     OP(event_query, cuEventQuery, 1)                                                               \
     OP(pointer_get_attribute, cuPointerGetAttribute, 0)                                            \
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
@@ -70,7 +75,7 @@
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
-    OP(mem_free, cuMemFree_v2, 0)                                                                  \
+    OP(mem_free_async, cuMemFreeAsync, 0)                                                          \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \

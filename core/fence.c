@@ -68,6 +68,16 @@ uint64_t gs_stream_key(CUstream stream)
     return gs_stream_key_known(stream);
 }
 
+bool gs_stream_of_key(uint64_t key, CUstream *ret)
+{
+    const bool per_thread = key % 8 == NO_THREAD;
+
+    if (per_thread && key != gs_thread_key)
+        return false;
+    *ret = per_thread ? CU_STREAM_PER_THREAD : (CUstream)(uintptr_t)key;
+    return true;
+}
+
 static void set_count(struct gs_fences *fences, unsigned count)
 {
     __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
@@ -146,6 +156,7 @@ static bool line_try(struct gs_fence_line *line)
     return !__atomic_exchange_n(&line->taken, true, __ATOMIC_SEQ_CST);
 }
 
+/* Who has it is in one call of the driver that does not wait for the GPU. */
 static void line_take(struct gs_fence_line *line)
 {
     while (!line_try(line))
@@ -173,6 +184,7 @@ static struct gs_fence_line *line_new(struct gs_fences *fences, CUcontext contex
     }
     line_take(line); /* a late waiter may be looking */
     line->context = context;
+    line->of_stream = false;
     __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
     __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
     line_release(line);
@@ -187,6 +199,25 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
     if (pool->line)
         pool->line->users++;
     gs_lock_release(&fences->lock);
+}
+
+/* Nobody else knows the line yet. */
+gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
+                             CUcontext context, CUstream stream, struct gs_fence *ret)
+{
+    gs_status status;
+
+    gs_fence_pool_init(fences, pool, context, NULL);
+    if (!pool->line)
+        return GS_NO_HOST_MEMORY;
+    line_take(pool->line); /* a late waiter may be looking */
+    pool->line->of_stream = true;
+    pool->line->stream = stream;
+    line_release(pool->line);
+    status = gs_fence_mark(pool, ret);
+    if (status != GS_OK)
+        gs_fence_pool_destroy(pool);
+    return status;
 }
 
 /* The line is taken. All fences have passed, those too that no event was recorded for. */
@@ -260,6 +291,7 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool)
     gs_lock_release(&fences->lock);
 }
 
+/* Waits for who has the line, as line_take; who comes later sees that it is leaving. */
 void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
 {
     struct gs_fence_line *line = pool->line;
@@ -306,6 +338,20 @@ static void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
     line->spare = event;
 }
 
+/* A default stream is the current context's. */
+static gs_status record_in_stream(const struct gs_fence_line *line, CUevent event)
+{
+    const struct gs_driver *driver = line->fences->driver;
+    gs_status status = driver->ctx_push_current(line->context);
+    CUcontext popped;
+
+    if (status != GS_OK)
+        return status;
+    status = (gs_status)driver->event_record(event, line->stream);
+    driver->ctx_pop_current(&popped);
+    return status;
+}
+
 /* The line is taken and no capture is open. */
 static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *pool)
 {
@@ -319,7 +365,8 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     if (status != GS_OK)
         return status;
     event->number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
-    status = (gs_status)driver->ctx_record_event(line->context, event->event);
+    status = line->of_stream ? record_in_stream(line, event->event)
+                             : (gs_status)driver->ctx_record_event(line->context, event->event);
     if (status != GS_OK) {
         event_give(line, event);
         return status;
@@ -430,13 +477,26 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
     return status;
 }
 
+/* The same, but waits for another thread that has the line: for one call of the driver that does
+ * not wait for the GPU. */
+static gs_status line_enter_waiting(struct gs_fence_line *line)
+{
+    gs_status status;
+
+    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
+        sched_yield();
+    return status;
+}
+
 gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
 {
     struct gs_fence_line *line = pool->line;
     gs_status status;
 
-    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY)
-        sched_yield();
+    if (!line)
+        return GS_NO_HOST_MEMORY;
+    status = line_enter_waiting(line);
     if (status != GS_OK)
         return status;
     advance(line, &(struct gs_fence){line, line->recorded});
@@ -451,15 +511,14 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 {
     struct gs_fence_line *line = fence->line;
     const struct gs_fence_event *event;
-    gs_status status;
     bool ordered;
 
     if (gs_fence_passed(fence))
         return true;
-    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY)
-        sched_yield();
-    if (status != GS_OK)
+    if (line_enter_waiting(line) != GS_OK)
         return false;
+    if (line->recorded < fence->number)
+        record(line, NULL);
     advance(line, fence);
     event = line->oldest;
     while (event && event->number < fence->number)
@@ -481,6 +540,7 @@ static bool is_over(uint64_t deadline_ns)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
 }
 
+/* The GPU ends this, or another thread that ends the context; the caller says for how long. */
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     GS_UNCANCELLED;

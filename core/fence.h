@@ -43,7 +43,7 @@ struct gs_fence_event {
     uint64_t number;
 };
 
-/* One context's events. Numbers go on when the line serves another context. */
+/* One context's events, or one stream's. Numbers go on when the line serves another. */
 struct gs_fence_line {
     struct gs_fence_line *next;
     struct gs_fences *fences;
@@ -54,6 +54,8 @@ struct gs_fence_line {
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */
     CUcontext context;                    /* NULL: it is gone, and its events with it */
+    bool of_stream;                       /* its events are recorded in `stream`, of that context */
+    CUstream stream;
     struct gs_fence_event *oldest, *newest, *spare;
 } __attribute__((aligned(128)));
 
@@ -90,6 +92,10 @@ static inline uint64_t gs_stream_key_known(CUstream stream)
     return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
 }
 
+/* The stream of a key, by a name that is good in this thread. False: it has none, a default stream of
+ * another thread. */
+bool gs_stream_of_key(uint64_t key, CUstream *ret);
+
 /*
  * A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed or
  * when the capture is over; end does nothing for a stream that does not capture. Neither blocks.
@@ -105,6 +111,11 @@ bool gs_fences_capturing(struct gs_fences *fences);
  * memory it has none, and recording fails. */
 void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
                         const struct gs_fence_pool *like);
+/* A line of one stream's own, with a fence behind the work submitted to it so far: an event is
+ * recorded there now. The stream is one of the context's, or a default stream of it by its name. On
+ * failure nothing was made. As gs_fence_record otherwise. */
+gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
+                             CUcontext context, CUstream stream, struct gs_fence *ret);
 /* Destroys the line's events if it has no other user; the context is alive. */
 void gs_fence_pool_destroy(struct gs_fence_pool *pool);
 /* The context is gone and its events with it: all fences have passed. Twice is once. */
@@ -126,13 +137,20 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret);
 
 /* The same with an event that is recorded now, waiting for who has the line; also takes back events
- * that have passed. */
+ * that have passed. NOT_READY: the context may be about to go. */
 gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret);
 
 /* The fence of the next event that is recorded, or of one when it is looked at. */
 static inline struct gs_fence gs_fence_next(const struct gs_fence_pool *pool)
 {
     return (struct gs_fence){pool->line, __atomic_load_n(&pool->line->begun, __ATOMIC_SEQ_CST) + 1};
+}
+
+/* Whether an event that covers it has been recorded. */
+static inline bool gs_fence_is_recorded(const struct gs_fence *fence)
+{
+    return !fence->line ||
+           fence->number <= __atomic_load_n(&fence->line->recorded, __ATOMIC_RELAXED);
 }
 
 /* Whether it is known to have passed. */
@@ -142,7 +160,8 @@ static inline bool gs_fence_passed(const struct gs_fence *fence)
            fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
 }
 
-/* The stream's work from now on waits for a marked fence. False: it does not. */
+/* The stream's work from now on waits for a fence. False: it does not, a capture is open or the
+ * fence's context may be about to go. */
 bool gs_fence_order(const struct gs_fence *fence, CUstream stream);
 
 /* GS_OK: passed, and the fence is zeroed. GS_CAPTURING, or CUDA_ERROR_NOT_READY: not yet. Another

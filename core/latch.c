@@ -24,6 +24,7 @@ static void relax(void)
 #endif
 }
 
+/* Ends as every wait for a lock (core/lock.h). */
 void gs_latch_take_slow(struct gs_latch *latch)
 {
     int saved = errno;

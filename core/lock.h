@@ -2,6 +2,11 @@
  * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
  * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
  * here.
+ *
+ * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
+ * process or a condition of another lock, nor calls code of the program's. The calls of the driver
+ * that are made under a lock are those that core/driver.h says not to block; natively threads wait
+ * for each other within such calls as well.
  */
 #ifndef GS_CORE_LOCK_H
 #define GS_CORE_LOCK_H

@@ -10,6 +10,7 @@
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
+#define UNMARKED_NS 100000000 /* a driver without memory for an event is asked again for so long */
 
 void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted)
 {
@@ -27,6 +28,11 @@ void gs_lone_destroy(struct gs_lone *lone)
 static uint64_t state(const struct gs_lone *lone)
 {
     return __atomic_load_n(&lone->stream, __ATOMIC_RELAXED);
+}
+
+static bool is_lone(const struct gs_lone *lone)
+{
+    return state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL;
 }
 
 static void become(struct gs_lone *lone, uint64_t stream)
@@ -54,6 +60,25 @@ static gs_status mark(struct gs_lone *lone)
     return status;
 }
 
+static void nothing(struct gs_pool *pool)
+{
+    (void)pool;
+}
+
+/* Each pool is locked for it. */
+static void each_pool(struct gs_core *core, void (*look)(struct gs_pool *pool))
+{
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i]) {
+                gs_latch_take(&context->pools[i]->lock);
+                look(context->pools[i]);
+                gs_latch_release(&context->pools[i]->lock);
+            }
+    gs_lock_release(&core->lock);
+}
+
 /* From here on frees retire. One that is under way holds its pool's lock, and has been at once or
  * sees this. */
 static void end(struct gs_lone *lone, const char *why)
@@ -66,15 +91,17 @@ static void end(struct gs_lone *lone, const char *why)
                 why);
     lone->was = state(lone);
     become(lone, GS_LONE_PENDING);
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i]) {
-                gs_latch_take(&context->pools[i]->lock);
-                gs_latch_release(&context->pools[i]->lock);
-            }
-    gs_lock_release(&core->lock);
+    each_pool(core, nothing);
     mark(lone);
+}
+
+/* A mark that cannot be made (no memory for an event, a line without one) leaves what was freed
+ * behind whatever is submitted next; so frees retire from here on. Not where the context is about
+ * to go: nothing may be asked there, and what was freed goes with it or is marked when it stays. */
+static void mark_or_end(struct gs_lone *lone)
+{
+    if (mark(lone) != GS_OK && !lone->leaving && is_lone(lone))
+        end(lone, "no event could be recorded");
 }
 
 /* Pending: whether the lone stream has passed the last free. A driver that has no memory for an
@@ -127,8 +154,8 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     if (only == GS_LONE_NONE)
         become(lone, only = key);
     if (only == key)
-        mark(lone);
-    else if (only != GS_LONE_PENDING && only != GS_LONE_SEVERAL)
+        mark_or_end(lone);
+    else if (is_lone(lone))
         end(lone, "work goes to another stream");
     if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
         ordered = order(lone, stream);
@@ -163,8 +190,10 @@ void gs_lone_mark(struct gs_lone *lone)
 
     gs_lock_take(&lone->lock);
     if (state(lone) != GS_LONE_SEVERAL)
-        mark(lone);
+        mark_or_end(lone);
     gs_lock_release(&lone->lock);
+    if (__atomic_exchange_n(&lone->retires, false, __ATOMIC_RELAXED))
+        each_pool(lone->core, gs_pool_close);
     errno = saved;
 }
 
@@ -175,7 +204,7 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
     bool passes;
 
     gs_lock_take(&lone->lock);
-    passes = state(lone) != key && state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL;
+    passes = state(lone) != key && is_lone(lone);
     if (passes) {
         mark(lone);
         passes = order(lone, stream);
@@ -185,6 +214,35 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
     return passes;
 }
 
+/* There is no event to look at, and may never be one: this thread may be the one that has the memory
+ * which the driver lacks. So it waits as the driver's own free would have, once; other threads may
+ * submit meanwhile, but what they free retires. */
+static bool wait_without_mark(struct gs_lone *lone)
+{
+    const struct gs_driver *driver = &lone->core->driver;
+    CUcontext context, popped;
+    bool over;
+
+    gs_lock_take(&lone->lock);
+    context = lone->leaving || !__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED) ? NULL
+                                                                               : lone->context;
+    gs_lock_release(&lone->lock);
+    if (!context || driver->ctx_push_current(context) != CUDA_SUCCESS)
+        return false;
+    over = driver->ctx_synchronize() == CUDA_SUCCESS;
+    driver->ctx_pop_current(&popped);
+    gs_lock_take(&lone->lock);
+    if (over && state(lone) == GS_LONE_PENDING && lone->context == context) {
+        gs_fence_pool_destroy(&lone->events);
+        become(lone, GS_LONE_SEVERAL);
+    }
+    over = state(lone) == GS_LONE_SEVERAL;
+    gs_lock_release(&lone->lock);
+    return over;
+}
+
+/* The GPU ends this, when it has passed what came before the last free; where another thread ends
+ * the context meanwhile, that does. */
 void gs_lone_settle(struct gs_lone *lone, const char *why)
 {
     GS_UNCANCELLED;
@@ -197,11 +255,11 @@ void gs_lone_settle(struct gs_lone *lone, const char *why)
         return;
     for (;;) {
         gs_lock_take(&lone->lock);
-        if (state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL)
+        if (is_lone(lone))
             end(lone, why);
         over = state(lone) == GS_LONE_SEVERAL || is_over(lone) || is_as_good_as_gone(lone, waited);
         gs_lock_release(&lone->lock);
-        if (over)
+        if (over || (waited > UNMARKED_NS && wait_without_mark(lone)))
             break;
         nanosleep(&pause, NULL);
         waited += (uint64_t)pause.tv_nsec;

@@ -14,11 +14,18 @@
  * What holds: every way to submit work that can touch device memory tells this first
  * (gs_lone_submits), or ends it (gs_lone_settle): captures, other contexts, memory that other
  * processes, network cards or the host can reach beside the GPU's streams, launches that may
- * overtake the one before. And no stream waits for work that the driver's own free would not have
- * waited for: where anything was freed since, a mark (an event) is recorded before the next work is
- * submitted, and it is the mark that is waited for. Otherwise a kernel that never ends, on a stream
- * that was alone, would stop all others; so would what stops a stream without touching memory, on
- * any stream, since an event is behind all of them (gs_lone_stalls).
+ * overtake the one before. And no stream waits for work that was submitted after the last free:
+ * where anything was freed since, a mark (an event) is recorded before the next work is submitted,
+ * and it is the mark that is waited for. Otherwise a kernel that never ends, on a stream that was
+ * alone, would stop all others; so would what stops a stream without touching memory, on any stream,
+ * since an event is behind all of them (gs_lone_stalls). Where no mark can be made, it ends.
+ *
+ * For what was submitted before the last free other streams do wait here, once the lone stream ends
+ * or a copy passes by it. The driver's own free waits for that itself, and as long as it does, what
+ * other threads submit in that context does not get to the GPU either (measured on an H200: a copy
+ * and a launch on another stream, while a host function holds the first one, come back when the free
+ * does). So a thread that is to let the GPU go on after it has submitted something waits in both
+ * cases; what it can still do natively, and here as well, is to let go first.
  *
  * What is ready may still be touched by the lone stream's work, so a chunk goes back to the driver
  * only when the fence of the last free in it has passed (core/reclaim.c).
@@ -43,6 +50,7 @@ struct gs_core;
 struct gs_lone {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
+    bool retires;    /* atomic, in any state: a free may be in an epoch that no event is behind yet */
     struct gs_lock lock; /* rank LONE; protects what is below, and changes of `stream` */
     struct gs_core *core;
     uint64_t was;        /* pending: the key that was alone */
@@ -116,11 +124,20 @@ void gs_lone_in_order(struct gs_lone *lone, uint64_t marks);
 void gs_lone_mark(struct gs_lone *lone);
 
 /* What touches no memory and may end late, or never, is about to be submitted to any stream: the
- * host's functions, waits for events. As gs_lone_submits. */
+ * host's functions, waits for events. As gs_lone_submits. So what was freed before is waited for
+ * without it, also where frees retire (core/pool.h, gs_pool_wait_oldest). */
 static inline void gs_lone_stalls(struct gs_lone *lone)
 {
-    if (__builtin_expect(__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED), 0))
+    if (__builtin_expect(__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED) |
+                             __atomic_load_n(&lone->retires, __ATOMIC_RELAXED), 0))
         gs_lone_mark(lone);
+}
+
+/* Something that cuMemFree freed retires. Its pool's lock is held. */
+static inline void gs_lone_retires(struct gs_lone *lone)
+{
+    if (!__atomic_load_n(&lone->retires, __ATOMIC_RELAXED))
+        __atomic_store_n(&lone->retires, true, __ATOMIC_RELAXED);
 }
 
 /* As gs_lone_work, of work that touches nothing but blocks that the caller sees to (they retire
@@ -128,9 +145,9 @@ static inline void gs_lone_stalls(struct gs_lone *lone)
  * lone stream, there is none, or no mark can be made; not told yet. No lock is held. */
 bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream);
 
-/* Ends it, and waits for the lone stream to pass the last free; where its context is about to go,
- * not longer than a call takes that does not end it. No lock is held. `why`: for the log, what the
- * program did. */
+/* Ends it, and waits for the lone stream to pass the last free: for as long as the driver's own free
+ * would have, and where the context is about to go, not longer than a call takes that does not end
+ * it. No lock is held. `why`: for the log, what the program did. */
 void gs_lone_settle(struct gs_lone *lone, const char *why);
 /* A context is there: ends it if it is not the first. No lock is held. */
 void gs_lone_context(struct gs_lone *lone, CUcontext context);

@@ -14,8 +14,9 @@
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
 
 /* What the driver says of its own new memory in this context: 0 or 1 (H200s with the same driver
- * differ in it). Asked once for each device, with a small block that is freed at once. 0 where it
- * cannot be asked: while a capture is open, or of a driver that does not say. */
+ * differ in it). Asked once for each device, with a small block that is freed at once, and the same
+ * from then on: 0 where it could not be asked, of a driver that does not say or while the thread's
+ * own default stream captured. */
 int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context);
 
 #endif

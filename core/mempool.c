@@ -58,9 +58,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     struct survey survey = {.core = core, .device = device};
     uint64_t high;
 
-    gs_lock_take(&core->lock);
     gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
-    gs_lock_release(&core->lock);
     survey.cached = __atomic_load_n(&count->ever, __ATOMIC_RELAXED);
     if (survey.cached)
         gs_map_each(&core->map, survey_chunk, &survey);
@@ -82,19 +80,7 @@ void gs_core_mempool_reset_reserved_high(struct gs_core *core, CUdevice device)
 
 void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
 {
-    gs_lock_take(&core->lock);
-    core->async[device].peak = 0;
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            if (!pool || pool->device->ordinal != device)
-                continue;
-            gs_latch_take(&pool->lock);
-            __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
-            gs_latch_release(&pool->lock);
-        }
-    gs_lock_release(&core->lock);
+    gs_async_forget_peak(core, device);
 }
 
 struct trimming {

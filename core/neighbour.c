@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #include "core/context.h"
-#include "core/handover.h"
 #include "core/page.h"
 #include "core/reclaim.h"
 #include "core/share/directory.h"
 #include "core/stats.h"
 
-#define COMING_MS 50 /* for another who comes or goes */
-#define PAUSE_MS  20 /* between two times that a process gives what it needs itself */
+#define COMING_TIMES 50 /* a millisecond apart, where another takes the file away */
+#define PAUSE_MS  20 /* between two times that a process gives what it needs itself, */
+#define PAUSE_MOST_MS 400 /* or as long as that, below the time that who asks waits for it */
 
 /* ---- Coming and sleeping ------------------------------------------------------------------ */
 
@@ -54,56 +54,55 @@ static bool wait_on_both(const int *state, int expected, const char *page, uint3
 /* A slot of one's own; GS_PAGE_SLOTS: all are taken, or the file system has no such locks. */
 static unsigned take_slot(int fd)
 {
-    static const struct gs_page_slot empty;
+    const struct gs_page_slot empty = {.pid = (uint32_t)getpid()};
     static const uint32_t answers;
     unsigned slot = 0;
     int error = EAGAIN;
 
     while (slot < GS_PAGE_SLOTS &&
-           (error = gs_page_lock(fd, F_WRLCK, GS_PAGE_SLOT_BYTE + slot)) == EAGAIN)
+           (error = gs_page_lock(fd, F_WRLCK, GS_PAGE_SLOT_BYTE + slot, 1)) == EAGAIN)
         slot++;
+    errno = error;
     if (error || !gs_page_put(fd, GS_PAGE_AT_SLOT(slot), &empty, sizeof empty) ||
         !gs_page_put(fd, GS_PAGE_AT_MISSED(slot), &answers, sizeof answers))
         return GS_PAGE_SLOTS;
     return slot;
 }
 
-/* The guard is held. A file without a name was the last one's who left: 0 and errno ESTALE. */
+/* A file without a name was the last one's who left: false, and errno ESTALE. With a slot of it
+ * nobody takes its name (remove_unused). */
 static bool enter(struct gs_neighbour *neighbour, int fd)
 {
-    static const char zero[GS_PAGE_BYTES];
     struct statx info;
 
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_SIZE | STATX_NLINK, &info) != 0)
-        return false;
-    if (info.stx_nlink == 0) {
-        errno = ESTALE;
-        return false;
-    }
-    if (info.stx_size < GS_PAGE_BYTES && !gs_page_put(fd, 0, zero, sizeof zero))
+    /* Longer, but never written over: two may come at once. */
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &info) != 0 ||
+        (info.stx_size < GS_PAGE_BYTES && ftruncate(fd, GS_PAGE_BYTES) != 0))
         return false;
     /* In this order: whoever asks after that finds a listener that has not seen it. */
     if (!gs_page_get(fd, GS_PAGE_AT(asked), &neighbour->seen, sizeof neighbour->seen))
         return false;
     neighbour->slot = take_slot(fd);
-    if (neighbour->slot == GS_PAGE_SLOTS)
+    if (neighbour->slot == GS_PAGE_SLOTS ||
+        statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) != 0)
         return false;
+    if (info.stx_nlink == 0) {
+        errno = ESTALE;
+        return false;
+    }
     neighbour->fd = gs_fd_keep(fd);
     return true;
 }
 
 static bool join_in(struct gs_neighbour *neighbour, int directory)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < COMING_TIMES; i++) {
         int fd = gs_page_open(directory, true);
-        bool entered = false;
+        bool entered;
 
         if (fd < 0)
             return false;
-        if (gs_page_lock_within(fd, GS_PAGE_GUARD_BYTE, COMING_MS * GS_PAGE_MS)) {
-            entered = enter(neighbour, fd);
-            gs_page_lock(fd, F_UNLCK, GS_PAGE_GUARD_BYTE);
-        }
+        entered = enter(neighbour, fd);
         if (entered) {
             void *page = mmap(NULL, GS_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
 
@@ -113,8 +112,9 @@ static bool join_in(struct gs_neighbour *neighbour, int directory)
             }
         }
         close(fd);
-        if (entered || errno != ESTALE)
+        if (entered || (errno != ESTALE && errno != EAGAIN))
             return false;
+        gs_page_pause(GS_PAGE_MS);
     }
     return false;
 }
@@ -125,13 +125,15 @@ void gs_neighbour_join(struct gs_core *core)
     char reason[GS_REASON_SIZE] = "";
     int directory;
 
-    if (!core->options.neighbours)
+    if (!core->options.neighbours || neighbour->page)
         return;
     directory = gs_directory_open(&core->options.share, true, reason);
     if (directory < 0 || !join_in(neighbour, directory)) {
-        gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                    "idle memory is not given to other processes that ask for it: %s",
-                    reason[0] ? reason : strerror(errno));
+        if (!neighbour->failed)
+            gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                        "idle memory is not given to other processes that ask for it: %s",
+                        reason[0] ? reason : strerror(errno));
+        neighbour->failed = true;
     } else {
         gs_directory_sweep(directory, &core->options.share);
         neighbour->pid = getpid();
@@ -205,13 +207,29 @@ static const struct gs_device *device_of(struct gs_core *core,
     return found;
 }
 
-/* A process that is asked again and again for what it needs gives at a rate that it can bear. */
-static void rest(struct gs_neighbour *neighbour, const struct gs_stats *stats)
+static bool is_ending(const struct gs_core *core)
 {
-    uint64_t passed = gs_now_ns() - neighbour->gave_ns;
+    return __atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST);
+}
 
-    if (stats->counts.grown != neighbour->gave_grown && passed < PAUSE_MS * GS_PAGE_MS)
-        gs_page_pause(PAUSE_MS * GS_PAGE_MS - passed);
+/*
+ * A process that is asked again and again for what it needs itself gives at a rate that it can bear;
+ * twice as seldom each time where it found the GPU full no more itself, so that nobody has used what
+ * it gave. Who asks is not refused: he waits.
+ */
+static void rest(struct gs_core *core, const struct gs_stats *stats)
+{
+    struct gs_neighbour *neighbour = &core->neighbour;
+    uint64_t asked = __atomic_load_n(&neighbour->counts.asked, __ATOMIC_RELAXED);
+    uint64_t pause = PAUSE_MS * GS_PAGE_MS, most = PAUSE_MOST_MS * GS_PAGE_MS;
+
+    if (stats->counts.grown == neighbour->gave_grown)
+        return;
+    if (asked == neighbour->gave_asked && gs_now_ns() - neighbour->gave_ns < most + pause)
+        pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
+    neighbour->pause_ns = pause;
+    while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core))
+        gs_page_pause(GS_PAGE_MS);
 }
 
 /* What was freed just now shows as idle a moment later, if the GPU is. */
@@ -223,8 +241,7 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
     for (;;) {
         bytes += gs_device_yield(core, device, (size_t)(wanted - bytes));
         gs_stats_read(core, device->ordinal, &stats);
-        if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end ||
-            __atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST))
+        if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end || is_ending(core))
             return bytes;
         gs_page_pause(GS_PAGE_MS / 4);
     }
@@ -235,24 +252,25 @@ static uint64_t give(struct gs_core *core, const struct gs_page_request *request
     struct gs_neighbour *neighbour = &core->neighbour;
     const struct gs_device *device = device_of(core, request);
     struct gs_stats stats;
-    uint64_t bytes, handed;
+    uint64_t bytes;
 
     if (!device)
         return 0;
     gs_stats_read(core, device->ordinal, &stats);
-    rest(neighbour, &stats);
-    bytes = gs_handover_give(core, device, request, &handed);
-    if (bytes < request->wanted)
-        bytes += yield_within(core, device, request->wanted - bytes);
-    neighbour->gave_ns = gs_now_ns();
-    neighbour->gave_grown = stats.counts.grown;
+    rest(core, &stats);
+    gs_stats_read(core, device->ordinal, &stats);
+    bytes = yield_within(core, device, request->wanted);
+    if (bytes) {
+        neighbour->gave_ns = gs_now_ns();
+        neighbour->gave_grown = stats.counts.grown;
+        neighbour->gave_asked = __atomic_load_n(&neighbour->counts.asked, __ATOMIC_RELAXED);
+    }
     __atomic_fetch_add(&neighbour->counts.answered, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.given, bytes, __ATOMIC_RELAXED);
     if (bytes)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
-                    "another process found the GPU full: %llu MiB that lay idle were given back, "
-                    "%llu of them to itself",
-                    (unsigned long long)bytes >> 20, (unsigned long long)handed >> 20);
+                    "another process found the GPU full: %llu MiB that lay idle were given back",
+                    (unsigned long long)bytes >> 20);
     return bytes;
 }
 
@@ -260,7 +278,7 @@ void gs_neighbour_answer(struct gs_core *core)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     static const uint32_t answers;
-    struct gs_page_slot slot = {0};
+    struct gs_page_slot *slot = &neighbour->answer;
     struct gs_page_request request;
     uint32_t answered, asked;
     int fd = neighbour->fd.fd;
@@ -271,14 +289,15 @@ void gs_neighbour_answer(struct gs_core *core)
     neighbour->seen = asked;
     if (request.slot == neighbour->slot) /* this process's own, which has given up what it could */
         return;
-    slot.started = asked;
-    if (!gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), &slot, sizeof slot) ||
+    slot->pid = (uint32_t)neighbour->pid;
+    slot->started = asked; /* beside what it answered before: another may still wait for that */
+    if (!gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), slot, sizeof *slot) ||
         !gs_page_put(fd, GS_PAGE_AT_MISSED(neighbour->slot), &answers, sizeof answers))
         return;
-    slot.given = give(core, &request);
-    slot.finished = asked;
+    slot->given = give(core, &request);
+    slot->finished = asked;
     if (!gs_fd_is_there(&neighbour->fd) ||
-        !gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), &slot, sizeof slot) ||
+        !gs_page_put(fd, GS_PAGE_AT_SLOT(neighbour->slot), slot, sizeof *slot) ||
         !gs_page_get(fd, GS_PAGE_AT(answered), &answered, sizeof answered))
         return;
     answered += 1 + neighbour->slot; /* two at once may give the same: who asks looks again soon */
@@ -286,18 +305,17 @@ void gs_neighbour_answer(struct gs_core *core)
     gs_page_wake(neighbour->page, GS_PAGE_AT(answered));
 }
 
-/* Removes the file where no other open one listens. Whoever comes or goes has the guard, and sees
- * to it himself. Without a name it is not what the name stands for now. */
+/* Removes the file where no other open one listens: all slots are locked here then, so that nobody
+ * takes one before the name has gone. Without a name it is not what the name stands for now. */
 static void remove_unused(int fd, int directory)
 {
     struct statx info;
 
-    if (!gs_page_lock_within(fd, GS_PAGE_GUARD_BYTE, GS_PAGE_MS))
+    if (gs_page_lock(fd, F_WRLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS) != 0)
         return;
-    if (!gs_page_is_locked(fd, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS) &&
-        statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink > 0)
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink > 0)
         unlinkat(directory, GS_PAGE_FILE_NAME, 0);
-    gs_page_lock(fd, F_UNLCK, GS_PAGE_GUARD_BYTE);
+    gs_page_lock(fd, F_UNLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS);
 }
 
 void gs_neighbour_leave(struct gs_core *core)
@@ -313,7 +331,7 @@ void gs_neighbour_leave(struct gs_core *core)
         remove_unused(neighbour->fd.fd, directory);
         close(directory);
     }
-    gs_page_lock(neighbour->fd.fd, F_UNLCK, GS_PAGE_SLOT_BYTE + neighbour->slot);
+    gs_page_lock(neighbour->fd.fd, F_UNLCK, GS_PAGE_SLOT_BYTE + neighbour->slot, 1);
 }
 
 void gs_neighbour_sweep(int directory)

@@ -4,15 +4,14 @@
  *
  *   full process                                        process that caches
  *   gs_neighbour_ask ── writes what it wants ──► page ◄── its decay thread sleeps on it
- *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, or
- *                                                         hands them over (core/handover.h); answers
+ *        └────────── sees who has answered ◄──── page ◄── gives idle chunks to the driver, answers
  *
  * The page is a file in the runtime directory, mode 0600: it works between containers that share
- * the directory, needs no thread and no socket (but where memory is handed over), and other users
- * cannot reach it, whoever is let into the sockets. Who listens holds a lock on a byte of its own in
- * the file, which the kernel ends with the process: so nobody waits for one that was killed, and the
- * last one removes the file. The page is mapped to sleep on and never read or written through the
- * mapping, which a file that somebody cuts short would make fatal.
+ * the directory, needs no thread and no socket, and other users cannot reach it, whoever is let into
+ * the sockets. Who listens holds a lock on a byte of its own in the file, which the kernel ends with
+ * the process: so nobody waits for one that was killed, and the last one removes the file. The page
+ * is mapped to sleep on and never read or written through the mapping, which a file that somebody
+ * cuts short would make fatal.
  *
  * Nothing exists before a process has a decay thread, or runs out of memory. Nobody is waited for
  * longer than a bound, and a process that does not answer is not waited for again until it does.
@@ -28,10 +27,10 @@
 #include <cuda.h>
 
 #include "core/fd.h"
+#include "core/page.h"
 
 struct gs_core;
 struct gs_device;
-struct gs_handed_list;
 
 /* Atomic. */
 struct gs_neighbour_counts {
@@ -50,13 +49,20 @@ struct gs_neighbour {
     unsigned slot;
     const char *page;
     /* The decay thread's own. */
+    bool failed;   /* to join, and that was said */
     uint32_t seen; /* the last request that was looked at */
-    uint64_t gave_ns, gave_grown;
+    struct gs_page_slot answer;   /* the last one */
+    uint64_t gave_ns;             /* when it gave something, */
+    uint64_t gave_grown, gave_asked; /* and how often it had grown and asked others by then */
+    uint64_t pause_ns;            /* until the next time, at least */
     /* Of who asks; atomic, only ever guesses. */
     uint64_t asked_ns, wanted, quiet_until_ns;
+    unsigned silent; /* who listened and did not answer the last time, */
+    int silent_pid;  /* and one of them */
 };
 
-/* The decay thread: from now on others can ask. Where that cannot be, a debug line says why. */
+/* The decay thread: from now on others can ask. Where that cannot be, a debug line says why, and it
+ * may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
 
 /*
@@ -84,9 +90,9 @@ void gs_neighbour_free(struct gs_core *core);
  * The device is full and this process has given up what it can: asks the others for `size` bytes.
  * No lock is held. True: somebody has given something, or may have; the driver is worth another
  * try. `context` is one of the device. Waits for WAIT_MS (neighbour_ask.c) where others listen and
- * do not answer. `list` (NULL: nothing) says what may be handed over and gets what was.
+ * do not answer.
  */
 bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                      size_t size, struct gs_handed_list *list);
+                      size_t size);
 
 #endif

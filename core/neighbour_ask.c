@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include "core/context.h"
-#include "core/handover.h"
 #include "core/neighbour.h"
 #include "core/page.h"
 #include "core/share/directory.h"
 
-#define WAIT_MS    50  /* for a process to start giving, */
+#define WAIT_MS    50  /* for another who asks, for a process to start giving, */
 #define GIVING_MS  1000 /* and to have given */
 #define QUIET_MS   100 /* after asking in vain */
 #define GROWING_MS 1000
@@ -23,8 +22,8 @@ struct asking {
     int fd;
     const char *page;
     uint32_t number;
-    bool waits_for[GS_PAGE_SLOTS];
-    unsigned count;
+    bool listens[GS_PAGE_SLOTS], waits_for[GS_PAGE_SLOTS];
+    unsigned count; /* that are waited for */
     uint64_t given;
     struct gs_page_request request;
     bool ended; /* one that listened has ended, with all that it held */
@@ -43,11 +42,17 @@ static bool find_listeners(struct asking *asking, unsigned own)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++) {
         bool listens = i != own && gs_page_is_locked(asking->fd, GS_PAGE_SLOT_BYTE + (off_t)i, 1);
 
-        any |= listens;
+        any |= asking->listens[i] = listens;
         asking->waits_for[i] = listens && missed[i] == 0;
         asking->count += asking->waits_for[i];
     }
     return any;
+}
+
+/* Whether this request or one that somebody made after it is meant. */
+static bool is_since(const struct asking *asking, uint32_t number)
+{
+    return number != 0 && number - asking->number <= UINT32_MAX / 2;
 }
 
 /* Takes note of those that have answered; whether one is at it. */
@@ -61,7 +66,7 @@ static bool see_answers(struct asking *asking)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++) {
         if (!asking->waits_for[i])
             continue;
-        if (slots[i].finished == asking->number) {
+        if (is_since(asking, slots[i].finished)) {
             asking->given += slots[i].given;
             asking->waits_for[i] = false;
             asking->count--;
@@ -69,7 +74,7 @@ static bool see_answers(struct asking *asking)
             asking->ended = true;
             asking->waits_for[i] = false;
             asking->count--;
-        } else if (slots[i].started == asking->number) {
+        } else if (is_since(asking, slots[i].started)) {
             giving = true;
         }
     }
@@ -84,8 +89,22 @@ static void note_missing(const struct asking *asking)
     for (unsigned i = 0; i < GS_PAGE_SLOTS; i++)
         if (asking->waits_for[i] &&
             gs_page_get(asking->fd, GS_PAGE_AT_SLOT(i), &slot, sizeof slot) &&
-            slot.started != asking->number)
+            !is_since(asking, slot.started))
             gs_page_put(asking->fd, GS_PAGE_AT_MISSED(i), &asking->number, sizeof asking->number);
+}
+
+/* For people who wonder why an allocation failed. */
+static void count_silent(const struct asking *asking, struct gs_neighbour *neighbour)
+{
+    struct gs_page_slot slot;
+    unsigned silent = 0;
+
+    for (unsigned i = 0; i < GS_PAGE_SLOTS; i++)
+        if (asking->listens[i] && gs_page_is_locked(asking->fd, GS_PAGE_SLOT_BYTE + (off_t)i, 1) &&
+            gs_page_get(asking->fd, GS_PAGE_AT_SLOT(i), &slot, sizeof slot) &&
+            !is_since(asking, slot.finished) && silent++ == 0)
+            __atomic_store_n(&neighbour->silent_pid, (int)slot.pid, __ATOMIC_RELAXED);
+    __atomic_store_n(&neighbour->silent, silent, __ATOMIC_RELAXED);
 }
 
 static void await_answers(struct asking *asking, uint64_t wanted)
@@ -155,49 +174,36 @@ static bool ask(struct gs_core *core, struct asking *asking, const struct gs_dev
         return false;
     gs_page_wake(asking->page, GS_PAGE_AT(asked));
     await_answers(asking, request->wanted);
+    count_silent(asking, &core->neighbour);
     return asking->given > 0 || asking->ended;
 }
 
-static bool ask_by(struct gs_core *core, int fd, int directory, const struct gs_device *device,
-                   size_t size, struct gs_handed_list *list)
+static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device, size_t size)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     bool joined = __atomic_load_n(&neighbour->joined, __ATOMIC_ACQUIRE);
     unsigned own = joined ? neighbour->slot : GS_PAGE_SLOTS;
     struct asking asking = {.fd = fd, .request.slot = own};
-    bool any = false;
+    bool any;
     void *page;
 
-    if (!gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS))
-        return true; /* others ask all the time; what they got may be left over */
+    /* One after the other, so that what was given for one is not taken for another's. That is a
+     * courtesy: a process that is stopped while it asks has the lock until it is ended, so after a
+     * while this one asks all the same, and sees the answers to the last of several requests. */
+    gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS);
     page = mmap(NULL, GS_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return false;
     asking.page = page;
-    if (find_listeners(&asking, own)) {
-        int listener = gs_handover_listen(core, directory, list, &asking.request);
-
-        any = ask(core, &asking, device, size);
-        gs_handover_receive(core, device, directory, &asking.request, listener, list);
-        any |= list && list->count > 0; /* also what came from one that has not answered yet */
-    }
+    any = find_listeners(&asking, own) && ask(core, &asking, device, size);
     munmap(page, GS_PAGE_BYTES);
     __atomic_fetch_add(&neighbour->counts.asked, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&neighbour->counts.got, asking.given, __ATOMIC_RELAXED);
     return any;
 }
 
-static size_t handed_bytes(const struct gs_handed_list *list)
-{
-    size_t bytes = 0;
-
-    for (unsigned i = 0; list && i < list->count; i++)
-        bytes += list->one[i].size;
-    return bytes;
-}
-
 bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUcontext context,
-                      size_t size, struct gs_handed_list *list)
+                      size_t size)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     uint64_t begun = gs_now_ns();
@@ -210,7 +216,7 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
         return false;
     directory = gs_directory_open(&core->options.share, false, reason);
     fd = directory < 0 ? -1 : gs_page_open(directory, false);
-    any = fd >= 0 && ask_by(core, fd, directory, device, missing_of(core, context, size), list);
+    any = fd >= 0 && ask_by(core, fd, device, missing_of(core, context, size));
     if (fd >= 0)
         close(fd); /* and the lock is gone */
     if (directory >= 0)
@@ -218,9 +224,8 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
     if (any)
         gs_log_line(&core->options.log, GS_LOG_INFO,
                     "the GPU was full: other processes gave back what they did not use, asked "
-                    "for %zu MiB, in %llu ms; %zu MiB as they were",
-                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_PAGE_MS),
-                    handed_bytes(list) >> 20);
+                    "for %zu MiB, in %llu ms",
+                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_PAGE_MS));
     else
         __atomic_store_n(&neighbour->quiet_until_ns, gs_now_ns() + QUIET_MS * GS_PAGE_MS,
                          __ATOMIC_RELAXED);

@@ -35,6 +35,8 @@ static struct gs_stream_list *list_make(struct gs_pool *pool, uint64_t key)
     else if (!(stream = malloc(sizeof *stream)))
         return NULL;
     stream->key = key;
+    stream->id = ++pool->stream_ids;
+    stream->unparted = 0;
     stream->recent = NULL;
     stream->bytes = 0;
     gs_bins_init(&stream->small, GS_UNIT_SHIFT);
@@ -72,23 +74,31 @@ static void bin(struct gs_pool *pool, struct gs_stream_list *stream, struct gs_b
     gs_bins_insert(bins_of(stream, block), &block->entry);
 }
 
-static void flush_bins(struct gs_pool *pool, struct gs_bins *bins)
+static void flush_block(struct gs_pool *pool, struct gs_stream_list *stream,
+                        struct gs_block *block)
+{
+    block->stream_id = stream->id;
+    pool->in_order++;
+    gs_pool_retire_more(pool, block);
+}
+
+static void flush_bins(struct gs_pool *pool, struct gs_stream_list *stream, struct gs_bins *bins)
 {
     struct gs_bin_entry *entry;
 
     while ((entry = gs_bins_largest(bins))) {
         gs_bins_remove(bins, entry);
-        gs_pool_retire_more(pool, (struct gs_block *)entry);
+        flush_block(pool, stream, (struct gs_block *)entry);
     }
 }
 
 static void flush(struct gs_pool *pool, struct gs_stream_list *stream)
 {
     if (stream->recent)
-        gs_pool_retire_more(pool, stream->recent);
+        flush_block(pool, stream, stream->recent);
     stream->recent = NULL;
-    flush_bins(pool, &stream->small);
-    flush_bins(pool, &stream->large);
+    flush_bins(pool, stream, &stream->small);
+    flush_bins(pool, stream, &stream->large);
     GS_SUB(pool->ordered, stream->bytes);
     stream->bytes = 0;
 }
@@ -103,7 +113,7 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
     /* What others hold or may hold goes the long way: its next owner is not only a stream. */
     if (!stream || block->offer ||
         gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size)) {
-        gs_pool_retire(pool, block);
+        gs_pool_retire_in_order(pool, block, stream_key);
         return;
     }
     gs_pool_unlive(pool, block);
@@ -118,6 +128,17 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
         flush(pool, stream);
         gs_pool_collect(pool);
     }
+}
+
+void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+{
+    struct gs_stream_list *stream = list_find(pool, stream_key);
+
+    if (!stream && !(stream = list_make(pool, stream_key)))
+        return;
+    block->stream = stream;
+    block->stream_id = stream->id;
+    pool->in_order++;
 }
 
 /* The part of the entry that is needed; the rest stays the stream's. */
@@ -191,6 +212,7 @@ void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
     if (!stream)
         return;
     flush(pool, stream);
+    stream->id = 0;
     *link = stream->next;
     stream->next = pool->spare_streams;
     pool->spare_streams = stream;

@@ -22,9 +22,9 @@ bool gs_page_put(int fd, off_t at, const void *value, size_t size)
     return pwrite(fd, value, size, at) == (ssize_t)size;
 }
 
-int gs_page_lock(int fd, short type, off_t byte)
+int gs_page_lock(int fd, short type, off_t byte, off_t count)
 {
-    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = count};
 
     return fcntl(fd, F_OFD_SETLK, &range) == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
 }
@@ -49,7 +49,7 @@ bool gs_page_lock_within(int fd, off_t byte, uint64_t ns)
     int error;
 
     /* By pauses, not by the clock: when the machine has stood still, who has it has as well. */
-    for (uint64_t waited = 0; (error = gs_page_lock(fd, F_WRLCK, byte)) == EAGAIN && waited < ns;
+    for (uint64_t waited = 0; (error = gs_page_lock(fd, F_WRLCK, byte, 1)) == EAGAIN && waited < ns;
          waited += GS_PAGE_MS)
         gs_page_pause(GS_PAGE_MS);
     return error == 0;

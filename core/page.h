@@ -11,15 +11,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define GS_PAGE_FILE_NAME   "memory-2" /* the number is that of the layout below */
+#define GS_PAGE_FILE_NAME   "memory-3" /* the number is that of the layout below */
 #define GS_PAGE_BYTES       4096
 #define GS_PAGE_SLOTS       128
 #define GS_PAGE_MS          UINT64_C(1000000)
-#define GS_PAGE_SOCKET_SIZE 40
 
 struct gs_page_slot {
     uint32_t started, finished; /* the requests that its process has got to, and is done with */
     uint64_t given;             /* bytes, with `finished` */
+    uint32_t pid, zero;         /* as its process sees itself: for people */
 };
 
 struct gs_page_request {
@@ -27,8 +27,6 @@ struct gs_page_request {
     uint64_t wanted;        /* bytes */
     uint32_t slot;          /* of who asks; GS_PAGE_SLOTS: it has none */
     uint32_t zero;
-    uint64_t chunk;                   /* bytes; a chunk of as much may be handed over; 0: none */
-    char socket[GS_PAGE_SOCKET_SIZE]; /* to which: its name, with a zero */
 };
 
 struct gs_page {
@@ -42,8 +40,8 @@ struct gs_page {
 
 _Static_assert(sizeof(struct gs_page) <= GS_PAGE_BYTES, "it is one page");
 
-/* Bytes behind the page, for locks alone: who asks, who comes or goes, and the slots' owners. */
-enum { GS_PAGE_ASKER_BYTE = GS_PAGE_BYTES, GS_PAGE_GUARD_BYTE, GS_PAGE_SLOT_BYTE };
+/* Bytes behind the page, for locks alone: who asks, and the slots' owners. */
+enum { GS_PAGE_ASKER_BYTE = GS_PAGE_BYTES, GS_PAGE_SLOT_BYTE };
 
 #define GS_PAGE_AT(field)    ((off_t)offsetof(struct gs_page, field))
 #define GS_PAGE_AT_SLOT(i)   (GS_PAGE_AT(slots) + (off_t)((i) * sizeof(struct gs_page_slot)))
@@ -57,9 +55,11 @@ int gs_page_open(int directory, bool make);
 bool gs_page_get(int fd, off_t at, void *value, size_t size);
 bool gs_page_put(int fd, off_t at, const void *value, size_t size);
 
-/* F_WRLCK or F_UNLCK of one byte: 0, or an errno; EAGAIN where another holds it. Locks are those of
- * an open file and end with it. */
-int gs_page_lock(int fd, short type, off_t byte);
+/* F_WRLCK or F_UNLCK of some bytes: 0, or an errno; EAGAIN where another holds one of them. Locks are
+ * those of an open file and end with it. */
+int gs_page_lock(int fd, short type, off_t byte, off_t count);
+/* Waits until another has let go of the byte, which a process that is stopped, or means harm, never
+ * does. False: `ns` are over, or there are no such locks. */
 bool gs_page_lock_within(int fd, off_t byte, uint64_t ns);
 /* Whether another open file has a lock on one of the bytes. */
 bool gs_page_is_locked(int fd, off_t byte, off_t count);

@@ -28,7 +28,6 @@
 
 #include "core/bins.h"
 #include "core/device.h"
-#include "core/fd.h"
 #include "core/fence.h"
 #include "core/latch.h"
 #include "core/lone.h"
@@ -64,7 +63,9 @@ struct gs_block {
     struct gs_chunk *chunk;
     struct gs_block *below, *above;   /* neighbours in the chunk */
     struct gs_offer *offer;           /* not NULL: a token of it was given out */
-    struct gs_stream_list *stream;    /* of an ordered block */
+    struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
+                                         it was freed: */
+    uint64_t stream_id;               /* of that list, while the block is in an epoch */
     uint64_t freed_ns;
     uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
@@ -94,9 +95,6 @@ struct gs_chunk {
     struct gs_fence freed;        /* of the last block in it that was ready at once (core/lone.h) */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
-    struct gs_fd fd;              /* of what another process handed over, which cannot be exported
-                                     again (core/handover.h); else none */
-    bool outside;                 /* some of it was known outside this process */
 };
 
 /* Blocks retired together behind one fence. */
@@ -104,12 +102,38 @@ struct gs_epoch {
     struct gs_epoch *next;
     struct gs_fence fence;
     struct gs_block_list blocks;
+    uint64_t wait_ns; /* a full device waits for it so long at most; UINT64_MAX: without end */
 };
+
+/* Blocks freed in the order of one stream, and not behind other work (core/apart.c). */
+struct gs_apart {
+    struct gs_apart *next;
+    struct gs_fence fence; /* in the stream; or of another context, whose stream it is */
+    struct gs_fence epoch; /* the epoch's in which they were, which will do as well; or none */
+    struct gs_fence_pool line; /* the stream's; none: it is of another context */
+    uint64_t stream, parted;   /* the list's id; when that was */
+    struct gs_block_list blocks;
+};
+
+/* How long somebody waits for the GPU: since when, and at most. */
+struct gs_patience {
+    uint64_t began_ns, most_ns;
+};
+
+/* When it ends for something that is worth `wait_ns`. */
+static inline uint64_t gs_patience_ends(const struct gs_patience *patience, uint64_t wait_ns)
+{
+    uint64_t least = patience->most_ns < wait_ns ? patience->most_ns : wait_ns;
+
+    return least < UINT64_MAX - patience->began_ns ? patience->began_ns + least : UINT64_MAX;
+}
 
 /* Blocks freed in the order of one stream: ready for it, for others after an epoch. */
 struct gs_stream_list {
     struct gs_stream_list *next; /* in its bucket, or among the spare ones */
     uint64_t key;
+    uint64_t id;             /* 0: spare. Another one when the stream is gone */
+    uint64_t unparted;       /* when parting its blocks was tried last */
     struct gs_block *recent; /* the last one freed, not merged; may be NULL */
     size_t bytes;            /* of all */
     struct gs_bins small, large;
@@ -138,11 +162,17 @@ struct gs_pool_counts {
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
-/* Stream-ordered memory of one device in bytes as asked for, beside what its pools count. Atomic. */
+/*
+ * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
+ * figure for all pools of the device, and pools share nothing that is written at each allocation. So
+ * each is granted an amount up to which it tells nobody, all of them together no more than that
+ * figure; one that needs more has all pools looked at (gs_async_look). One that is alone knows.
+ */
 struct gs_async_count {
-    uint64_t peak;          /* of pools that are gone, or before they counted anew */
-    uint64_t reserved_high; /* core/mempool.c */
-    bool ever;              /* there was any */
+    uint64_t peak;          /* atomic */
+    unsigned pools;         /* that have been granted something; atomic */
+    uint64_t reserved_high; /* atomic; core/mempool.c */
+    bool ever;              /* there was any; atomic */
 };
 
 struct gs_pool_shared { /* what all pools of a process use */
@@ -152,7 +182,6 @@ struct gs_pool_shared { /* what all pools of a process use */
     struct gs_fences *fences;
     struct gs_share *share;
     struct gs_lone *lone;
-    struct gs_fds *fds;           /* of chunks that came from other processes */
     struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
@@ -220,6 +249,11 @@ struct gs_pool {
     unsigned grown_at;                     /* the next of these */
     struct gs_epoch *oldest, *newest;      /* closed epochs */
     struct gs_epoch *spare_epochs;
+    bool plain;                            /* the open epoch has something of cuMemFree */
+    unsigned in_order;                     /* blocks in epochs with a stream */
+    struct gs_apart *apart;
+    uint64_t parted;                       /* times that gs_pool_part_streams looked */
+    uint64_t stream_ids;                   /* lists of streams that were made */
     struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
     size_t stalled_most;                   /* reserved bytes from which on it is once more, */
     unsigned stalls;                       /* and how often it was */
@@ -231,7 +265,8 @@ struct gs_pool {
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
     struct gs_pool_counts counts;
-    size_t async_live, async_peak;         /* stream-ordered bytes as asked for; read by anyone */
+    size_t async_live, async_granted;      /* stream-ordered bytes; read by anyone */
+    bool async_counted;                    /* in struct gs_async_count; atomic */
     size_t quick_bytes;
     uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
     struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
@@ -322,10 +357,6 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
 void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
 size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
-/* The same for one chunk, whose memory `heir` may keep by a descriptor: called before it is unmapped,
- * when nothing is registered there any more. */
-size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
-                        void (*heir)(void *arg, const struct gs_chunk *chunk), void *arg);
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
@@ -338,6 +369,8 @@ void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
 /* A live block was freed: retiring, behind all GPU work of the context; or ready at once, where
  * all of that is in one stream. */
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block);
+/* The same where that was in the order of a stream. */
+void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
 /* Adds to the open epoch what retires already. */
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
 
@@ -355,21 +388,36 @@ bool gs_pool_touched(struct gs_pool *pool);
 size_t gs_pool_behind_bytes(const struct gs_pool *pool);
 /* Looks through limbo. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
-/* Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
- * else what was ready at once, until `deadline_ns` at the latest. False: there is none, it did not
- * pass in time, or it cannot be waited for now (a capture is open). */
-bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns);
+/*
+ * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
+ * else what was ready at once. False: there is none, it did not pass in time, or it cannot be waited
+ * for now (a capture is open).
+ *
+ * What cuMemFree freed may be waited for without end: natively that call would have waited for the
+ * same work, in the same thread, while nobody else could submit any (measured on an H200). So that
+ * it is the same, the fence is recorded at the free or before anything is submitted that can stop
+ * the GPU (gs_lone_stalls). Where it was recorded later, it may be behind a kernel that waits for
+ * this very thread; and what was freed in the order of a stream may be behind anything. Both are
+ * waited for so long and no longer.
+ */
+bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience);
+/* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
+void gs_pool_close(struct gs_pool *pool);
 /* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
  * large block of that very size does and the pool has half that much more than was live lately.
  * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
  * fits. */
 bool gs_pool_behind(struct gs_pool *pool, size_t size);
-/* A live block that the program does not know yet is its device's stream-ordered memory. */
-void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
+/* A live block that the program does not know yet is its device's stream-ordered memory. True: once
+ * no lock is held, gs_async_look is to be called. */
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
  * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
-void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Takes a block out of an epoch's list, and puts a retiring one in no list into one. */
+void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
+void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
 /* Whether the program may still use a block. */
 bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
@@ -393,6 +441,32 @@ struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t
 void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key);
 /* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
 void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep);
+/* A retiring block was freed in the order of the stream. */
+void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Whether it was, and the stream is still there. */
+static inline bool gs_block_has_stream(const struct gs_block *block)
+{
+    return block->stream_id && block->stream->id == block->stream_id;
+}
+
+/* ---- Apart (apart.c) --------------------------------------------------------------------- */
+
+/* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
+ * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
+void gs_pool_part_streams(struct gs_pool *pool);
+/* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
+ * host memory, nothing was changed. */
+bool gs_pool_retire_elsewhere(struct gs_pool *pool, struct gs_block *block,
+                              const struct gs_fence *fence);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll_apart(struct gs_pool *pool);
+/* The same, and lets the lock go while it waits for that, for a second at most. */
+bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience);
+/* A live block out of what retires, whose owner's work has to come behind *ret; or NULL. */
+struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_fence *ret);
+/* As gs_fence_pool_leaving, and as gs_pool_context_over. */
+void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
+void gs_pool_apart_over(struct gs_pool *pool);
 
 uint64_t gs_now_ns(void);
 

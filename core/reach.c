@@ -5,6 +5,8 @@
 
 #include "core/context.h"
 
+#define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
+
 /* ---- One chunk, locked ------------------------------------------------------------------- */
 
 static void unlock(struct gs_chunk *chunk)
@@ -33,8 +35,9 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->pool->device->ordinal] |
-              let_in(peers, chunk->pool->context);
+    devices = peers->pool_access[chunk->pool->device->ordinal];
+    if (!chunk->pool->dead) /* its handle may be another's */
+        devices |= let_in(peers, chunk->pool->context);
     gs_lock_release(&core->peers.lock);
     return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
 }
@@ -240,7 +243,7 @@ static gs_status check(struct gs_core *core, struct gs_reach_range range, CUdevi
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_APART)
+    else if (rule == FAR_APART && !chunk->pool->dead) /* else there may be no context for it */
         status = GS_UNREACHABLE;
     else if (rule == FAR_ENABLED)
         status = wanted(core, chunk) >> device & 1 ? GS_OK : GS_NOT_LIVE;
@@ -257,9 +260,19 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
     return several_devices(core) && device_of(core, stream, &device) ? device : -1;
 }
 
+/* That no context is current comes before anything about the memory: then the driver says so. */
+static gs_status refused(struct gs_core *core, CUstream stream)
+{
+    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+
+    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+}
+
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_reach_range range, CUstream stream)
 {
-    return check(core, range, far_device(core, stream), FAR_ENABLED);
+    gs_status status = check(core, range, far_device(core, stream), FAR_ENABLED);
+
+    return status == GS_NOT_LIVE ? refused(core, stream) : status;
 }
 
 gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
@@ -271,7 +284,7 @@ gs_status gs_core_may_copy(struct gs_core *core, struct gs_reach_range dst,
     gs_status from = check(core, src, device, rule);
 
     if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
-        return GS_NOT_LIVE;
+        return refused(core, stream);
     return to == GS_OK ? from : to;
 }
 
@@ -300,7 +313,7 @@ CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
     struct gs_block_info info;
     CUcontext current = NULL;
 
-    if (gs_core_find(core, address, &info) == GS_OK)
+    if (gs_core_find(core, address, &info) == GS_OK && info.context)
         return info.context;
     core->driver.ctx_get_current(&current);
     return current;
@@ -412,6 +425,24 @@ static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to,
     return devices;
 }
 
+/* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
+ * keeps the GPU may be this thread's to end. Whether the driver's own call waits was not measured. */
+static bool is_done_soon(struct gs_core *core)
+{
+    struct gs_context *context;
+    struct gs_fence fence;
+    struct gs_pool *pool;
+    gs_status status;
+
+    if (gs_context_current_unprobed(core, &context) != GS_OK)
+        return false;
+    pool = context->pools[0];
+    gs_latch_take(&pool->lock);
+    status = pool->leaving ? GS_NO_CONTEXT : gs_fence_record(&pool->events, &fence);
+    gs_latch_release(&pool->lock);
+    return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
+}
+
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
 {
     uint64_t devices;
@@ -422,7 +453,7 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
         return;
     devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
     /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
-    if (!devices || gs_core_capturing(core) || core->driver.ctx_synchronize() != CUDA_SUCCESS)
+    if (!devices || !is_done_soon(core))
         return;
     settle_all(core, devices);
 }

@@ -54,7 +54,7 @@ void gs_core_owner_leave(struct gs_core *core);
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
 
 /* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
- * waits for the current context's work. */
+ * waits for the current context's work, for a second at most. */
 void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
 /* The context is gone, and what was enabled for it or to it. */

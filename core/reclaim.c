@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "core/context.h"
-#include "core/handover.h"
+#include "core/shortage.h"
 
 #define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
@@ -61,6 +61,18 @@ static bool has_passed(struct gs_pool *pool, struct gs_chunk *chunk)
                          : gs_fence_query(&pool->events, &chunk->freed) == GS_OK;
 }
 
+/* The same of one after the other: where one is too early for the GPU, so are those after it, of
+ * which it is not asked. */
+static bool has_passed_too(struct gs_pool *pool, struct gs_chunk *chunk, struct gs_fence *stuck)
+{
+    if (stuck->line && stuck->line == chunk->freed.line && stuck->number <= chunk->freed.number)
+        return false;
+    if (has_passed(pool, chunk))
+        return true;
+    *stuck = chunk->freed;
+    return false;
+}
+
 static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
                                struct gs_bin_entry *entry, struct gs_chunk *onto)
 {
@@ -99,6 +111,7 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
     static const enum gs_bin_kind kinds[] = {GS_BIN_LARGE_WHOLE, GS_BIN_SMALL_WHOLE};
     struct gs_bin_entry *staying[2] = {NULL, NULL};
     struct gs_chunk *detached = NULL;
+    struct gs_fence stuck = {0};
 
     for (int i = 0; i < 2; i++)
         while (bytes > 0) {
@@ -109,9 +122,9 @@ static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
                 entry = gs_bins_largest(bins);
             if (!entry)
                 break;
-            bytes -= entry->size < bytes ? entry->size : bytes;
-            if (has_passed(pool, chunk_of(entry)) &&
+            if (has_passed_too(pool, chunk_of(entry), &stuck) &&
                 gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
+                bytes -= entry->size < bytes ? entry->size : bytes;
                 detached = detach(pool, kinds[i], entry, detached);
                 begin_release(pool, detached);
                 continue;
@@ -206,7 +219,7 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
     return excess > 0 ? detach_bytes(pool, excess) : NULL;
 }
 
-/* How deep this thread is in gs_chunk_release. Listeners and pinners that it calls may come back
+/* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
@@ -215,8 +228,7 @@ bool gs_releasing_here(void)
     return releasing_here > 0;
 }
 
-size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
-                        void (*heir)(void *arg, const struct gs_chunk *chunk), void *arg)
+static size_t release_chunk(struct gs_pool_shared *shared, struct gs_chunk *chunk)
 {
     void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&shared->unmapping, __ATOMIC_ACQUIRE);
     size_t bytes = 0;
@@ -227,13 +239,10 @@ size_t gs_chunk_release(struct gs_pool_shared *shared, struct gs_chunk *chunk,
     /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
     if (gs_regcache_settle(shared->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(shared->share, chunk->id);
-        if (heir)
-            heir(arg, chunk);
         gs_device_unmap(shared->driver, chunk->handle, chunk->span.base, chunk->span.size);
         bytes = chunk->span.size;
         __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }
-    gs_fds_close(shared->fds, &chunk->fd);
     if (chunk->releasing)
         __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
     chunk->releasing = false;
@@ -249,7 +258,7 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        bytes += gs_chunk_release(shared, chunks, NULL, NULL);
+        bytes += release_chunk(shared, chunks);
         chunks = next;
     }
     return bytes;
@@ -257,34 +266,56 @@ size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* Takes back what has come back, also what has to be waited for until then (0: nothing). The lock
- * is held, and let go at times. */
-static void collect_locked(struct gs_pool *pool, uint64_t deadline_ns)
+/* As often at most gs_pool_wait_oldest has something to wait for that was freed by now: other
+ * threads may free as fast as the GPU goes. */
+static size_t waits_for_all(const struct gs_pool *pool)
 {
-    const bool wait = deadline_ns > 0;
+    size_t count = 2; /* the open epoch, and who finds out first */
 
-    gs_pool_flush_streams(pool, 0);
-    gs_pool_collect(pool);
-    while (wait && gs_pool_wait_oldest(pool, deadline_ns))
+    for (const struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+        count++;
+    for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
+        count += !gs_fence_passed(&chunk->freed);
+    return count;
+}
+
+/* Waits as long as is right for each (core/pool.h). The lock is held, and let go at times. */
+static void wait_for_all(struct gs_pool *pool, const struct gs_patience *patience)
+{
+    size_t left = waits_for_all(pool);
+
+    while (left-- > 0 && gs_pool_wait_oldest(pool, patience))
         continue;
-    gs_pool_collect_limbo(pool, wait);
+    while (gs_pool_wait_apart(pool, patience))
+        continue;
+}
+
+/* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
+ * and let go at times. */
+static void collect_locked(struct gs_pool *pool, const struct gs_patience *patience)
+{
+    gs_pool_part_streams(pool);
+    gs_pool_collect(pool);
+    if (patience)
+        wait_for_all(pool, patience);
+    gs_pool_collect_limbo(pool, patience != NULL);
     if (pool->unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(pool);
         gs_latch_take(&pool->lock);
-        while (wait && gs_pool_wait_oldest(pool, deadline_ns))
-            continue;
+        if (patience)
+            wait_for_all(pool, patience);
     }
 }
 
 /* What one pool can give up of `bytes`. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool, uint64_t deadline_ns,
-                           size_t bytes)
+static size_t release_pool(struct gs_core *core, struct gs_pool *pool,
+                           const struct gs_patience *patience, size_t bytes)
 {
     struct gs_chunk *chunks;
 
     gs_latch_take(&pool->lock);
-    collect_locked(pool, deadline_ns);
+    collect_locked(pool, patience);
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
@@ -309,7 +340,7 @@ static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
 }
 
 static size_t release_pools(struct gs_core *core, const struct gs_device *device,
-                            uint64_t deadline_ns, size_t bytes)
+                            const struct gs_patience *patience, size_t bytes)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
@@ -317,112 +348,28 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
     size_t released = 0;
 
     for (unsigned i = 0; i < count && released < bytes; i++)
-        released += release_pool(core, pools[i], deadline_ns, bytes - released);
+        released += release_pool(core, pools[i], patience, bytes - released);
     if (released < bytes)
         released += gs_device_let_go(&core->device[device->ordinal], &core->fds);
     gs_context_bury_dead(core);
     return finished + released;
 }
 
+static struct gs_patience patience_of(uint64_t most_ns)
+{
+    return (struct gs_patience){gs_now_ns(), most_ns};
+}
+
 size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
 {
-    return release_pools(core, device, wait ? UINT64_MAX : 0, SIZE_MAX);
+    struct gs_patience patience = patience_of(UINT64_MAX);
+
+    return release_pools(core, device, wait ? &patience : NULL, SIZE_MAX);
 }
 
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    return release_pools(core, device, 0, bytes);
-}
-
-static bool is_idle(struct gs_pool *pool, uint64_t ns)
-{
-    struct gs_fence fence;
-    bool recorded;
-
-    gs_latch_take(&pool->lock);
-    recorded = !pool->dead && !pool->leaving && gs_fence_record(&pool->events, &fence) == GS_OK;
-    gs_latch_release(&pool->lock);
-    return recorded && gs_fence_wait(&fence, gs_now_ns() + ns) == GS_OK;
-}
-
-/* Whether it is ready as a whole, or will be when the GPU is found idle. */
-static bool is_free(const struct gs_chunk *chunk)
-{
-    for (const struct gs_block *block = chunk->lowest; block; block = block->above)
-        if (block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_LIMBO)
-            return false;
-    return true;
-}
-
-static bool is_ready(const struct gs_chunk *chunk)
-{
-    return chunk->lowest->state == GS_BLOCK_READY &&
-           chunk->lowest->entry.size == chunk->span.size;
-}
-
-/* The smallest large chunk that was never known outside. The lock is held. */
-static struct gs_chunk *find_private(struct gs_pool *pool, size_t least, size_t most,
-                                     bool (*is)(const struct gs_chunk *chunk))
-{
-    struct gs_chunk *found = NULL;
-
-    if (pool->dead || pool->leaving)
-        return NULL;
-    for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
-        if (chunk->span.size >= least && chunk->span.size <= most &&
-            chunk->shift == GS_LARGE_SHIFT && !chunk->outside && is(chunk) &&
-            (!found || chunk->span.size < found->span.size))
-            found = chunk;
-    return found;
-}
-
-/* No event is recorded where nothing could be had. */
-static bool has_private(struct gs_pool *pool, size_t least, size_t most)
-{
-    bool any;
-
-    gs_latch_take(&pool->lock);
-    any = find_private(pool, least, most, is_free) != NULL;
-    if (any)
-        collect_locked(pool, 0);
-    gs_latch_release(&pool->lock);
-    return any;
-}
-
-/* The lock is held, and let go at times. */
-static struct gs_chunk *detach_private(struct gs_pool *pool, size_t least, size_t most)
-{
-    struct gs_chunk *found;
-
-    collect_locked(pool, 0);
-    gs_pool_settle(pool);
-    found = find_private(pool, least, most, is_ready);
-    if (!found || !has_passed(pool, found) ||
-        !gs_regcache_doom(pool->shared->regcache, found->span.base, found->span.size))
-        return NULL;
-    detach(pool, GS_BIN_LARGE_WHOLE, &found->lowest->entry, NULL);
-    begin_release(pool, found);
-    return found;
-}
-
-struct gs_chunk *gs_device_detach_idle(struct gs_core *core, const struct gs_device *device,
-                                       size_t least, size_t most, uint64_t ns,
-                                       CUcontext *ret_context)
-{
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
-    struct gs_chunk *found = NULL;
-
-    for (unsigned i = 0; i < count && !found; i++) {
-        if (!has_private(pools[i], least, most) || !is_idle(pools[i], ns))
-            continue;
-        gs_latch_take(&pools[i]->lock);
-        *ret_context = pools[i]->context;
-        if (pools[i]->device == device)
-            found = detach_private(pools[i], least, most);
-        gs_latch_release(&pools[i]->lock);
-    }
-    return found;
+    return release_pools(core, device, NULL, bytes);
 }
 
 /* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
@@ -558,46 +505,6 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     return status;
 }
 
-/* What another process handed over becomes the pool's, and the block of one of them. GS_NO_MEMORY:
- * none is large enough. */
-static gs_status adopt(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                       struct gs_handed_list *list, CUdeviceptr *ret_address)
-{
-    gs_status status = GS_NO_MEMORY, added = GS_OK;
-    struct gs_chunk *surplus;
-    size_t reserved = 0;
-
-    for (unsigned i = 0; i < list->count; i++) {
-        struct gs_handed *handed = &list->one[i];
-        struct gs_block *block;
-
-        surplus = NULL;
-        gs_latch_take(&pool->lock);
-        added = is_over(pool, life) ? GS_NO_CONTEXT
-                                    : gs_pool_add_chunk(pool, handed->address, handed->size, false,
-                                                        handed->handle, &block);
-        if (added == GS_OK) {
-            block->chunk->fd = handed->fd;
-            if (status != GS_OK && handed->size >= list->chunk) {
-                *ret_address = gs_pool_take_from(pool, block, size)->base;
-                status = GS_OK;
-            }
-            if (pool->ready > pool->cache_limit)
-                surplus = gs_pool_detach_ready(pool, pool->cache_limit);
-        }
-        reserved = pool->reserved;
-        gs_latch_release(&pool->lock);
-        if (added == GS_OK)
-            gs_reach_admit(core, handed->address);
-        else
-            gs_handed_release(core, handed);
-        gs_chunks_release(&core->shared, surplus);
-    }
-    if (list->count > 0)
-        gs_decay_grown(core, reserved);
-    return status;
-}
-
 /* Asks other processes, twice: others may take what one gave. */
 static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool, uint64_t life,
                                       const struct gs_device *device, CUcontext context,
@@ -606,13 +513,9 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool
     gs_status status = GS_NO_MEMORY;
 
     for (int i = 0; i < 2 && is_out(status); i++) {
-        struct gs_handed_list list = {.chunk = page_round(size)};
-
-        if (!gs_neighbour_ask(core, device, context, size, &list))
+        if (!gs_neighbour_ask(core, device, context, size))
             break;
-        status = adopt(core, pool, life, size, &list, ret_address);
-        if (is_out(status))
-            status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_pool_grow(core, pool, life, size, ret_address);
     }
     return status;
 }
@@ -664,39 +567,90 @@ static gs_status take_anywhere(struct gs_core *core, const struct gs_device *dev
 }
 
 /*
- * The same once all pools of the device have taken back what has come back, `deadline_ns` as above.
+ * The same once all pools of the device have taken back what has come back, `patience` as above.
  * What of it fits is not given to the driver first, which takes its time to clear it, and cannot
  * have it before a process that ended has let go of it (100 ms on an H200, where its exit is seen
  * after 60).
  */
 static gs_status take_returned(struct gs_core *core, const struct gs_device *device,
-                               CUcontext context, size_t size, uint64_t deadline_ns,
-                               CUdeviceptr *ret_address)
+                               CUcontext context, size_t size,
+                               const struct gs_patience *patience, CUdeviceptr *ret_address)
 {
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
 
     for (unsigned i = 0; i < count; i++) {
         gs_latch_take(&pools[i]->lock);
-        collect_locked(pools[i], deadline_ns);
+        collect_locked(pools[i], patience);
         gs_latch_release(&pools[i]->lock);
     }
     return take_anywhere(core, device, context, size, false, ret_address);
 }
 
-/* Waits for this pool's epochs one by one, until the block can be had. */
+/* Puts back what take_in_order took; the context may have ended meanwhile. */
+static void put_back(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+    struct gs_block *block;
+
+    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+        return;
+    block = gs_chunk_start(chunk, address);
+    if (block && block->state == GS_BLOCK_LIVE) {
+        gs_pool_unlive(chunk->pool, block);
+        gs_pool_retire_more(chunk->pool, block);
+    }
+    gs_latch_release(&chunk->pool->lock);
+}
+
+/*
+ * What retires in any pool of the context, for a stream that comes behind its free. Nothing is
+ * waited for: the GPU does, as with the driver's own stream-ordered memory (measured on an H200:
+ * an allocation in one stream, while what would serve it was freed in another one behind a host
+ * function, is back after 57 ms). While a capture is open no stream is made to wait.
+ */
+static gs_status take_in_order(struct gs_core *core, const struct gs_device *device,
+                               CUcontext context, size_t size, CUstream stream,
+                               CUdeviceptr *ret_address)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = pools_of(core, device, pools);
+    gs_status status = GS_NO_MEMORY;
+
+    for (unsigned i = 0; i < count && status != GS_OK; i++) {
+        struct gs_fence behind = {0};
+
+        gs_latch_take(&pools[i]->lock);
+        if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
+            gs_pool_part_streams(pools[i]);
+            gs_pool_collect(pools[i]);
+            status = found(gs_pool_take_in_order(pools[i], size, &behind), ret_address);
+        }
+        gs_latch_release(&pools[i]->lock);
+        if (status == GS_OK && !gs_fence_order(&behind, stream)) {
+            put_back(core, *ret_address);
+            status = GS_NO_MEMORY;
+        }
+    }
+    return status;
+}
+
+/* Waits for this pool's epochs one by one, and then for what is apart, until the block can be had. */
 static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint64_t life,
-                                size_t size, CUdeviceptr *ret_address)
+                                size_t size, const struct gs_patience *patience,
+                                CUdeviceptr *ret_address)
 {
     gs_status status = GS_NO_MEMORY;
     bool more = true;
+    size_t left;
 
     gs_latch_take(&pool->lock);
-    gs_pool_flush_streams(pool, 0);
+    gs_pool_part_streams(pool);
+    left = waits_for_all(pool);
     gs_latch_release(&pool->lock);
-    while (more && is_out(status)) {
+    while (more && is_out(status) && left-- > 0) {
         gs_latch_take(&pool->lock);
-        more = gs_pool_wait_oldest(pool, UINT64_MAX);
+        more = gs_pool_wait_oldest(pool, patience) || gs_pool_wait_apart(pool, patience);
         gs_pool_settle(pool);
         status = is_over(pool, life) ? GS_NO_CONTEXT
                                      : found(gs_pool_take(pool, size), ret_address);
@@ -713,7 +667,9 @@ static bool is_releasing(const struct gs_core *core)
 }
 
 /* Waits for what other threads have taken out of the pools and are giving back; whether there was
- * any. Pauses count, not the clock: where all stood still, so did they. */
+ * any. They end it, after calls of the driver and of the program's listeners; one of those may wait
+ * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so
+ * did they. */
 static bool await_released(const struct gs_core *core, uint64_t limit_ns)
 {
     struct timespec pause = {.tv_nsec = 20000};
@@ -754,11 +710,13 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished)
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          CUdeviceptr *ret_address)
+                          uint64_t stream_key, CUdeviceptr *ret_address)
 {
+    struct gs_patience patience;
     const struct gs_device *device;
     CUcontext context;
     gs_status status;
+    CUstream stream;
 
     gs_latch_take(&pool->lock);
     device = pool->device;
@@ -769,7 +727,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     if (is_out(status) && gs_releases_finish(core) > 0)
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
-        status = take_returned(core, device, context, size, 0, ret_address);
+        status = take_returned(core, device, context, size, NULL, ret_address);
     if (is_out(status))
         status = exchange(core, pool, life, size, false, ret_address);
     if (is_out(status) && gs_device_release(core, device, false) > 0) {
@@ -780,14 +738,17 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = gs_pool_grow(core, pool, life, size, ret_address);
     if (is_out(status))
         status = take_anywhere(core, device, context, size, false, ret_address);
+    if (is_out(status) && stream_key && gs_stream_of_key(stream_key, &stream))
+        status = take_in_order(core, device, context, size, stream, ret_address);
+    patience = patience_of(UINT64_MAX);
     if (is_out(status))
-        status = wait_for_block(core, pool, life, size, ret_address);
+        status = wait_for_block(core, pool, life, size, &patience, ret_address);
     if (is_out(status)) {
         gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
-        status = take_returned(core, device, context, size, UINT64_MAX, ret_address);
+        status = take_returned(core, device, context, size, &patience, ret_address);
     }
     if (is_out(status)) {
-        gs_device_release(core, device, true);
+        release_pools(core, device, &patience, SIZE_MAX);
         await_released(core, RELEASED_NS); /* what waited for the same work may have been faster */
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
         status = gs_pool_grow(core, pool, life, size, ret_address);
@@ -796,7 +757,10 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (is_out(status))
         status = take_from_neighbours(core, pool, life, device, context, size, ret_address);
-    return is_out(status) ? GS_NO_MEMORY : status;
+    if (!is_out(status))
+        return status;
+    gs_shortage_say(core, device, size);
+    return GS_NO_MEMORY;
 }
 
 /* A device that memory was allocated of here, and a context of it. */
@@ -815,7 +779,8 @@ static const struct gs_device *known_device(struct gs_core *core, CUdevice ordin
     return device;
 }
 
-/* False: the driver got nothing from here lately. */
+/* False: the driver got nothing from here lately. The driver ends it, which is given half a second in
+ * all; natively the call would have failed. */
 static bool await_cleared(struct gs_core *core)
 {
     const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
@@ -835,12 +800,12 @@ enum room_step {
     ROOM_CLEARED,   /* and what the driver is still clearing, again and again */
 };
 
-static bool release_some(struct gs_core *core, const struct gs_device *device, uint64_t deadline,
-                         size_t most)
+static bool release_some(struct gs_core *core, const struct gs_device *device,
+                         const struct gs_patience *patience, size_t most)
 {
     size_t released = gs_releases_finish(core);
 
-    released += release_pools(core, device, deadline, most);
+    released += release_pools(core, device, patience, most);
     if (released > 0)
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return await_released(core, RELEASED_NS) || released > 0;
@@ -849,17 +814,19 @@ static bool release_some(struct gs_core *core, const struct gs_device *device, u
 static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
                          size_t bytes, enum room_step step)
 {
+    struct gs_patience patience = patience_of(bytes ? UINT64_MAX : ROOM_NS);
+
     switch (step) {
     case ROOM_READY:
-        return release_some(core, device, 0, bytes ? bytes : SIZE_MAX);
+        return release_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
         gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
-        release_some(core, device, bytes ? UINT64_MAX : gs_now_ns() + ROOM_NS, SIZE_MAX);
+        release_some(core, device, &patience, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */
         return true;
     case ROOM_NEIGHBOUR:
-        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE, NULL);
+        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
     default:
         return bytes == 0 && await_cleared(core);
     }
@@ -905,6 +872,7 @@ void gs_core_graph_room(struct gs_core *core)
     size_t bytes = graph_bytes(core), left, total;
     const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
     const struct gs_device *device;
+    struct gs_patience patience;
     CUcontext context = NULL;
     CUdevice ordinal;
 
@@ -915,7 +883,8 @@ void gs_core_graph_room(struct gs_core *core)
     for (int wait = 0; device && wait < 2; wait++) {
         if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
             return;
-        release_some(core, device, wait ? gs_now_ns() + ROOM_NS : 0, bytes + more - left);
+        patience = patience_of(ROOM_NS);
+        release_some(core, device, wait ? &patience : NULL, bytes + more - left);
     }
 }
 
@@ -946,6 +915,18 @@ static void log_room(struct gs_core *core, unsigned step)
                 left >> 20);
 }
 
+/* The call fails. */
+static void say_room(struct gs_core *core, CUdevice device, size_t bytes)
+{
+    const struct gs_device *known = NULL;
+    CUcontext context;
+
+    if (device >= 0 || core->driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        known = known_device(core, device, &context);
+    if (known)
+        gs_shortage_say(core, known, bytes);
+}
+
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
 {
     bool again = false;
@@ -956,6 +937,8 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
         again = make_room(core, device, bytes, ROOM_CLEARED);
     if (again)
         log_room(core, *step);
+    else
+        say_room(core, device, bytes);
     return again;
 }
 

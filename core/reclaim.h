@@ -22,9 +22,9 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
 void gs_core_wipe(struct gs_core *core);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
- * even then there is not enough. */
+ * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          CUdeviceptr *ret_address);
+                          uint64_t stream_key, CUdeviceptr *ret_address);
 
 /* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
  * Returns bytes given to the driver. */
@@ -33,13 +33,6 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
 /* The same for another process, without waiting: about `bytes` of what is ready, if there is so
  * much. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
-
-/* Takes the smallest chunk of `least` to `most` bytes out of its pool that is ready as a whole and
- * was never known outside this process, where the GPU is seen to be done with all work of its
- * context within `ns`. NULL: there is none. */
-struct gs_chunk *gs_device_detach_idle(struct gs_core *core, const struct gs_device *device,
-                                       size_t least, size_t most, uint64_t ns,
-                                       CUcontext *ret_context);
 
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);

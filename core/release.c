@@ -50,38 +50,43 @@ static struct gs_chunk *take(struct gs_releases *releases)
     return chunk;
 }
 
-static bool give_one(struct gs_core *core)
+/* Returns the bytes; 0: there is none. */
+static size_t give_one(struct gs_core *core)
 {
     struct gs_chunk *chunk = take(&core->releases);
     size_t bytes;
 
     if (!chunk)
-        return false;
+        return 0;
     bytes = chunk->span.size;
     gs_chunks_release(&core->shared, chunk);
     __atomic_fetch_sub(&core->releases.bytes, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&core->releases.taken, 1, __ATOMIC_SEQ_CST);
-    return true;
+    return bytes;
 }
 
 void gs_releases_run(struct gs_core *core, const bool *stop)
 {
-    while (!__atomic_load_n(stop, __ATOMIC_SEQ_CST) && give_one(core))
+    while (!__atomic_load_n(stop, __ATOMIC_SEQ_CST) && give_one(core) > 0)
         continue;
 }
 
+/* What other threads leave from now on is theirs to give back: otherwise it might go on as long as
+ * they do. Those that are at a chunk end it, in a call of the driver or of a listener of the
+ * program's; a second is the most that is waited for. The driver's own free would have taken as
+ * long. */
 size_t gs_releases_finish(struct gs_core *core)
 {
     struct gs_releases *releases = &core->releases;
     struct timespec pause = {.tv_nsec = 10000};
-    size_t bytes = __atomic_load_n(&releases->bytes, __ATOMIC_SEQ_CST);
+    size_t bytes = __atomic_load_n(&releases->bytes, __ATOMIC_SEQ_CST), given = 0, one;
     uint64_t deadline;
 
     /* From within a release nothing is waited for, nor given back: each would come by here again. */
     if (bytes == 0 || gs_releasing_here())
         return 0;
-    while (give_one(core))
-        continue;
+    while (given < bytes && (one = give_one(core)) > 0)
+        given += one;
     deadline = gs_now_ns() + FINISH_NS;
     while (__atomic_load_n(&releases->taken, __ATOMIC_SEQ_CST) > 0 && gs_now_ns() < deadline)
         nanosleep(&pause, NULL);

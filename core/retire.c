@@ -15,6 +15,8 @@
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
+#define ORDERED_WAIT_NS UINT64_C(1000000000) /* core/pool.h, gs_pool_wait_oldest: for what was */
+#define LATER_WAIT_NS UINT64_C(10000000000)  /* freed in stream order, and what was recorded late */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 uint64_t gs_now_ns(void)
@@ -143,6 +145,23 @@ static void into_epoch(struct gs_pool *pool, struct gs_block *block)
         ++*retiring_of(pool, block->entry.size);
 }
 
+void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
+{
+    gs_block_list_remove(list, block);
+    if (serves_next(block))
+        --*retiring_of(pool, block->entry.size);
+    if (block->stream_id)
+        pool->in_order--;
+    block->stream_id = 0;
+}
+
+void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
+{
+    gs_block_list_push(list, block);
+    if (serves_next(block))
+        ++*retiring_of(pool, block->entry.size);
+}
+
 /* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
 static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 {
@@ -153,6 +172,10 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
         next = (struct gs_block *)block->entry.next;
         if (serves_next(block))
             --*retiring_of(pool, block->entry.size);
+        if (__builtin_expect(block->stream_id != 0, 0)) {
+            pool->in_order--;
+            block->stream_id = 0;
+        }
         passed(pool, block);
     }
 }
@@ -166,8 +189,17 @@ static size_t epoch_limit(const struct gs_pool *pool)
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
+/* `at_free`: nothing was submitted since the last block came into it that native frees would not
+ * have waited for. */
+static uint64_t wait_for(const struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
+{
+    if (!pool->plain)
+        return ORDERED_WAIT_NS;
+    return at_free && gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
+}
+
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
-static void close_epoch(struct gs_pool *pool)
+static void close_epoch(struct gs_pool *pool, bool at_free)
 {
     struct gs_epoch *epoch = pool->spare_epochs;
 
@@ -185,6 +217,8 @@ static void close_epoch(struct gs_pool *pool)
         return;
     }
     GS_COUNT(pool->counts.events);
+    epoch->wait_ns = wait_for(pool, epoch, at_free);
+    pool->plain = false;
     list_join(&epoch->blocks, &pool->retiring);
     if (pool->newest)
         pool->newest->next = epoch;
@@ -213,16 +247,28 @@ static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
     pool->spare_epochs = epoch;
 }
 
-void gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+/* The pool needs more than it was granted. */
+static bool needs_more(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
+    if (!pool->async_counted)
+        __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->async_counted, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
+        return true;
+    pool->async_granted = pool->async_live;
+    if (pool->async_live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, pool->async_live, __ATOMIC_RELAXED);
+    return false;
+}
+
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
     block->async = true;
     GS_ADD(pool->async_live, block->size);
-    if (pool->async_live > pool->async_peak)
-        __atomic_store_n(&pool->async_peak, pool->async_live, __ATOMIC_RELAXED);
-    if (!__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    return __builtin_expect(pool->async_live > pool->async_granted, 0) && needs_more(pool);
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
@@ -251,6 +297,17 @@ static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
     passed(pool, block);
 }
 
+/* What was recorded just now is looked at when it is needed. */
+static inline void close_full(struct gs_pool *pool, bool at_free)
+{
+    if (__builtin_expect(pool->retiring.count < pool->epoch_blocks &&
+                             pool->retiring.bytes < pool->epoch_limit, 1))
+        return;
+    gs_pool_poll(pool);
+    close_epoch(pool, at_free);
+    pool->shared->activity(pool->shared->activity_arg);
+}
+
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
@@ -258,23 +315,36 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
         pass_at_once(pool, block);
         return;
     }
-    into_epoch(pool, block);
-    if (__builtin_expect(pool->retiring.count >= pool->epoch_blocks ||
-                             pool->retiring.bytes >= pool->epoch_limit, 0)) {
-        /* What was recorded just now is looked at when it is needed. */
-        gs_pool_poll(pool);
-        close_epoch(pool);
-        pool->shared->activity(pool->shared->activity_arg);
+    if (!pool->plain) {
+        pool->plain = true;
+        gs_lone_retires(pool->shared->lone);
     }
+    into_epoch(pool, block);
+    close_full(pool, true);
 }
 
-void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
 {
     gs_pool_unlive(pool, block);
+    gs_block_of_stream(pool, block, stream_key);
+    into_epoch(pool, block);
+    close_full(pool, false);
+}
+
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+{
+    gs_pool_unlive(pool, block);
+    gs_block_of_stream(pool, block, stream_key);
     block->lingers = true;
     into_epoch(pool, block);
-    close_epoch(pool);
+    close_epoch(pool, false);
     pool->shared->activity(pool->shared->activity_arg);
+}
+
+void gs_pool_close(struct gs_pool *pool)
+{
+    if (pool->plain)
+        close_epoch(pool, true);
 }
 
 bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
@@ -286,7 +356,7 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
     if (block->state != GS_BLOCK_RETIRING || !block->lingers)
         return false;
     gs_pool_collect(pool); /* it may have passed, and be merged into another or gone */
-    return block->id == id && block->state == GS_BLOCK_RETIRING;
+    return block->id == id && block->state == GS_BLOCK_RETIRING && block->lingers;
 }
 
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
@@ -297,7 +367,7 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 
 bool gs_pool_poll(struct gs_pool *pool)
 {
-    bool any = false;
+    bool any = __builtin_expect(pool->apart != NULL, 0) && gs_pool_poll_apart(pool);
 
     while (pool->oldest && !pool->leaving &&
            gs_fence_query(&pool->events, &pool->oldest->fence) == GS_OK) {
@@ -309,7 +379,7 @@ bool gs_pool_poll(struct gs_pool *pool)
 
 void gs_pool_collect(struct gs_pool *pool)
 {
-    close_epoch(pool);
+    close_epoch(pool, false);
     gs_pool_poll(pool);
 }
 
@@ -377,6 +447,7 @@ void gs_pool_wipe(struct gs_pool *pool)
         all_passed(pool, &done);
         all_passed(pool, &failed);
     }
+    pool->plain |= done.first != NULL;
     list_join(&pool->retiring, &done);
     list_join(&pool->unwiped, &failed);
     gs_latch_release(&pool->lock);
@@ -413,15 +484,19 @@ static void gave_up(struct gs_pool *pool)
     GS_COUNT(pool->counts.late);
 }
 
-/* For the first chunk that can be given back then, or for all there is. */
-static bool wait_for_freed(struct gs_pool *pool, uint64_t deadline_ns)
+/* For the first chunk that can be given back then, or for all there is. While all work goes to one
+ * stream, nothing is submitted between a free and the event behind it. */
+static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patience)
 {
     struct gs_fence fence = pool->freed;
-    uint64_t began = gs_now_ns();
+    uint64_t began = gs_now_ns(), deadline_ns;
 
     if (pool->leaving || !gs_pool_touched(pool))
         return false;
     touched_chunks(pool, &fence);
+    deadline_ns = gs_patience_ends(
+        patience, gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence) ? UINT64_MAX
+                                                                                 : LATER_WAIT_NS);
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
     gs_fence_wait(&fence, deadline_ns);
@@ -436,22 +511,34 @@ static bool wait_for_freed(struct gs_pool *pool, uint64_t deadline_ns)
     return false;
 }
 
+/* The work before an epoch's fence is also before those of all epochs after it. */
+static uint64_t longest(const struct gs_pool *pool)
+{
+    uint64_t longest = 0;
+
+    for (const struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+        if (epoch->wait_ns > longest)
+            longest = epoch->wait_ns;
+    return longest;
+}
+
 /* The epoch stays where it is: other threads may wait for it as well. */
-bool gs_pool_wait_oldest(struct gs_pool *pool, uint64_t deadline_ns)
+bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience)
 {
     struct gs_epoch *epoch;
     struct gs_fence fence;
-    uint64_t began;
+    uint64_t began, deadline_ns;
 
     if (!pool->oldest)
-        close_epoch(pool);
+        close_epoch(pool, false);
     if (!pool->oldest)
-        return wait_for_freed(pool, deadline_ns);
+        return wait_for_freed(pool, patience);
     if (pool->leaving)
         return false;
     epoch = pool->oldest;
     fence = epoch->fence;
     GS_COUNT(pool->counts.waits);
+    deadline_ns = gs_patience_ends(patience, longest(pool));
     gs_latch_release(&pool->lock);
     began = gs_now_ns();
     gs_fence_wait(&fence, deadline_ns);
@@ -524,4 +611,5 @@ void gs_pool_context_over(struct gs_pool *pool)
         pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         epoch_passed(pool, pop_oldest(pool));
     }
+    gs_pool_apart_over(pool);
 }

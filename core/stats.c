@@ -8,6 +8,8 @@
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define MIB(bytes) ((bytes) >> 20)
+#define UNSEEN_MIN ((uint64_t)64 << 10) /* of stream-ordered memory, by several threads; */
+#define UNSEEN_PART 1024                /* or this part of it */
 
 void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts)
 {
@@ -52,29 +54,90 @@ static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
     gs_counts_add(&stats->counts, &pool->counts);
 }
 
-void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
-                   uint64_t *ret_peak)
+/* What each pool of the device has live; and how many share in what is granted, and whether some of
+ * them are there because threads met. The contexts' lock is held. */
+static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
+                          bool *ret_threads)
 {
-    *ret_live = *ret_peak = 0;
+    uint64_t live = 0;
+
+    *ret_pools = 0;
+    *ret_threads = false;
     for (const struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
             const struct gs_pool *pool = context->pools[i];
 
             if (!pool || pool->device->ordinal != device)
                 continue;
-            *ret_live += LOAD(pool->async_live);
-            *ret_peak += LOAD(pool->async_peak);
+            live += LOAD(pool->async_live);
+            *ret_pools += LOAD(pool->async_counted);
+            *ret_threads |= LOAD(pool->async_counted) && i > 0;
         }
-    if (*ret_peak < core->async[device].peak)
-        *ret_peak = core->async[device].peak;
+    return live;
 }
 
-void gs_async_keep_peak(struct gs_core *core, CUdevice device)
+/* So much to each pool beside what it has live. The contexts' lock is held. */
+static void grant(struct gs_core *core, CUdevice device, uint64_t each)
 {
-    uint64_t live, peak;
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
 
-    gs_async_read(core, device, &live, &peak);
-    core->async[device].peak = peak;
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            gs_latch_take(&pool->lock);
+            if (pool->async_counted)
+                pool->async_granted = pool->async_live + each;
+            gs_latch_release(&pool->lock);
+        }
+}
+
+static uint64_t raise_peak(struct gs_async_count *count, uint64_t live)
+{
+    if (LOAD(count->peak) < live)
+        __atomic_store_n(&count->peak, live, __ATOMIC_RELAXED);
+    return LOAD(count->peak);
+}
+
+/* Threads that allocate at the same time are in no order, so that a little is granted on top: a look
+ * at 16 pools is no part of each of their allocations. */
+void gs_async_look(struct gs_core *core, CUdevice device)
+{
+    uint64_t live, more = 0;
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    live = sum_async(core, device, &pools, &threads);
+    if (threads)
+        more = live / UNSEEN_PART > UNSEEN_MIN ? live / UNSEEN_PART : UNSEEN_MIN;
+    more += raise_peak(&core->async[device], live) - live;
+    if (pools > 0)
+        grant(core, device, more / pools);
+    gs_lock_release(&core->lock);
+}
+
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak)
+{
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    *ret_live = sum_async(core, device, &pools, &threads);
+    *ret_peak = raise_peak(&core->async[device], *ret_live);
+    gs_lock_release(&core->lock);
+}
+
+void gs_async_forget_peak(struct gs_core *core, CUdevice device)
+{
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    __atomic_store_n(&core->async[device].peak, sum_async(core, device, &pools, &threads),
+                     __ATOMIC_RELAXED);
+    grant(core, device, 0);
+    gs_lock_release(&core->lock);
 }
 
 /* Called with the contexts' lock held. */

@@ -29,13 +29,14 @@ void gs_stats_took(struct gs_pool *pool, uint64_t began_ns);
 /* Adds what one pool counted. */
 void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
 
-/* Stream-ordered bytes of one device, live and at most; each pool's most, where several threads
- * have pools of their own, counts as if it had been at the same time. The contexts' lock is
- * held. */
-void gs_async_read(const struct gs_core *core, CUdevice device, uint64_t *ret_live,
-                   uint64_t *ret_peak);
-/* A pool is about to go; its most is not forgotten. The contexts' lock is held. */
-void gs_async_keep_peak(struct gs_core *core, CUdevice device);
+/* Stream-ordered bytes of one device, live and at most at a time: exactly, but for threads that have
+ * pools of their own, which 64 KiB, or a thousandth, may have escaped. No lock is held. */
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak);
+/* A pool had more than it was granted (struct gs_async_count): what all have is summed up, and what
+ * is left of the peak is granted anew. No lock is held. */
+void gs_async_look(struct gs_core *core, CUdevice device);
+/* The most begins again at what is live now. No lock is held. */
+void gs_async_forget_peak(struct gs_core *core, CUdevice device);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);

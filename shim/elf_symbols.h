@@ -18,6 +18,10 @@ void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
  * none. */
 void *gs_elf_next(const char *name);
 
+/* The path of this library where it was loaded by dlopen or dlmopen, after the program's start; NULL
+ * where it was there from the start, or where that cannot be known. */
+const char *gs_elf_came_late(void);
+
 /* libc's dl_iterate_phdr. */
 void gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
 

@@ -40,6 +40,7 @@
     GS_ENTRY(cuMemPoolGetAttribute,                 OURS, 11020) \
     GS_ENTRY(cuMemPoolSetAttribute,                 OURS, 11020) \
     GS_ENTRY(cuMemPoolSetAccess,                    NOTE, 11020) \
+    GS_ENTRY(cuMemPoolDestroy,                        NOTE, 11020) \
     GS_ENTRY(cuMemPoolExportPointer,                OURS, 11020) \
     GS_ENTRY(cuMemMap,                              OURS, 10020) \
     GS_ENTRY(cuMemUnmap,                            OURS, 10020) \
@@ -47,6 +48,9 @@
     GS_ENTRY(cuMemSetAccess,                        OURS, 10020) \
     GS_ENTRY(cuMemGetAccess,                        OURS, 10020) \
     GS_ENTRY(cuMemGetHandleForAddressRange,         OURS, 11070) \
+    GS_ENTRY(cuMulticastBindAddr,                     OURS, 12010) \
+    GS_ENTRY(cuMulticastBindAddr_v2,                  OURS, 13010) \
+    GS_ENTRY(cuEGLStreamProducerPresentFrame,         OURS,  7000) \
     GS_ENTRY(cuIpcGetMemHandle,                     OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle,                    OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle_v2,                 OURS, 11000) \
@@ -145,6 +149,10 @@
     GS_ENTRY(cuCtxCreate_v2,                        ROOM,  3020) \
     GS_ENTRY(cuCtxCreate_v3,                        ROOM, 11040) \
     GS_ENTRY(cuCtxCreate_v4,                        ROOM, 12050) \
+    GS_ENTRY(cuGLCtxCreate,                           ROOM,  2000) \
+    GS_ENTRY(cuGLCtxCreate_v2,                        ROOM,  3020) \
+    GS_ENTRY(cuVDPAUCtxCreate,                        ROOM,  3010) \
+    GS_ENTRY(cuVDPAUCtxCreate_v2,                     ROOM,  3020) \
     GS_ENTRY(cuDevicePrimaryCtxRetain,              ROOM,  7000) \
     GS_ENTRY(cuStreamCreate,                        ROOM,  2000) \
     GS_ENTRY(cuStreamCreateWithPriority,            ROOM,  5050) \
@@ -179,6 +187,8 @@
     GS_ENTRY(cuLaunchCooperativeKernelMultiDevice,  NOTE,  9000) \
     GS_ENTRY(cuLaunchHostFunc,                      NOTE, 10000) \
     GS_ENTRY(cuLaunchHostFunc_ptsz,                 NOTE, 10000) \
+    GS_ENTRY(cuLaunchHostFunc_v2,                     NOTE, 13010) \
+    GS_ENTRY(cuLaunchHostFunc_v2_ptsz,                NOTE, 13010) \
     GS_ENTRY(cuStreamAddCallback,                   NOTE,  5000) \
     GS_ENTRY(cuStreamAddCallback_ptsz,              NOTE,  7000) \
     GS_ENTRY(cuStreamWaitEvent,                     NOTE,  3020) \

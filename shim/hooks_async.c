@@ -149,3 +149,18 @@ GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocatio
         gs_core_pool_set(gs_core, location->id, pool);
     return result;
 }
+
+/* Its handle may be a new one's at once. */
+GS_HOOK CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
+{
+    uint64_t devices;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuMemPoolDestroy(pool);
+    devices = gs_core_pool_going(gs_core, pool);
+    result = gs_real.cuMemPoolDestroy(pool);
+    if (result != CUDA_SUCCESS)
+        gs_core_pool_stays(gs_core, pool, devices);
+    return result;
+}

@@ -282,6 +282,14 @@ GS_HOOK CUresult CUDAAPI cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr sr
 
 /* The contexts are given, so any device's memory is reached; ranges are checked alone. */
 
+/* Of memory of cuMemAlloc the driver takes any context, or none; of VMM memory one of a device that
+ * has access (measured on two H200s). */
+static CUcontext owner_of(CUdeviceptr address, CUcontext named)
+{
+    GS_KEEP_ERRNO;
+    return gs_ours(address) ? gs_core_copy_context(gs_core, address) : named;
+}
+
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                       CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
@@ -289,7 +297,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContex
         return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount, NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+    return gs_real.cuMemcpyPeer(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
+                                owner_of(srcDevice, srcContext), ByteCount);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -300,7 +309,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
         return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+    return gs_real.cuMemcpyPeer_ptds(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
+                                     owner_of(srcDevice, srcContext), ByteCount);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -312,8 +322,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
                                          hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount, hStream))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
-                                     hStream);
+    return gs_real.cuMemcpyPeerAsync(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
+                                     owner_of(srcDevice, srcContext), ByteCount, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -325,8 +335,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
                                               ByteCount, hStream);
     if (!gs_way_within(dstDevice, srcDevice, ByteCount, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
-                                          hStream);
+    return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
+                                          owner_of(srcDevice, srcContext), ByteCount, hStream);
 }
 
 /* Between an array of this device and memory: what the driver reaches of another device's. */

@@ -53,9 +53,12 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
     return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
 }
 
-static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order)
+/* *ret_owned is the copy between the contexts that own what is ours (shim/hooks_copy.c). */
+static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
+                           CUDA_MEMCPY3D_PEER *ret_owned)
 {
-    if (!gs_state_enter() || !copy)
+    *ret_owned = *copy;
+    if (!gs_state_enter())
         return true;
 
     const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
@@ -63,8 +66,15 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order)
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
     struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
 
-    return gs_way_within(to.address, 0, to.size, order) &&
-           gs_way_within(from.address, 0, from.size, order);
+    if (!gs_way_within(to.address, 0, to.size, order) ||
+        !gs_way_within(from.address, 0, from.size, order))
+        return false;
+    GS_KEEP_ERRNO;
+    if (gs_way_is_ours(to))
+        ret_owned->dstContext = gs_core_copy_context(gs_core, to.address);
+    if (gs_way_is_ours(from))
+        ret_owned->srcContext = gs_core_copy_context(gs_core, from.address);
+    return true;
 }
 
 /* Devices that cannot reach each other: between two contexts, or in the owner's. */
@@ -175,14 +185,22 @@ __attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPee
                                                        const CUDA_MEMCPY3D_PEER *copy,
                                                        CUstream order)
 {
-    return within_3d_peer(copy, order) ? (*real)(copy) : CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D_PEER owned;
+
+    if (!copy)
+        return (*real)(copy);
+    return within_3d_peer(copy, order, &owned) ? (*real)(&owned) : CUDA_ERROR_INVALID_VALUE;
 }
 
 __attribute__((noinline)) static CUresult
 copy_3d_peer_async(__typeof__(&cuMemcpy3DPeerAsync) const *real, const CUDA_MEMCPY3D_PEER *copy,
                    CUstream stream, CUstream order)
 {
-    return within_3d_peer(copy, order) ? (*real)(copy, stream) : CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D_PEER owned;
+
+    if (!copy)
+        return (*real)(copy, stream);
+    return within_3d_peer(copy, order, &owned) ? (*real)(&owned, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)

@@ -49,6 +49,34 @@ static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
            may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height, ctx);
 }
 
+/* A fill that names no context is done in the one that owns the memory, where that is cuMemAlloc's.
+ * The driver knows it from the address, and refuses such a node for VMM memory, as for memory of its
+ * pools; a change of a node, a copy and a kernel need none (measured on H200s). */
+static CUcontext filling_context(CUdeviceptr dst, CUcontext named)
+{
+    struct gs_block_info info;
+
+    if (named || !gs_state_enter() || !gs_ours(dst))
+        return named;
+    GS_KEEP_ERRNO;
+    return gs_core_find(gs_core, dst, &info) == GS_OK && !info.async ? info.context : NULL;
+}
+
+/* The node itself, or the same with that context. */
+static CUgraphNodeParams *in_a_context(CUgraphNodeParams *params, CUgraphNodeParams *copy)
+{
+    CUcontext context;
+
+    if (!params || params->type != CU_GRAPH_NODE_TYPE_MEMSET)
+        return params;
+    context = filling_context(params->memset.dst, params->memset.ctx);
+    if (context == params->memset.ctx)
+        return params;
+    *copy = *params;
+    copy->memset.ctx = context;
+    return copy;
+}
+
 /* A node of several copies, as CUDA 13.5 has it. */
 #define NODE_TYPE_MEMCPY_BATCH 14
 struct batch {
@@ -133,6 +161,8 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph 
                                               const CUDA_MEMSET_NODE_PARAMS *memsetParams,
                                               CUcontext ctx)
 {
+    if (memsetParams)
+        ctx = filling_context(memsetParams->dst, ctx);
     if (!may_set(memsetParams, ctx))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies,
@@ -160,6 +190,9 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph
                                         const CUgraphNode *dependencies, size_t numDependencies,
                                         CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     /* A node may be memory. */
@@ -173,6 +206,9 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     /* A node may be memory. */
@@ -186,6 +222,9 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGr
                                            const CUgraphEdgeData *dependencyData,
                                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     /* A node may be memory. */

@@ -20,6 +20,9 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     GS_KEEP_CALLER;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK)
+        return gs_result(status);
     status = gs_core_token(gs_core, dptr, token);
     if (status == GS_NOT_OURS)
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
@@ -40,6 +43,12 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     if (!gs_state_enter() || !gs_token_is_ours(token))
         return false;
     GS_KEEP_CALLER;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK) {
+        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: no context of a GPU is current");
+        *ret_result = gs_result(status);
+        return true;
+    }
     if (!pdptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
         if (pdptr)
             gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is",
@@ -84,6 +93,9 @@ GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
         return gs_real.cuIpcCloseMemHandle(dptr);
     GS_KEEP_CALLER;
     if (gs_ours(dptr)) {
+        status = gs_core_in_context(gs_core);
+        if (status != GS_OK)
+            return gs_result(status);
         status = gs_core_close(gs_core, dptr);
         if (status == GS_NOT_OURS && gs_ours(dptr))
             gs_log(GS_LOG_DEBUG, "no IPC memory was closed: what was opened does not begin at %llx",

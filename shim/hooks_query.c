@@ -24,9 +24,13 @@ GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psi
     struct gs_block_info info;
     gs_status status;
 
-    if (!gs_state_enter() || !gs_ours(dptr))
+    /* Without an output the driver looks nothing up, not even a context. */
+    if (!gs_state_enter() || !gs_ours(dptr) || (!pbase && !psize))
         return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr);
     GS_KEEP_ERRNO;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK)
+        return gs_result(status);
     status = gs_core_find(gs_core, dptr, &info);
     if (status != GS_OK)
         return gs_real.cuMemGetAddressRange_v2(pbase, psize,

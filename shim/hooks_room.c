@@ -92,6 +92,39 @@ GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxC
         GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev)), pctx);
 }
 
+GS_HOOK CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate(pCtx, Flags, device)), pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate_v2(pCtx, Flags, device)),
+                        pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                          unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0,
+                                     gs_real.cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice,
+                                                              vdpGetProcAddress)),
+                        pCtx);
+}
+
+GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                             unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    gs_state_enter();
+    return context_made(GS_WITH_ROOM(device, 0,
+                                     gs_real.cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice,
+                                                                 vdpGetProcAddress)),
+                        pCtx);
+}
+
 static CUresult retain(CUcontext *pctx, CUdevice dev)
 {
     GS_KEEP_CALLER;

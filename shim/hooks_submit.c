@@ -1,51 +1,11 @@
 /*
  * Work that needs nothing of the hooks but to be told of: the forms of a launch that CUDA 4 and 9
- * left behind, values written and waited for in a stream, decompression, copies over a fabric; what
- * touches no memory, but may stop a stream; and who submits work by ways that nobody sees.
+ * left behind, values written and waited for in a stream, decompression, copies over a fabric; and
+ * what touches no memory, but may stop a stream.
  */
-#include "elf_symbols.h"
 #include "hook.h"
 #include "start.h"
 #include "submit.h"
-
-#include <link.h>
-#include <string.h>
-
-/* Libraries of the driver's own: ray tracing, video and pictures. */
-static const char *const insiders[] = {"libnvoptix.so", "libnvcuvid.so", "libnvidia-encode.so",
-                                       "libnvidia-opticalflow.so", "libnvidia-ngx.so"};
-
-struct asker {
-    const void *caller;
-    bool inside;
-};
-
-static int visit(struct dl_phdr_info *info, size_t size, void *arg)
-{
-    struct asker *asker = arg;
-    const char *name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-
-    if (!gs_elf_contains(info, asker->caller))
-        return 0;
-    for (size_t i = 0; name && i < sizeof insiders / sizeof *insiders; i++)
-        asker->inside |= strncmp(name + 1, insiders[i], strlen(insiders[i])) == 0;
-    return 1;
-}
-
-/* Of the tables nothing is documented. The runtime API asks for some too; the launches of PyTorch,
- * CuPy and JAX come by the documented calls all the same (measured on an H200). */
-GS_HOOK CUresult CUDAAPI cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
-{
-    struct asker asker = {__builtin_return_address(0), false};
-
-    if (gs_state_enter() && gs_lone_matters()) {
-        GS_KEEP_ERRNO;
-        gs_elf_each(visit, &asker);
-        if (asker.inside)
-            gs_lone_settle(gs_lone, "a library of the driver's submits work that is not seen");
-    }
-    return gs_real.cuGetExportTable(ppExportTable, pExportTableId);
-}
 
 GS_HOOK CUresult CUDAAPI cuLaunch(CUfunction f)
 {
@@ -263,6 +223,20 @@ GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, vo
 {
     gs_stalls();
     return gs_real.cuLaunchHostFunc_ptsz(hStream, fn, userData);
+}
+
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData,
+                                             unsigned int syncMode)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc_v2(hStream, fn, userData, syncMode);
+}
+
+GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
+                                                  unsigned int syncMode)
+{
+    gs_stalls();
+    return gs_real.cuLaunchHostFunc_v2_ptsz(hStream, fn, userData, syncMode);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback,

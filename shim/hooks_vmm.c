@@ -1,7 +1,7 @@
 /*
  * Virtual memory management, where a program points it at memory of ours: the driver refuses these
  * calls for memory of cuMemAlloc, so they are refused here. The program's own mappings are passed
- * on.
+ * on. And what lets others than the program's own work come to memory of ours.
  */
 #include "hook.h"
 #include "pinning.h"
@@ -97,9 +97,75 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&
             !__builtin_add_overflow(dptr, size - 1, &last) &&
-            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1))) {
-            gs_core_goes_outside(gs_core, at);
+            last < ((info.base + info.size + EXPORT_PAGE - 1) & ~(EXPORT_PAGE - 1)))
             return export_range(handle, dptr, size, handleType, flags);
-        }
     return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- What goes to others ----------------------------------------------------------------- */
+
+/* Memory of the device's pool may be bound by its address, as the driver's own may: a range of one
+ * block. The multicast object may be known to other processes. */
+static bool may_bind(CUdeviceptr ptr, size_t size)
+{
+    struct gs_block_info info;
+
+    if (!touches_ours(ptr, size))
+        return true;
+    GS_KEEP_ERRNO;
+    if (gs_core_find(gs_core, ptr, &info) != GS_OK || !info.async ||
+        size > info.size - (ptr - info.base))
+        return false;
+    gs_lone_settle(gs_lone, "memory is bound to a multicast object");
+    return true;
+}
+
+GS_HOOK CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                                             CUdeviceptr memptr, size_t size,
+                                             unsigned long long flags)
+{
+    if (!may_bind(memptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+                                                size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                                unsigned long long flags)
+{
+    if (!may_bind(memptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
+}
+
+/* How large a plane is, the format of the frame says; that each begins in a live block is what is
+ * looked at. The frame's consumer may be another API, or another process. */
+static bool may_present(const struct gs_egl_frame *frame)
+{
+    bool any = false;
+
+    if (!gs_state_enter() || frame->frame_type != GS_EGL_FRAME_TYPE_PITCH)
+        return true;
+    GS_KEEP_ERRNO;
+    for (unsigned i = 0; i < frame->plane_count && i < GS_EGL_PLANES; i++) {
+        const CUdeviceptr at = (CUdeviceptr)frame->plane[i];
+
+        if (!gs_ours(at))
+            continue;
+        if (!gs_core_within(gs_core, (struct gs_reach_range){at, 1}))
+            return false;
+        any = true;
+    }
+    if (any)
+        gs_lone_settle(gs_lone, "a frame is presented");
+    return true;
+}
+
+GS_HOOK CUresult CUDAAPI cuEGLStreamProducerPresentFrame(gs_egl_connection *conn,
+                                                         struct gs_egl_frame eglframe,
+                                                         CUstream *pStream)
+{
+    if (!may_present(&eglframe))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuEGLStreamProducerPresentFrame(conn, eglframe, pStream);
 }

@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,14 +16,32 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 /* How often one place may warn. */
 #define REPEATS 5
 #define LINE_SIZE 1000
 
+/* How long a line waits for a target that takes none at the moment: a full pipe, a terminal that was
+ * stopped. Its reader ends the wait; a program that natively would have written nothing waits so
+ * once, and until the target takes a line again, lines are left out at once. */
+#define WAIT_MS 100
+
 static _Atomic int threshold = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
+
+/* Where a target that is not stderr was opened, and what was there: the program may close the
+ * descriptor, and have another file under its number. */
+static struct {
+    char path[4096];
+    dev_t device;
+    ino_t number;
+} opened;
 
 static const char *const level_names[] = {"off", "error", "warning", "info", "debug"};
 
@@ -46,17 +66,83 @@ static unsigned earlier(const void *place)
     return 0;
 }
 
-int gs_log_configure(enum gs_log_level level, const char *path)
+/* A log goes to a regular file, a terminal, or a pipe that somebody made for it: other devices do
+ * more with a line than keep it. 0, or an errno value. */
+static int look_at(int fd, struct stat *ret_status)
 {
-    atomic_store(&threshold, level);
+    if (fstat(fd, ret_status) != 0)
+        return errno;
+    if (S_ISREG(ret_status->st_mode) || S_ISFIFO(ret_status->st_mode))
+        return 0;
+    if (S_ISCHR(ret_status->st_mode) &&
+        (isatty(fd) || ret_status->st_rdev == makedev(1, 3))) /* /dev/null */
+        return 0;
+    return ENODEV;
+}
+
+/* A descriptor, or -1 with errno. */
+static int open_target(const char *path, struct stat *ret_status)
+{
+    /* NOFOLLOW: where others may put names, a link leads a log to where they like. NONBLOCK: neither
+     * the opening of a pipe that nobody reads waits, nor a write into it. */
+    int fd = open(path,
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK,
+                  0600);
+    int error = fd < 0 ? 0 : look_at(fd, ret_status);
+
+    if (error) {
+        close(fd);
+        errno = error;
+        fd = -1;
+    }
+    return fd;
+}
+
+const char *gs_log_configure(enum gs_log_level level, const char *path)
+{
     int fd = STDERR_FILENO;
+    struct stat status;
+
+    atomic_store(&threshold, level);
     if (path) {
-        fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
+        fd = open_target(path, &status);
+        if (fd < 0 && errno == ELOOP)
+            return "it is a symbolic link";
+        if (fd < 0 && errno == ENXIO)
+            return "nobody reads this pipe";
+        if (fd < 0 && errno == ENODEV)
+            return "it is neither a file nor a terminal nor a pipe";
         if (fd < 0)
-            return errno;
+            return strerror(errno);
+        snprintf(opened.path, sizeof opened.path, "%s", path);
+        opened.device = status.st_dev;
+        opened.number = status.st_ino;
     }
     atomic_store(&target, fd);
-    return 0;
+    return NULL;
+}
+
+/* The descriptor to write to: the target's, opened again where the program has closed it; -1 where
+ * that cannot be. Of several threads that see this at once, one opens it. */
+static int current_target(void)
+{
+    static atomic_flag opening = ATOMIC_FLAG_INIT;
+    int fd = atomic_load_explicit(&target, memory_order_relaxed);
+    struct stat status;
+
+    if (fd == STDERR_FILENO || (fd >= 0 && fstat(fd, &status) == 0 &&
+                                status.st_dev == opened.device && status.st_ino == opened.number))
+        return fd;
+    if (atomic_flag_test_and_set(&opening))
+        return -1;
+    fd = open_target(opened.path, &status);
+    if (fd >= 0 && (status.st_dev != opened.device || status.st_ino != opened.number)) {
+        close(fd); /* it was removed, and something else is there */
+        fd = -1;
+    }
+    atomic_store(&target, fd);
+    atomic_flag_clear(&opening);
+    return fd;
 }
 
 /* Whether a line is to be written; *ret_last: it is the last one of its place. */
@@ -71,17 +157,93 @@ static bool wanted(enum gs_log_level level, const void *place, bool *ret_last)
     return before < REPEATS;
 }
 
+static bool takes_a_line(int fd)
+{
+    static atomic_bool was_full;
+    struct pollfd ready = {.fd = fd, .events = POLLOUT};
+    int found = poll(&ready, 1, atomic_load(&was_full) ? 0 : WAIT_MS);
+
+    if (found < 0 && errno == EINTR)
+        found = poll(&ready, 1, 0);
+    atomic_store(&was_full, found == 0);
+    return found == 1 && !(ready.revents & (POLLERR | POLLNVAL));
+}
+
+/* A write of which the program notices nothing, whatever the target and however it fails: a pipe that
+ * nobody reads would end it by SIGPIPE, a limit on the size of files by SIGXFSZ, and a terminal that
+ * it is in the background of may stop it by SIGTTOU. Such a signal goes to the thread that writes:
+ * held back meanwhile and taken away, unless one was there before. */
+static void write_unnoticed(int fd, const char *line, size_t length)
+{
+    const struct timespec at_once = {0};
+    sigset_t held, before, raised;
+    ssize_t written;
+
+    sigemptyset(&held);
+    sigaddset(&held, SIGPIPE);
+    sigaddset(&held, SIGXFSZ);
+    sigaddset(&held, SIGTTOU);
+    if (sigprocmask(SIG_BLOCK, &held, &before) != 0)
+        return;
+    sigpending(&raised);
+    written = send(fd, line, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0 && errno == ENOTSOCK)
+        written = write(fd, line, length);
+    if (written < 0 && (errno == EPIPE || errno == EFBIG)) {
+        int signal = errno == EPIPE ? SIGPIPE : SIGXFSZ;
+
+        sigemptyset(&held);
+        sigaddset(&held, signal);
+        if (!sigismember(&raised, signal))
+            sigtimedwait(&held, NULL, &at_once);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static unsigned year_days(unsigned year)
+{
+    return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) ? 366 : 365;
+}
+
+static unsigned month_days(unsigned month, unsigned year)
+{
+    static const unsigned char lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+
+    return month == 1 && year_days(year) == 366 ? 29 : lengths[month];
+}
+
+/* The time in UTC, without libc's calendar, which takes a lock and reads files. */
+static void write_time(char *text, size_t size)
+{
+    struct timespec now = {0};
+    unsigned year = 1970, month = 0, second, days;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    days = (unsigned)(now.tv_sec / 86400);
+    second = (unsigned)(now.tv_sec % 86400);
+    for (; days >= year_days(year); year++)
+        days -= year_days(year);
+    for (; days >= month_days(month, year); month++)
+        days -= month_days(month, year);
+    snprintf(text, size, "%04u-%02u-%02uT%02u:%02u:%02u.%03ldZ", year, month + 1, days + 1,
+             second / 3600, second / 60 % 60, second % 60, now.tv_nsec / 1000000);
+}
+
 static void write_line(enum gs_log_level level, bool last, const char *text)
 {
-    char line[LINE_SIZE + 100];
-    int length = snprintf(line, sizeof line, "gpushim[%d]: %s: %.*s%s\n", (int)getpid(),
-                          level_names[level], LINE_SIZE, text,
-                          last ? " (and so on; not shown again)" : "");
+    int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length;
+    char line[LINE_SIZE + 150], time[64], other_thread[16] = "";
+
+    write_time(time, sizeof time);
+    if (thread != pid)
+        snprintf(other_thread, sizeof other_thread, "/%d", thread);
+    length = snprintf(line, sizeof line, "%s gpushim[%d%s]: %s: %.*s%s\n", time, pid, other_thread,
+                      level_names[level], LINE_SIZE, text,
+                      last ? " (and so on; not shown again)" : "");
     GS_UNCANCELLED; /* a lock of core's may be held */
-    /* A full disk or a closed stderr is not the program's problem. */
-    ssize_t written = write(atomic_load_explicit(&target, memory_order_relaxed), line,
-                            (size_t)length);
-    (void)written;
+    fd = current_target();
+    if (fd >= 0 && takes_a_line(fd))
+        write_unnoticed(fd, line, (size_t)length);
 }
 
 void gs_log_text(enum gs_log_level level, const void *place, const char *text)

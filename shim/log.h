@@ -1,6 +1,11 @@
 /*
- * The shim's log lines: one write(2) a line to stderr or a file, never stdout, errno preserved,
- * nothing allocated. A warning or error that comes again and again from the same place is capped.
+ * The shim's log lines: when, which process and, where it is not the main one, which thread; one
+ * write(2) a line to stderr or a file, never stdout, errno preserved, nothing allocated. A warning
+ * or error that comes again and again from the same place is capped.
+ *
+ * What the program does not notice: no signal reaches it, whatever becomes of the target, no thread
+ * ends here by pthread_cancel, and none waits longer than a tenth of a second for a target that
+ * takes no line at the moment. Such lines are lost.
  */
 #ifndef GPUSHIM_SHIM_LOG_H
 #define GPUSHIM_SHIM_LOG_H
@@ -8,10 +13,11 @@
 #include "core/log.h" /* the levels; a level shows itself and what stands above it */
 
 /* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
- * for its owner alone; NULL means stderr. The descriptor is close-on-exec and stays open for the
- * life of the process. Returns 0, or an errno value where the file cannot be opened; level is set
- * and the target is as it was then. Call it before other threads log. */
-int gs_log_configure(enum gs_log_level level, const char *path);
+ * for its owner alone where it is not there, a terminal, or a pipe that is there and read; NULL
+ * means stderr. The descriptor is close-on-exec and stays open for the life of the process. Returns
+ * NULL, or why the path is none to write a log to; level is set and the target is as it was then.
+ * Call it before other threads log. */
+const char *gs_log_configure(enum gs_log_level level, const char *path);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */

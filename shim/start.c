@@ -4,6 +4,7 @@
  */
 #include "start.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 
 #include "config/config.h"
 #include "core/share/directory.h"
+#include "late.h"
 #include "log.h"
 #include "lookup.h"
 #include "pinning.h"
@@ -34,17 +36,17 @@ static void configure_log(const struct gs_config *config)
     bool to_stderr = strcmp(target, "stderr") == 0;
     char path[GS_CONFIG_PATH_SIZE + 16];
     const char *mark = strstr(target, "%p");
-    int error;
+    const char *wrong;
 
     if (mark)
         snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - target), target, (int)getpid(),
                  mark + 2);
     else
         snprintf(path, sizeof path, "%s", target);
-    error = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
-    if (error)
+    wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
+    if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
-               path, strerror(error));
+               path, wrong);
 }
 
 /* Complaints come when the configuration is complete, so they already go by its log options. */
@@ -115,6 +117,8 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
         config->share.limbo_warning == UINT64_MAX ? 0 : config->share.limbo_warning;
     options->limbo_warning_blocks = config->share.limbo_warning_blocks;
     options->limbo_warning_ns = config->share.limbo_warning_age;
+    options->limbo_limit =
+        config->share.limbo_limit == UINT64_MAX ? 0 : config->share.limbo_limit;
     for (size_t i = 0; i < config->share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)
@@ -193,23 +197,60 @@ void gs_shim_forked(void)
     gs_core_forked(gs_core);
 }
 
-bool gs_shim_start(void)
+/* The configuration, and a log that goes by it; NULL without host memory. */
+static struct loading *load(void)
 {
     struct gs_config_sources sources = {
         .environment = environ,
-        .system_file = gs_config_system_file,
+        .system_files = gs_config_system_files,
         .secure = getauxval(AT_SECURE) != 0,
     };
     /* Large, and wanted once: not on the stack of a thread that may have little. */
     struct loading *loading = calloc(1, sizeof *loading);
-    bool enabled;
 
     if (!loading)
-        return false;
+        return NULL;
     gs_config_load(&loading->config, &sources, complain, loading);
     if (!loading->log_configured)
         configure_log(&loading->config);
-    enabled = loading->config.general.enable && start_core(&loading->config);
+    return loading;
+}
+
+static void say_what_starts(const struct gs_config *config)
+{
+    bool files = config->read_files[0] != '\0';
+
+    gs_log(GS_LOG_INFO, "libgpushim %s %s %s; %s%s", GS_VERSION,
+           config->general.enable ? "starts in" : "is switched off in", program_invocation_short_name,
+           files ? "configuration read from " : "no configuration file was read",
+           config->read_files);
+}
+
+bool gs_shim_start(void)
+{
+    struct loading *loading;
+    bool enabled;
+    int cancel;
+
+    /* Other threads wait until this one has read the configuration: it does not end meanwhile. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    loading = load();
+    if (loading)
+        say_what_starts(&loading->config);
+    enabled = loading && loading->config.general.enable && start_core(&loading->config);
     free(loading);
+    pthread_setcancelstate(cancel, NULL);
     return enabled;
+}
+
+void gs_shim_too_late(const char *path)
+{
+    struct loading *loading = load();
+
+    if (loading && loading->config.general.enable)
+        gs_log(GS_LOG_WARNING,
+               "loaded when the program had begun (by dlopen, or from Python by ctypes), the "
+               "library does nothing: start the program with LD_PRELOAD=%s",
+               path);
+    free(loading);
 }

@@ -51,8 +51,10 @@ static void load(void *const *row)
     state_set(enabled ? GS_STATE_READY : GS_STATE_DISABLED);
 }
 
-/* Waits until the loading thread is done. In a child that was forked meanwhile there is no such
- * thread: what it left half done is the child's to finish, as far as passing on needs it. */
+/* Waits until the loading thread is done, which ends that by itself: it looks symbols up and reads
+ * options, and waits for nobody but the dynamic linker, as natively the first call may. In a child
+ * that was forked meanwhile there is no such thread: what it left half done is the child's to
+ * finish, as far as passing on needs it. */
 static void await_loaded(void *const *row)
 {
     while (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_LOADING) {

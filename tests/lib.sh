@@ -57,24 +57,13 @@ build_folder()
     esac
 }
 
-# cuda_headers_found [MESON-OPTION…]: is there a cuda.h that meson.build finds by itself? The
-# places are those of meson.build.
+# cuda_headers_found [MESON-OPTION…]: is there a cuda.h that meson.build finds by itself?
 cuda_headers_found()
 {
     for option in "$@"; do
         case $option in -Dcuda=?*) return 0 ;; esac
     done
-    for dir in "${CUDA_HOME:-}" /usr/local/cuda; do
-        if [ -n "$dir" ] && [ -e "$dir/include/cuda.h" ]; then
-            return 0
-        fi
-    done
-    for module in cuda cuda-13.0 cuda-12.8 cuda-12.4; do
-        if have pkg-config && pkg-config --exists "$module"; then
-            return 0
-        fi
-    done
-    return 1
+    sh "$root/shim/find_cuda.sh" >/dev/null 2>&1
 }
 
 # missing_for_build BUILD [MESON-OPTION…], missing_for_tests: the Debian packages that are not
@@ -205,18 +194,15 @@ fetch_cuda_headers()
     [ -e "$headers/include/cuda.h" ] || die "$cuda_wheel has no cuda.h where it used to be"
 }
 
-# configure BUILD MESON-OPTION…: a new build folder, or other options for one that is there.
+# configure BUILD MESON-OPTION…: a new build folder, or one that is there as if it were new. Meson
+# keeps in this file which options were given and what it looked for and did not find; without it,
+# it looks again, and what was compiled stays.
 configure()
 {
     folder=$1
     shift
-    if [ -e "$folder/meson-private/coredata.dat" ]; then
-        if [ $# -gt 0 ]; then
-            meson configure "$folder" "$@" </dev/null
-        fi
-    else
-        meson setup "$folder" "$root" "$@" </dev/null
-    fi
+    rm -f "$folder/meson-private/coredata.dat"
+    meson setup "$folder" "$root" "$@" </dev/null
 }
 
 # configured_libcuda: the path of the libcuda.so.1 that the loader finds by its configuration.

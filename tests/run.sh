@@ -8,9 +8,12 @@
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror;
-#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need.
-# quick stops after the first. -D options go to each build's meson setup. The last line is
-# "N passed, N failed"; each line before it that starts with "failed:" names one cause.
+#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
+#   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
+# quick stops after the first. -D options go to each build's meson setup. A build folder that is there
+# is used and configured anew. The last line is "N passed, N failed, N skipped"; each line before it
+# that starts with "failed:" names one cause. What was skipped, those too that skip inside a program,
+# is named with its reason where its build is tested.
 # shellcheck disable=SC2317 # functions are run by timed
 set -eu
 
@@ -20,6 +23,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 passed=0
 failed=0
+skipped=0
 failures=
 last_words=
 quick=no
@@ -49,7 +53,7 @@ finish()
 {
     last_line_said=yes
     printf '%s' "$last_words$failures"
-    say "$passed passed, $failed failed"
+    say "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ] || exit 1
     exit 0
 }
@@ -109,43 +113,25 @@ run_tests()
         fail "$name: meson test wrote no log (status $status)"
         return 0
     fi
-    good=$(grep -c -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' "$log" || true)
-    skipped=$(grep -c '"result": "SKIP"' "$log" || true)
-    all=$(grep -c '"result": ' "$log" || true)
-    bad=$((all - good - skipped))
+    if ! python3 "$root/tests/count.py" "$log" >"$folder/counted"; then
+        fail "$name: $log cannot be counted"
+        return 0
+    fi
+    read -r good bad left_out <"$folder/counted"
     passed=$((passed + good))
     failed=$((failed + bad))
+    skipped=$((skipped + left_out))
+    sed -n 's/^skipped: /  skipped: /p' "$folder/counted"
     if [ "$bad" != 0 ]; then
-        failures="${failures}failed: $name: $(bad_tests "$log")
+        failures="${failures}failed: $name: $(sed -n 's/^failed: //p' "$folder/counted" |
+            paste -s -d ';' -)
 "
-        last_words="$last_words$(last_words_of "$log" || true)
+        last_words="$last_words$(sed -e 1d -e '/^failed: /d' -e '/^skipped: /d' "$folder/counted")
 "
     elif [ "$status" != 0 ]; then
         fail "$name: meson test ended with status $status"
     fi
-    say "$name: $good passed, $bad failed, $skipped skipped"
-}
-
-# bad_tests LOG: the names of those that failed, on one line.
-bad_tests()
-{
-    grep '"result": ' "$1" |
-        grep -v -e '"result": "OK"' -e '"result": "EXPECTEDFAIL"' -e '"result": "SKIP"' |
-        sed 's/.*"name": "\([^"]*\)".*"result": "\([A-Z]*\)".*/\1 (\2)/' | paste -s -d ';' -
-}
-
-# last_words_of LOG: what those said last, where whoever keeps only the end of this output sees it.
-last_words_of()
-{
-    python3 - "$1" <<'END'
-import json, sys
-
-for line in open(sys.argv[1]):
-    test = json.loads(line)
-    if test["result"] not in ("OK", "EXPECTEDFAIL", "SKIP"):
-        said = (test.get("stdout", "") + test.get("stderr", "")).splitlines()[-30:]
-        print("== " + test["name"], *said, sep="\n")
-END
+    say "$name: $good passed, $bad failed, $left_out skipped"
 }
 
 prepare()
@@ -210,15 +196,32 @@ fuzz()
     cat "$build/fuzz.log"
     case $status in
         0) passed=$((passed + $(grep -c ': ok,' "$build/fuzz.log"))) ;;
-        77) ;;
+        77)
+            skipped=$((skipped + 1))
+            say "  skipped: fuzzing: $(tail -n 1 "$build/fuzz.log")"
+            ;;
         *) fail "fuzzing: $(grep ': failed,' "$build/fuzz.log" || echo "log: $build/fuzz.log")" ;;
     esac
+}
+
+# Planted bugs: which ten, the commit's hash says.
+mutants()
+{
+    status=0
+    GPUSHIM_BUILD=$build sh "$root/tests/mutants.sh" --sample 10 "$@" >"$build/mutants.log" 2>&1 ||
+        status=$?
+    cat "$build/mutants.log"
+    passed=$((passed + $(grep -c '^caught ' "$build/mutants.log" || true)))
+    [ "$status" = 0 ] || fail "$(tail -n 1 "$build/mutants.log") (log: $build/mutants.log)"
 }
 
 cd "$root"
 build=$(build_folder)
 # The tests find their build by themselves, and the shim would take the variable for a setting.
 unset GPUSHIM_BUILD
+# Criterion then names the tests that are skipped, with their reasons (tests/count.py).
+CRITERION_VERBOSITY_LEVEL=1
+export CRITERION_VERBOSITY_LEVEL
 runner=
 began_all=$(date +%s)
 
@@ -232,6 +235,7 @@ if [ "$quick" = no ]; then
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"
     timed 'fuzzing' fuzz "$@"
+    timed 'planted bugs' mutants "$@"
 fi
 say "== all: $(($(date +%s) - began_all)) s"
 finish

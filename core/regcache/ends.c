@@ -260,6 +260,8 @@ bool gs_regcache_settle(struct gs_regcache *cache, uint64_t base, size_t size)
                 gs_lock_release(&cache->lock);
                 return false;
             }
+            /* Until the thread that unpins has done so, in a call of a card's library or of the
+             * program's. Natively it would be in that call as well, and the memory not go before. */
             pthread_cond_wait(&cache->left, &cache->lock.mutex);
         }
         gs_lock_release(&cache->lock);
@@ -300,7 +302,7 @@ void gs_regcache_flush(struct gs_regcache *cache,
             else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !gs_reg_unpinning())
                 again = true;
         }
-        if (again && !leavers.first)
+        if (again && !leavers.first) /* as in gs_regcache_settle */
             pthread_cond_wait(&cache->left, &cache->lock.mutex);
         gs_lock_release(&cache->lock);
         gs_reg_unpin(cache, &leavers);

@@ -168,6 +168,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         free(hold);
     }
     gs_keep_client_gone(share, client);
+    gs_flush_client_gone(share, client);
     if (client->left)
         end_left(share, client);
     client_close_socket(share, client);
@@ -194,6 +195,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
         client->due_ns += LIVING_NS;
     if (client->exited)
         client_forget_exit(share, client);
+    gs_flush_hung_up(share, client);
 }
 
 /* A client that is to go is told why, unless it went by itself. */
@@ -313,13 +315,15 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
     gs_wire_start(&message, type, 0);
     if (type == GS_WIRE_RECALL)
         message.recall.block_id = id;
-    else
+    else if (type == GS_WIRE_UNMAP)
         message.unmap.chunk_id = id;
+    else
+        message.flush.number = id;
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
 
 /*
- * Sends the RECALLs and UNMAPs that are due, as many as leave most of the socket's buffer free: an
+ * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the socket's buffer free: an
  * answer must always fit, since a client that does not take its answers is let go. The rest follows
  * when the client has read.
  */
@@ -348,6 +352,11 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
         if (!gs_client_call_back(client, GS_WIRE_UNMAP, keep->chunk_id))
             break;
         keep->unmap = GS_UNMAP_SENT;
+        client->recalls_due--;
+    }
+    if (client->flush_due && client->recalls_due == 1 &&
+        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush)) {
+        client->flush_due = false;
         client->recalls_due--;
     }
     watch_messages(share, client);

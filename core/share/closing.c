@@ -286,7 +286,7 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, kept, look, due = GS_NEVER;
+    uint64_t idle, kept, look, flush, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
@@ -315,6 +315,8 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
         if (share->poll_ns < POLL_LONGEST_NS)
             share->poll_ns *= 2;
     }
+    flush = gs_flush_tick_locked(share, now);
+    due = flush < due ? flush : due;
     gs_lock_release(&share->opener_lock);
     due = look < due ? look : due;
     due = due < idle ? due : idle;

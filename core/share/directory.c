@@ -313,20 +313,11 @@ static enum entry_kind kind_of(const char *name)
 
     if (!rest)
         return FOREIGN;
-    if (strncmp(rest, GS_MEMORY_SUFFIX, strlen(GS_MEMORY_SUFFIX)) == 0)
-        rest += strlen(GS_MEMORY_SUFFIX);
-    else if (*rest == '.' && (more = past_instance(rest + 1)))
+    if (*rest == '.' && (more = past_instance(rest + 1)))
         rest = more;
     if (*rest == 0)
         return SOCKET;
     return strcmp(rest, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
-}
-
-bool gs_directory_is_memory(const char *name)
-{
-    const char *rest = past_instance(name);
-
-    return rest && strcmp(rest, GS_MEMORY_SUFFIX) == 0;
 }
 
 /* A socket of another name than ours never comes back under the same name: instances are random.

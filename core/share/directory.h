@@ -18,12 +18,6 @@
 #define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
 /* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
 #define GS_RELAY_NAME_SIZE  66
-/* Of one who waits for memory to be handed over (core/handover.h): 32 random digits, this, a zero. */
-#define GS_MEMORY_SUFFIX    ".memory"
-#define GS_MEMORY_NAME_SIZE (GS_SOCKET_NAME_SIZE + sizeof GS_MEMORY_SUFFIX - 1)
-
-bool gs_directory_is_memory(const char *name);
-
 /* Whether this user is our own, or one that the options name. */
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
 /* The same for a process: its group may be named instead. */

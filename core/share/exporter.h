@@ -117,7 +117,12 @@ struct gs_client {
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
     struct gs_keep *keeps; /* chunks that it has mapped without a hold */
-    unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet */
+    uint64_t flush;    /* the FLUSH that it has not answered, 0: none; since: */
+    uint64_t flush_ns;
+    bool flush_due;    /* it is not sent yet: counted in recalls_due */
+    bool flush_again;  /* it is to be asked once more then */
+    bool awaited;      /* counted in flush_awaited: under the lock */
+    unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
@@ -155,6 +160,9 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* Bytes that it has mapped and was asked for. */
+size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
+                          const unsigned char *uuid);
 void gs_keep_client_gone(struct gs_share *share, struct gs_client *client);
 /* Asks for the mappings of chunks that have gone. */
 void gs_keep_work(struct gs_share *share);
@@ -162,7 +170,17 @@ void gs_keep_work(struct gs_share *share);
 void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
 void gs_keeps_free(struct gs_share *share);
 
-/* clients.c: sends a RECALL or an UNMAP; false where it does not go now. */
+/* flush.c: called by the share thread. */
+/* Asks who holds something freed whether all that was closed has come back, where somebody waits
+ * for that. */
+void gs_flush_work(struct gs_share *share, uint64_t now);
+/* FLUSHED; false: it was not asked. */
+bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_t number);
+/* The client has hung up, and rests until due_ns; and is gone. */
+void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
+void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
+
+/* clients.c: sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
 bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
 /* Sends the RECALLs and UNMAPs that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
@@ -175,8 +193,17 @@ bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
 /* limbo.c */
 /* Called with the lock held: the block was freed, or held, pinned or given back since. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
+/* Whether as much is held as may be (limbo_limit). */
+bool gs_limbo_is_full(struct gs_share *share);
+/* The share thread: whether the client may not come to hold the offer, since its user holds more than
+ * his part of that. */
+bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
+                      const struct gs_offer *offer);
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
+
+/* The share thread: tells who holds what is freed, where somebody asks. */
+void gs_held_work(struct gs_share *share, uint64_t now);
 
 /* report.c */
 /* What one client holds, and what of it is freed. */

@@ -141,10 +141,10 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 
     *ret_fresh = fd < 0;
     if (fd < 0) {
-        result = gs_device_export(share->driver, source->handle, &source->fd, &fd);
+        result = gs_device_export(share->driver, source->handle, &fd);
         if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
             shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-            result = gs_device_export(share->driver, source->handle, &source->fd, &fd);
+            result = gs_device_export(share->driver, source->handle, &fd);
         }
         if (result != CUDA_SUCCESS)
             return result;

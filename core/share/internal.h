@@ -13,6 +13,8 @@
  *     keepers.c  chunks mapped without a hold
  *     relay.c    what is passed on, of both sides
  *     limbo.c    too much freed and held
+ *     flush.c    what is on its way back, of both sides
+ *     held.c     who has what is freed, for the log
  *     report.c   who holds what
  *     serve.c    answers to messages                request.c  asking for a block
  *                                                   import.c   chunks mapped here
@@ -33,6 +35,7 @@
 #include <sys/types.h>
 
 #include "core/background.h"
+#include "core/fd.h"
 #include "core/lock.h"
 #include "core/share/directory.h"
 #include "core/share/share.h"
@@ -89,6 +92,8 @@ struct gs_share {
     uint64_t limbo_count, limbo_bytes; /* of those that are held */
     uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
     bool limbo_said;       /* it is, and was said */
+    bool ever_opened;   /* atomic: some handle of this process's was */
+    bool unopened_said; /* atomic: or none was, and that was said */
     bool refusal_said; /* atomic: why something is not offered was logged as a warning */
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
@@ -99,6 +104,13 @@ struct gs_share {
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
+    uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
+    unsigned char held_uuid[16];
+    bool held_any_device;
+    struct gs_share_held held;
+    uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
+    uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
+    unsigned flush_awaited;             /* clients that are to answer, or rest */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
@@ -116,6 +128,7 @@ struct gs_share {
     struct gs_client *clients;
     unsigned client_count;
     uint64_t next_client;
+    uint64_t flushes_sent;
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
     uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
     uint64_t offered_ns;  /* and the first one of an opener until then */
@@ -180,6 +193,9 @@ void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
 void gs_say_not_offered(struct gs_share *share, const char *reason);
+/* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
+ * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
+void gs_say_unopened(struct gs_share *share);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */

@@ -20,6 +20,7 @@
 struct gs_kept_chunk {
     uint64_t chunk_id;
     unsigned char uuid[16]; /* of the device that holds it */
+    size_t size;
     unsigned keepers; /* clients */
     bool gone;        /* its memory is to go: among share->unmaps, unless waited for in vain */
     bool asked;       /* and they have been asked */
@@ -46,6 +47,7 @@ static bool count_locked(struct gs_share *share, const struct gs_share_source *s
             return false;
         chunk->chunk_id = source->chunk_id;
         memcpy(chunk->uuid, source->uuid, sizeof chunk->uuid);
+        chunk->size = source->chunk_size;
         HASH_ADD(hh, share->kept_chunks, chunk_id, sizeof chunk->chunk_id, chunk);
         if (!chunk->hh.tbl) {
             free(chunk);
@@ -133,6 +135,23 @@ void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t c
 
     if (keep)
         drop(share, client, keep);
+}
+
+size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
+                          const unsigned char *uuid)
+{
+    const struct gs_keep *keep;
+    size_t bytes = 0;
+
+    gs_lock_take(&share->lock);
+    for (keep = client->keeps; keep; keep = keep->hh.next) {
+        const struct gs_kept_chunk *chunk = chunk_locked(share, keep->chunk_id);
+
+        if (keep->unmap != GS_UNMAP_NONE && chunk && gs_is_of_device(uuid, chunk->uuid))
+            bytes += chunk->size;
+    }
+    gs_lock_release(&share->lock);
+    return bytes;
 }
 
 void gs_keep_client_gone(struct gs_share *share, struct gs_client *client)

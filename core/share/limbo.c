@@ -98,6 +98,8 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         else
             leave_locked(share, offer);
     }
+    if (limbo && offer->pins == 0)
+        pthread_cond_broadcast(&share->given_back); /* it is held now, or held no more */
     if (held == offer->limbo_held)
         return;
     offer->limbo_held = held;
@@ -107,31 +109,48 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
         uncount_locked(share, offer);
 }
 
-static const struct gs_offer *newest_of_locked(const struct gs_share *share,
-                                               const unsigned char *uuid)
+bool gs_limbo_is_full(struct gs_share *share)
 {
-    const struct gs_offer *offer = share->limbo_newest;
-
-    while (offer && !gs_is_of_device(uuid, offer->source.uuid))
-        offer = offer->limbo_older;
-    return offer;
-}
-
-void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
-                               uint64_t limit_ns)
-{
-    uint64_t now = gs_now(), end = now + limit_ns;
-    const struct gs_offer *newest;
-    bool more = true;
+    bool full;
 
     gs_lock_take(&share->lock);
-    while ((newest = newest_of_locked(share, uuid)) && newest->freed_ns + limit_ns > now && more) {
-        uint64_t due = newest->freed_ns + limit_ns;
-
-        more = gs_wait_given_back_locked(share, due < end ? due : end);
-        now = gs_now();
-    }
+    full = share->options.limbo_limit && share->limbo_bytes >= share->options.limbo_limit;
     gs_lock_release(&share->lock);
+    return full;
+}
+
+static uint64_t freed_bytes(const struct gs_client *client)
+{
+    const struct gs_hold *hold;
+    uint64_t bytes = 0;
+
+    for (hold = client->holds; hold; hold = hold->hh.next)
+        if (__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
+            bytes += hold->offer->source.size;
+    return bytes;
+}
+
+/* Each user who holds something freed has the same part. */
+bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
+                      const struct gs_offer *offer)
+{
+    uid_t uids[GS_IDS_MAX + 1];
+    unsigned count = 0, i;
+    uint64_t own = 0;
+    const struct gs_client *other;
+
+    if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
+        return false;
+    for (other = share->clients; other; other = other->hh.next) {
+        uint64_t bytes = freed_bytes(other);
+
+        own += other->uid == client->uid ? bytes : 0;
+        for (i = 0; i < count && uids[i] != other->uid; i++)
+            continue;
+        if (bytes > 0 && i == count && count < GS_IDS_MAX + 1)
+            uids[count++] = other->uid;
+    }
+    return count > 0 && own > share->options.limbo_limit / count;
 }
 
 /* Who holds most of it, and who has held what was freed first. */

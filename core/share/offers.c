@@ -142,6 +142,20 @@ void gs_say_not_offered(struct gs_share *share, const char *reason)
                 reason);
 }
 
+void gs_say_unopened(struct gs_share *share)
+{
+    uint64_t handles = __atomic_load_n(&share->next_offer, __ATOMIC_RELAXED);
+
+    if (handles == 0 || share->options.broker || share->options.is_broker ||
+        __atomic_load_n(&share->ever_opened, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&share->unopened_said, true, __ATOMIC_RELAXED))
+        return;
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "%llu IPC handle%s given out and none was ever opened: is the library loaded "
+                "(LD_PRELOAD) in the processes that open them, and have they the same share.dir?",
+                (unsigned long long)handles, handles == 1 ? " was" : "s were");
+}
+
 static gs_status no_host_memory(struct gs_share *share)
 {
     gs_say_not_offered(share, "no host memory is left");
@@ -167,6 +181,11 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
                  "blocks alone (share.isolate = alone)",
                  source->size);
         gs_say_not_offered(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (gs_limbo_is_full(share)) {
+        gs_say_not_offered(share, "as much memory is freed and still held by other processes as may "
+                                  "be (share.limbo_limit); have them close it, or end them");
         return GS_NOT_OFFERED;
     }
     status = gs_socket_start(share);
@@ -278,6 +297,8 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
         gs_log_line(&share->log, GS_LOG_INFO,
                     "the GPU is out of memory: a freed block whose handle nobody has opened yet is "
                     "used again before its share.grace is over");
+    else if (freed_ns && !offer->opened)
+        gs_say_unopened(share);
     free(offer);
     return true;
 }
@@ -336,6 +357,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
     gs_limbo_note_locked(share, offer);
     if (granted) {
         offer->opened = true;
+        __atomic_store_n(&share->ever_opened, true, __ATOMIC_RELAXED);
         offer->recalled = false; /* the newest holder was not asked */
     }
     if (offer->freed_ns || offer->wanted)

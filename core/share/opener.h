@@ -33,6 +33,8 @@ struct gs_peer {
     bool busy;          /* one thread works with it, without the lock */
     bool watched;       /* the thread watches the connection */
     bool noticed;       /* something came while it was busy: the thread looks again */
+    uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
+    uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
     struct gs_import *imports;
     struct gs_opened *unsent;   /* blocks whose CLOSE did not fit into the socket yet */
@@ -253,6 +255,12 @@ uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now);
 bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
 /* At the very end: all. */
 void gs_kept_finish_locked(struct gs_share *share);
+
+/* flush.c */
+/* The exporter asks; false: once more before it was answered. */
+bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number);
+/* Answers where nothing is on its way back any more; when to come again. */
+uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
 
 /* idle.c */
 /* The last count is gone: kept for the next open, or on its way back. */

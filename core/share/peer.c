@@ -235,6 +235,7 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
+    peer->flush = 0;
     peer->connected_ns = gs_now();
 }
 
@@ -329,7 +330,9 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 {
     if (fd >= 0)
         gs_discard(fd, gs_socket_user(peer->fd));
-    if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
+    if (message->head.type == GS_WIRE_FLUSH)
+        peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
+    else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
     else if (message->head.type == GS_WIRE_UNMAP
                  ? gs_kept_call_back_locked(share, peer, message->unmap.chunk_id)

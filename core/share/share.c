@@ -160,6 +160,7 @@ void gs_share_at_exit(struct gs_share *share)
 
     if (!share || share->pid != getpid())
         return;
+    gs_say_unopened(share);
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {

@@ -29,7 +29,6 @@
 #include <sys/types.h>
 
 #include "core/driver.h"
-#include "core/fd.h"
 #include "core/fence.h"
 #include "core/log.h"
 #include "core/map.h"
@@ -54,6 +53,7 @@ struct gs_share_options {
     uint64_t limbo_warning;        /* bytes */
     uint64_t limbo_warning_blocks;
     uint64_t limbo_warning_ns;     /* of one block, since its free */
+    uint64_t limbo_limit; /* bytes from which on nothing is added to that; 0: none */
     bool broker;          /* offers are left with a broker too, which outlives this process */
     bool is_broker;       /* this is one: its offers are those that others left with it */
     uint32_t left_max;    /* of a broker: offers that are left with it, by all together */
@@ -106,7 +106,6 @@ void gs_share_at_exit(struct gs_share *share);
 
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
-    struct gs_fd fd;                     /* if any: duplicated, as it cannot be exported */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
@@ -169,10 +168,35 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
- * others, or just being exported, that was freed less than `limit_ns` ago; what others have closed
- * and only keep for their next open comes back within milliseconds. */
+ * others, or just being exported, that was freed less than `limit_ns` ago, and until whatever they
+ * have closed, or held when they ended, has come back (core/share/flush.c). */
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns);
+
+/* Who has memory of a device (`uuid`; NULL: any device's) that the program has freed. */
+struct gs_share_holder {
+    pid_t pid;
+    char name[16];
+    bool stopped;     /* as far as can be seen from here */
+    size_t bytes;     /* held, */
+    uint64_t held_ns; /* the first of it for so long; */
+    size_t mapped;    /* mapped without being held, though it was called back */
+};
+
+#define GS_SHARE_HOLDERS 3
+#define GS_SHARE_TELL_NS UINT64_C(200000000)
+
+struct gs_share_held {
+    unsigned holders;
+    bool any_stopped;
+    size_t bytes, mapped; /* by all of them; what several hold counts for each */
+    struct gs_share_holder most[GS_SHARE_HOLDERS]; /* those who have most */
+};
+
+/* Asks the share thread, where there is one; one thread at a time. All 0 where it does not say so in
+ * GS_SHARE_TELL_NS. */
+void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
+                   struct gs_share_held *ret_held);
 
 /* The same: waits until the mappings of it that were called back are gone, `limit_ns` at most. */
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],

@@ -110,9 +110,11 @@ static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
 static int tick(struct gs_share *share)
 {
     uint64_t now = gs_now();
-    uint64_t due, closing, grace, limbo, sweep, leaves, work = gs_offers_work(share, now);
+    uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
+    gs_flush_work(share, now);
+    gs_held_work(share, now);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
@@ -145,9 +147,6 @@ static int tick(struct gs_share *share)
     if (work < due)
         due = work;
     now = gs_now();
-    leaves = gs_background_tick(&share->background, now);
-    if (leaves < due)
-        due = leaves;
     if (due <= now)
         return 0;
     due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;

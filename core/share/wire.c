@@ -25,7 +25,8 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_KEEP] = sizeof(struct gs_wire_keep),
     [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
     [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
-    [GS_WIRE_MEMORY] = sizeof(struct gs_wire_memory),
+    [GS_WIRE_FLUSH] = sizeof(struct gs_wire_flush),
+    [GS_WIRE_FLUSHED] = sizeof(struct gs_wire_flushed),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)
@@ -53,6 +54,8 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_MESSAGE] = "a message out of place",
         [GS_REFUSED_VERSION] = "another version of this library",
         [GS_REFUSED_FLIGHT] = "too many descriptors of its user are under way (ulimit -n)",
+        [GS_REFUSED_LIMBO] = "it is freed, and this user holds too much of what is (share.limbo_limit "
+                             "there)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
     };
 

@@ -11,14 +11,13 @@
  *   KEEP block               ------->    as CLOSE, and its chunk stays mapped for the next OPEN
  *                            <-------    UNMAP chunk: its memory is to go
  *   UNMAPPED chunk           ------->    it is not mapped any more
+ *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
+ *   FLUSHED number           ------->    what its program had closed by then has been given back
  *
  * An exporter that leaves its offers with a broker says HELLO to it and then SHARE token (+ the
  * chunk's descriptor) and UNSHARE block, without answers. Once the exporter has ended the broker
  * serves its openers in the same words as it did. Anybody who may open may also QUERY the n-th
  * client and is sent a REPORT.
- *
- * Between processes of another kind, who hands memory over and who gets it (core/handover.h), one
- * message alone: MEMORY (+ its descriptor).
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
@@ -41,7 +40,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 3
+#define GS_WIRE_VERSION 4
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -57,7 +56,8 @@ enum gs_wire_type {
     GS_WIRE_KEEP = 11,
     GS_WIRE_UNMAP = 12,
     GS_WIRE_UNMAPPED = 13,
-    GS_WIRE_MEMORY = 14,
+    GS_WIRE_FLUSH = 14,
+    GS_WIRE_FLUSHED = 15,
     GS_WIRE_TYPES
 };
 
@@ -72,6 +72,7 @@ enum gs_wire_reason {
     GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have, or not at this point */
     GS_REFUSED_VERSION = 9, /* another version of the protocol; the head has the refuser's */
     GS_REFUSED_FLIGHT = 11, /* too many descriptors of the user's are under way, for the moment */
+    GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (share.limbo_limit) */
     GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
 };
 
@@ -139,6 +140,16 @@ struct gs_wire_unmapped {
     uint64_t chunk_id;
 };
 
+struct gs_wire_flush {
+    struct gs_wire_head head;
+    uint64_t number; /* of the question; not 0 */
+};
+
+struct gs_wire_flushed {
+    struct gs_wire_head head;
+    uint64_t number;
+};
+
 struct gs_wire_share {
     struct gs_wire_head head;
     unsigned char token[GS_TOKEN_SIZE];
@@ -178,12 +189,6 @@ struct gs_wire_report {
     char client_name[16];
 };
 
-struct gs_wire_memory {
-    struct gs_wire_head head;
-    uint64_t size;          /* bytes, all of what the descriptor stands for */
-    unsigned char uuid[16]; /* of the device that holds it */
-};
-
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -199,7 +204,8 @@ union gs_wire_message {
     struct gs_wire_keep keep;
     struct gs_wire_unmap unmap;
     struct gs_wire_unmapped unmapped;
-    struct gs_wire_memory memory;
+    struct gs_wire_flush flush;
+    struct gs_wire_flushed flushed;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -6,6 +6,7 @@
  *   gpushim-broker           in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim-broker --detach  in the background once it listens; ends when nobody needs it
  *   gpushim-broker ps        lists the processes that share, and who holds what of theirs
+ *   gpushim-broker --help, --version
  */
 #include <dirent.h>
 #include <errno.h>
@@ -56,7 +57,7 @@ static bool read_options(struct gs_share_options *options)
 {
     static struct gs_config config;
     struct gs_config_sources sources = {.environment = environ,
-                                        .system_file = gs_config_system_file};
+                                        .system_files = gs_config_system_files};
     const char *dir;
 
     gs_config_load(&config, &sources, complain, NULL);
@@ -128,6 +129,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
 
+    signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     signal(SIGHUP, SIG_IGN);
@@ -327,10 +329,24 @@ static int list(const struct gs_share_options *options)
     return 0;
 }
 
+static const char usage[] =
+    "usage: gpushim-broker [--detach | ps | --help | --version]\n"
+    "Keeps GPU memory that processes share by libgpushim beyond their end.\n"
+    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it is\n"
+    "              given\n"
+    "  --detach    serves in the background, until nobody needs it\n"
+    "  ps          lists the processes that share, and who holds what of theirs\n"
+    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of the\n"
+    "sockets.\n";
+
 int main(int argc, char **argv)
 {
     struct gs_share_options options;
 
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return printf("%s", usage) < 0;
+    if (argc == 2 && strcmp(argv[1], "--version") == 0)
+        return printf("gpushim-broker %s\n", GS_VERSION) < 0;
     if (!read_options(&options))
         return 1;
     if (argc == 2 && strcmp(argv[1], "ps") == 0)
@@ -338,7 +354,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--detach") == 0)
         return serve_detached(&options);
     if (argc != 1) {
-        complain(NULL, "usage: gpushim-broker [--detach | ps]");
+        fputs(usage, stderr);
         return 2;
     }
     options.listen_fd = activated_socket();

@@ -5,13 +5,15 @@
  *   neighbour                 both sides: --cachers processes fill --percent of the device and free
  *                             it again, then this one allocates --percent
  *   neighbour --cache         one such process: prints a line when it has freed, and stays until
- *                             its standard input ends
+ *                             its standard input ends; with --churn it allocates and frees all the
+ *                             time until then
  *   neighbour --take          the other side alone
  *
  * Natively nothing stays cached, so what is measured is the allocation alone.
  */
 #include "bench.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@
 #include <unistd.h>
 
 static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
-                            "          [--cache [--capture] | --take]";
+                            "          [--cache [--capture] [--churn] | --take]";
 
 static uint64_t percent = 60, cachers = 1, pieces = 1, takes = 1;
 
@@ -58,7 +60,24 @@ static void start_capture(void)
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
-static int cache(bool capture)
+#define CHURNED      ((size_t)96 << 20)
+#define CHURN_NS     500000
+
+static void churn(void)
+{
+    const struct timespec pause = {.tv_nsec = CHURN_NS};
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    while (poll(&input, 1, 0) == 0) {
+        CUdeviceptr block;
+
+        if (cuMemAlloc(&block, CHURNED) == CUDA_SUCCESS)
+            MUST(cuMemFree(block));
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int cache(bool capture, bool churns)
 {
     char byte;
 
@@ -70,6 +89,8 @@ static int cache(bool capture)
     json_number("percent", (double)percent);
     json_end();
     fflush(stdout);
+    if (churns)
+        churn();
     while (read(STDIN_FILENO, &byte, 1) > 0)
         continue;
     return 0;
@@ -174,12 +195,13 @@ static int both(void)
 
 int main(int argc, char **argv)
 {
-    bool caches = false, takes_only = false, capture = false;
+    bool caches = false, takes_only = false, capture = false, churns = false;
     uint64_t part = 0;
     const struct bench_option options[] = {
         {"percent", BENCH_NUMBER, &percent}, {"cachers", BENCH_NUMBER, &cachers},
         {"pieces", BENCH_NUMBER, &pieces},   {"takes", BENCH_NUMBER, &takes},
         {"cache", BENCH_FLAG, &caches},      {"capture", BENCH_FLAG, &capture},
+        {"churn", BENCH_FLAG, &churns},    
         {"take", BENCH_FLAG, &takes_only},   {"of-many", BENCH_NUMBER, &part},
         {NULL}};
     struct taken taken;
@@ -190,7 +212,7 @@ int main(int argc, char **argv)
     if (part)
         return cache_for(part);
     if (caches)
-        return cache(capture);
+        return cache(capture, churns);
     if (!takes_only)
         return both();
     bench_start();

@@ -17,6 +17,8 @@ static const char *const mode_names[] = {"global", "thread_local", "relaxed"};
 
 #define WORDS 1024
 
+static CUstream capturing; /* for another thread */
+
 /* A capture of one fill of target is under way on stream. */
 static void begin(CUstream stream, CUstreamCaptureMode mode, CUdeviceptr target, uint32_t value)
 {
@@ -607,5 +609,38 @@ Test(capture, event_queries_and_records_beside_a_capture)
     OK(cuEventRecord(event, beside));
     end_and_run(stream, target, 32);
     OK(cuEventDestroy(event));
+    OK(cuMemFree(target));
+}
+
+/* In another thread: the end of its capture is refused, and memory is used. */
+static void *end_and_use_memory(void *arg)
+{
+    CUresult *refused = arg;
+    CUgraph graph = NULL;
+    CUdeviceptr ptr;
+
+    OK(cuCtxSetCurrent(context));
+    *refused = cuStreamEndCapture(capturing, &graph);
+    for (int i = 0; i < 20; i++) {
+        OK(cuMemAlloc(&ptr, 16 * MIB));
+        OK(cuMemFree(ptr));
+    }
+    return NULL;
+}
+
+Test(capture, one_whose_end_is_refused_is_open_still)
+{
+    CUresult refused = CUDA_SUCCESS;
+    CUdeviceptr target = 0;
+    pthread_t thread;
+
+    capturing = new_stream();
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS)); /* loads the kernel, which no capture allows */
+    begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 7);
+    cr_assert_eq(pthread_create(&thread, NULL, end_and_use_memory, &refused), 0);
+    pthread_join(thread, NULL);
+    cr_assert_eq(refused, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "%s", result_name(refused));
+    end_and_run(capturing, target, 7);
     OK(cuMemFree(target));
 }

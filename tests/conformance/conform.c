@@ -325,3 +325,15 @@ size_t memory_free_bytes(void)
     OK(cuMemGetInfo(&free_bytes, &total));
     return free_bytes;
 }
+
+/* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
+CUcontext context_create(CUdevice on)
+{
+    typedef CUresult (*create_fn)(CUcontext *, unsigned int, CUdevice);
+    create_fn create = (create_fn)driver_lookup("cuCtxCreate", 11000, 0);
+    CUcontext created = NULL;
+
+    cr_assert(create, "no cuCtxCreate");
+    OK(create(&created, 0, on));
+    return created;
+}

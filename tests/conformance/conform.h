@@ -75,6 +75,9 @@ void sleep_ms(unsigned int ms);
 /* Whether work of the stream is still to be done. Fails the test where the driver does not say. */
 bool is_busy(CUstream stream);
 
+/* A new context, made current. Fails the test where there is none. */
+CUcontext context_create(CUdevice on);
+
 /* A non-blocking stream of the current context. Fails the test where there is none. */
 CUstream new_stream(void);
 

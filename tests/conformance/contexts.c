@@ -5,18 +5,6 @@
 
 TestSuite(contexts, .init = conform_start, .timeout = 30);
 
-/* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
-static CUcontext context_create(CUdevice on)
-{
-    typedef CUresult (*create_fn)(CUcontext *, unsigned int, CUdevice);
-    create_fn create = (create_fn)driver_lookup("cuCtxCreate", 11000, 0);
-    CUcontext created = NULL;
-
-    cr_assert(create, "no cuCtxCreate");
-    OK(create(&created, 0, on));
-    return created;
-}
-
 Test(contexts, memory_belongs_to_the_context_that_was_current)
 {
     CUcontext second = context_create(device), owner = NULL;

@@ -59,14 +59,6 @@ Test(info, total_is_more_than_free)
     probe("total_equals_device_total", "%d", total == of_device);
 }
 
-Test(info, memory_info_without_an_output)
-{
-    size_t bytes = 0;
-
-    probe("mem_info_without_free", "%s", result_name(cuMemGetInfo(NULL, &bytes)));
-    probe("mem_info_without_total", "%s", result_name(cuMemGetInfo(&bytes, NULL)));
-}
-
 Test(info, memory_comes_back_after_async_frees)
 {
     CUstream stream = new_stream();
@@ -533,6 +525,68 @@ Test(info, sync_memops_can_be_set)
     }
     CHECK(CUDA_ERROR_INVALID_VALUE,
           cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, NOWHERE));
+}
+
+static void wait_for_flag(void *flag)
+{
+    while (!__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE))
+        sleep_ms(1);
+}
+
+/* Nor is the GPU waited for: this thread is what it waits for. */
+Test(info, sync_memops_first_asked_while_the_gpu_stands_still)
+{
+    CUdeviceptr ptr = 0;
+    CUstream stopped = new_stream();
+    unsigned int first;
+    int flag = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(launch_spin(stopped, 1));
+    OK(cuLaunchHostFunc(stopped, wait_for_flag, &flag));
+    first = memops(ptr);
+    __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stopped));
+    cr_assert_eq(memops(ptr), first);
+    OK(cuMemFree(ptr));
+    OK(cuStreamDestroy(stopped));
+}
+
+/* One answer, also where it is asked for the first time while a stream captures, which does not
+ * hurt the capture. */
+static void sync_memops_in_a_capture(CUstreamCaptureMode mode)
+{
+    CUdeviceptr plain = 0, async = 0;
+    CUstream stream = new_stream();
+    unsigned int first[2];
+    CUgraph graph = NULL;
+
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemAllocAsync(&async, MIB, CU_STREAM_LEGACY));
+    OK(launch_spin(stream, 1));
+    OK(cuCtxSynchronize());
+    OK(cuStreamBeginCapture(stream, mode));
+    OK(launch_spin(stream, 1));
+    first[0] = memops(plain);
+    first[1] = memops(async);
+    OK(launch_spin(stream, 1));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    cr_assert_eq(memops(plain), first[0]);
+    cr_assert_eq(memops(async), first[1]);
+    OK(cuMemFree(plain));
+    OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
+    OK(cuStreamDestroy(stream));
+}
+
+Test(info, sync_memops_first_asked_in_a_relaxed_capture)
+{
+    sync_memops_in_a_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+Test(info, sync_memops_first_asked_in_a_global_capture)
+{
+    sync_memops_in_a_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 /* VMM memory cannot synchronise by itself, so its context does. */

@@ -1,15 +1,15 @@
-/* A library that asks for the driver's undocumented tables, under the name that it is built with. */
+/* A library that asks for an undocumented table of the driver's, under the name that it is built
+ * with. */
 #include <cuda.h>
 #include <dlfcn.h>
 
-__attribute__((visibility("default"))) int ask_for_table(void);
+__attribute__((visibility("default"))) int ask_for_table(const CUuuid *id);
 
-int ask_for_table(void)
+int ask_for_table(const CUuuid *id)
 {
-    static const CUuuid id = {{1}};
     __typeof__(&cuGetExportTable) get =
         (__typeof__(get))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetExportTable");
     const void *table;
 
-    return get ? (int)get(&table, &id) : -1;
+    return get ? (int)get(&table, id) : -1;
 }

@@ -69,6 +69,68 @@ Test(pools, figures_of_the_default_pool_count_what_was_asked_for)
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 0);
 }
 
+/* What was live at a time, not what each context had at most. */
+Test(pools, the_high_mark_is_of_all_contexts_together)
+{
+    CUcontext of[3] = {context, NULL, NULL};
+    CUdeviceptr ptr[24] = {0};
+    size_t size[24], live = 0, high = 0;
+    uint32_t random = 4711;
+    cuuint64_t zero = 0;
+    CUstream streams[3];
+    uint64_t start;
+
+    default_pool();
+    start = used();
+    for (int i = 0; i < 3; i++) {
+        if (i > 0)
+            of[i] = context_create(device);
+        OK(cuCtxSetCurrent(of[i]));
+        streams[i] = new_stream();
+        OK(cuMemAllocAsync(&ptr[0], MIB, streams[i]));
+        OK(cuMemFreeAsync(ptr[0], streams[i]));
+        OK(cuStreamSynchronize(streams[i]));
+        cr_assert_eq(figure(CU_MEMPOOL_ATTR_USED_MEM_HIGH) - start, MIB, "%d contexts", i + 1);
+    }
+    ptr[0] = 0;
+    for (int step = 0; step < 600; step++) {
+        int which, at;
+
+        random = random * 1664525 + 1013904223;
+        which = (int)(random >> 8) % 3, at = (int)(random >> 16) % 24;
+        OK(cuCtxSetCurrent(of[which]));
+        if (ptr[at]) {
+            OK(cuMemFreeAsync(ptr[at], streams[at % 3]));
+            OK(cuStreamSynchronize(streams[at % 3]));
+            live -= size[at];
+            ptr[at] = 0;
+        } else {
+            size[at] = 1 + (random >> 4) % (at < 12 ? 4000 : 3000000);
+            OK(cuMemAllocAsync(&ptr[at], size[at], streams[at % 3]));
+            live += size[at];
+        }
+        high = live > high ? live : high;
+        if (step == 0)
+            high = high > MIB ? high : MIB;
+        if (step % 10 == 0)
+            cr_assert_eq(figure(CU_MEMPOOL_ATTR_USED_MEM_HIGH) - start, high, "step %d", step);
+        cr_assert_eq(used() - start, live, "step %d", step);
+        if (step % 150 == 149) {
+            OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
+            high = live;
+        }
+    }
+    for (int at = 0; at < 24; at++)
+        if (ptr[at])
+            OK(cuMemFreeAsync(ptr[at], streams[at % 3]));
+    for (int i = 0; i < 3; i++)
+        OK(cuStreamSynchronize(streams[i]));
+    cr_assert_eq(used(), start);
+    OK(cuCtxDestroy(of[1]));
+    OK(cuCtxDestroy(of[2]));
+    cr_assert_eq(figure(CU_MEMPOOL_ATTR_USED_MEM_HIGH) - start, high);
+}
+
 Test(pools, memory_of_cumemalloc_is_not_the_pools)
 {
     CUdeviceptr plain = 0;
@@ -112,6 +174,8 @@ Test(pools, a_trim_keeps_what_it_is_told_and_what_is_in_use)
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    if (under_shim()) /* the driver looks at it with its next synchronization */
+        cr_assert_eq(reserved(), 0);
     OK(cuMemPoolTrimTo(pool, 0));
     cr_assert_eq(reserved(), 0);
 }
@@ -158,6 +222,57 @@ Test(pools, a_programs_own_pool_is_its_own)
     OK(cuStreamSynchronize(stream));
     cr_assert_eq(used(), 0);
     pool = default_one;
+    OK(cuMemPoolDestroy(own));
+}
+
+/* The default one is the current one again, whose memory the library gives. */
+Test(pools, the_end_of_the_current_pool_makes_the_default_one_current)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool own = NULL, now = NULL;
+    CUdeviceptr of_own = 0, ptr = 0;
+    CUipcMemHandle handle;
+
+    default_pool();
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuDeviceSetMemPool(device, own));
+    OK(cuMemAllocAsync(&of_own, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, of_own));
+    cr_assert_eq(now, own);
+    OK(cuMemPoolDestroy(own));
+    OK(cuDeviceGetMemPool(&now, device));
+    cr_assert_eq(now, pool);
+    OK(cuMemAllocAsync(&ptr, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(now, pool);
+    if (under_shim())
+        OK(cuIpcGetMemHandle(&handle, ptr));
+    OK(cuMemFreeAsync(of_own, stream));
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+/* A default pool stays, and a pool that is not the current one changes nothing. */
+Test(pools, the_end_of_another_pool_leaves_the_current_one)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemoryPool own = NULL, other = NULL, now = NULL;
+    CUdeviceptr ptr = 0;
+
+    default_pool();
+    FAILS(cuMemPoolDestroy(pool));
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuMemPoolCreate(&other, &props));
+    OK(cuDeviceSetMemPool(device, own));
+    OK(cuMemPoolDestroy(other));
+    FAILS(cuMemPoolDestroy(pool));
+    OK(cuMemAllocAsync(&ptr, MIB, stream));
+    OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
+    cr_assert_eq(now, own);
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuDeviceSetMemPool(device, pool));
     OK(cuMemPoolDestroy(own));
 }
 

@@ -297,6 +297,53 @@ Test(reach, memory_of_another_device_is_copied_without_peer_access)
     OK(cuMemFree(far));
 }
 
+/* Which contexts are named does not matter, not even that they are of another device, or none. */
+Test(reach, copies_between_contexts_may_name_any)
+{
+    CUcontext named[4] = {context, NULL, NULL, NULL}, third = NULL;
+    CUdeviceptr here = 0, there = 0;
+    const uint32_t value = 7;
+    CUDA_MEMCPY3D_PEER box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .WidthInBytes = 4096,
+                              .Height = 1,
+                              .Depth = 1};
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    if (count < 2)
+        cr_skip_test("one device");
+    OK(cuMemAlloc(&here, 4096));
+    OK(cuDevicePrimaryCtxRetain(&named[1], 1));
+    OK(cuCtxSetCurrent(named[1]));
+    OK(cuMemAlloc(&there, 4096));
+    named[2] = third = context_create(device);
+    for (int i = 0; i < 16; i++) {
+        CUcontext to = named[i / 4], from = named[i % 4];
+
+        OK(cuCtxSetCurrent(context));
+        OK(fill_now(here, value + (uint32_t)i, 1024));
+        OK(cuCtxSetCurrent(third));
+        OK(cuMemcpyPeer(there, to, here, from, 4096));
+        OK(cuMemcpyPeerAsync(there, to, here, from, 4096, NULL));
+        box.srcDevice = here;
+        box.dstDevice = there;
+        box.srcContext = from;
+        box.dstContext = to;
+        OK(cuMemcpy3DPeer(&box));
+        OK(cuMemcpy3DPeerAsync(&box, NULL));
+        OK(cuCtxSynchronize());
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyPeer(there, to, here, from, 5000));
+        OK(cuMemcpyPeer(there, to, here, from, 0));
+        OK(cuCtxSetCurrent(named[1]));
+        cr_assert_eq(words_other(there, value + (uint32_t)i, 1024), 0, "contexts %d", i);
+    }
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(here));
+    OK(cuMemFree(there));
+    OK(cuCtxDestroy(third));
+}
+
 Test(reach, rectangles_of_another_device_are_copied_without_peer_access)
 {
     CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,

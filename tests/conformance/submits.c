@@ -34,6 +34,12 @@
 
 #define SIZE 512 /* of a copy, bytes */
 #define BLOCK ((size_t)4 << 20) /* shares no chunk */
+#define SKIPPED 77
+#define FAILS(call)                                                                                \
+    do {                                                                                           \
+        if ((call) == CUDA_SUCCESS)                                                                \
+            FAIL("%s: no error", #call);                                                           \
+    } while (0)
 #define OVER "frees wait for the GPU from now on: "
 #define OTHER_STREAM OVER "work goes to another stream"
 
@@ -269,6 +275,22 @@ static void kill_at(const char *name)
         order(name, 1);
 }
 
+/* A real driver wants more than there is here. */
+static void only_software(void)
+{
+    if (!dlsym(driver(), "softcuda_hold"))
+        _exit(SKIPPED);
+}
+
+/* How often the program, or the library, has called the software driver's function. */
+static unsigned long calls(const char *name)
+{
+    unsigned long (*count)(const char *) =
+        (unsigned long (*)(const char *))dlsym(driver(), "softcuda_calls");
+
+    return count(name);
+}
+
 /* From here on nothing that is submitted runs, and the driver's function does nothing. False on a
  * real driver. */
 static bool stand_still(const char *name)
@@ -463,6 +485,8 @@ static void task_do(const struct task *task)
     }
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         FAIL("fork: %s", strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED)
+        return;
     log_read(log, sizeof log);
     if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
         !(task->over && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
@@ -704,6 +728,116 @@ static void run_green(const struct task *task)
     OK(cuCtxFromGreenCtx(&context, green));
 }
 
+static void run_create_gl(const struct task *task)
+{
+    CUcontext context;
+
+    prepare(true);
+    only_software();
+    OK(cuGLCtxCreate(&context, 0, 0));
+}
+
+static void run_create_gl_v2(const struct task *task)
+{
+    CUcontext context;
+
+    prepare(true);
+    only_software();
+    OK(cuGLCtxCreate_v2(&context, 0, 0));
+}
+
+static void run_create_vdpau(const struct task *task)
+{
+    CUcontext context;
+
+    prepare(true);
+    only_software();
+    OK(cuVDPAUCtxCreate(&context, 0, 0, 0, NULL));
+}
+
+static void run_create_vdpau_v2(const struct task *task)
+{
+    CUcontext context;
+
+    prepare(true);
+    only_software();
+    OK(cuVDPAUCtxCreate_v2(&context, 0, 0, 0, NULL));
+}
+
+/* Memory of the device's pool may be bound, within one block; the driver then looks at the object,
+ * which is none. */
+static void run_bind(const struct task *task)
+{
+    CUdeviceptr address;
+
+    prepare(true);
+    OK(cuMemAllocAsync(&address, BLOCK, NULL));
+    if (cuMulticastBindAddr)
+        FAILS(cuMulticastBindAddr(0, 0, address, BLOCK, 0));
+}
+
+static void run_bind_v2(const struct task *task)
+{
+    CUdeviceptr address;
+
+    prepare(true);
+    only_software();
+    OK(cuMemAllocAsync(&address, BLOCK, NULL));
+    FAILS(cuMulticastBindAddr_v2(0, 0, 0, address, BLOCK, 0));
+}
+
+/* More than a block, memory of cuMemAlloc, and freed memory are refused before the driver sees
+ * them, and end nothing. */
+static void run_bind_more(const struct task *task)
+{
+    struct material *m = prepare(true);
+    CUdeviceptr address;
+
+    only_software();
+    OK(cuMemAllocAsync(&address, BLOCK / 2, NULL));
+    FAILS(cuMulticastBindAddr(0, 0, address, BLOCK, 0));
+    FAILS(cuMulticastBindAddr(0, 0, address + BLOCK / 4, BLOCK / 2, 0));
+    FAILS(cuMulticastBindAddr_v2(0, 0, 0, m->dst, BLOCK, 0));
+    OK(cuMemFreeAsync(address, NULL));
+    FAILS(cuMulticastBindAddr(0, 0, address, BLOCK / 2, 0));
+    if (shim && calls("cuMulticastBindAddr") + calls("cuMulticastBindAddr_v2") > 0)
+        FAIL("the driver was asked");
+}
+
+static CUresult present(CUdeviceptr address)
+{
+    struct gs_egl_frame frame = {.plane = {(void *)address},
+                                 .width = 64,
+                                 .height = 64,
+                                 .pitch = 64,
+                                 .plane_count = 1,
+                                 .frame_type = GS_EGL_FRAME_TYPE_PITCH};
+    CUstream stream = NULL;
+
+    return cuEGLStreamProducerPresentFrame(NULL, frame, &stream);
+}
+
+static void run_present(const struct task *task)
+{
+    struct material *m = prepare(true);
+
+    only_software();
+    FAILS(present(m->dst));
+    if (calls("cuEGLStreamProducerPresentFrame") != 1)
+        FAIL("the driver was not asked");
+}
+
+static void run_present_freed(const struct task *task)
+{
+    struct material *m = prepare(true);
+
+    only_software();
+    OK(cuMemFree_v2(m->dst));
+    FAILS(present(m->dst));
+    if (shim && calls("cuEGLStreamProducerPresentFrame") > 0)
+        FAIL("the driver was asked");
+}
+
 static const struct task others[] = {
     {run_dependent, "a dependent launch"},
     {run_event, "an event in a launch",
@@ -717,6 +851,15 @@ static const struct task others[] = {
     {run_create_v2, "cuCtxCreate_v2", .over = OVER "there is another context"},
     {run_create_v3, "cuCtxCreate_v3", .over = OVER "there is another context"},
     {run_create_v4, "cuCtxCreate_v4", .over = OVER "there is another context"},
+    {run_create_gl, "cuGLCtxCreate", .over = OVER "there is another context"},
+    {run_create_gl_v2, "cuGLCtxCreate_v2", .over = OVER "there is another context"},
+    {run_create_vdpau, "cuVDPAUCtxCreate", .over = OVER "there is another context"},
+    {run_create_vdpau_v2, "cuVDPAUCtxCreate_v2", .over = OVER "there is another context"},
+    {run_bind, "cuMulticastBindAddr", .over = OVER "memory is bound to a multicast object"},
+    {run_bind_v2, "cuMulticastBindAddr_v2", .over = OVER "memory is bound to a multicast object"},
+    {run_bind_more, "cuMulticastBindAddr of what cannot be bound"},
+    {run_present, "cuEGLStreamProducerPresentFrame", .over = OVER "a frame is presented"},
+    {run_present_freed, "cuEGLStreamProducerPresentFrame of freed memory"},
     {run_primary, "cuDevicePrimaryCtxRetain", .over = OVER "there is another context"},
     {run_green, "cuCtxFromGreenCtx", .over = OVER "a green context"},
 };

@@ -79,6 +79,7 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct sd_array 
         return result;
     }
     array->context = context;
+    array->segment->life = context->life;
     array->shape = *shape;
     array->pitch = shape->Width * element_bytes(shape);
     array->rows = at_least_one(shape->Height) * at_least_one(shape->Depth);

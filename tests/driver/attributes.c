@@ -210,12 +210,16 @@ CUresult sd_pointer_get_attributes(unsigned count, CUpointer_attribute *attribut
 CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct sd_block *block = sd_block_find(ptr);
+    CUresult result;
     int on;
 
     if (!value || !block || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
     if (block->kind == SD_BLOCK_VMM)
         return CUDA_ERROR_NOT_SUPPORTED;
+    result = sd_capture_forbids();
+    if (result)
+        return result;
     memcpy(&on, value, sizeof on);
     block->sync_memops = on != 0;
     return CUDA_SUCCESS;

@@ -366,20 +366,36 @@ static CUresult joined(struct sd_capture *capture)
     return check.unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS;
 }
 
-static CUresult capture_end(struct sd_capture *capture, CUgraph *ret_graph)
+/* It is no more, and its own graph neither unless `keep`. */
+static void capture_close(struct sd_capture *capture, bool keep)
 {
     struct sd_capture **at = &captures;
-    bool whole = !capture->invalid && (!capture->again || capture->at == capture->graph->count);
-    CUresult result = whole ? joined(capture) : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
     while (*at != capture)
         at = &(*at)->next;
     *at = capture->next;
     sd_contexts_each(leave_all, capture);
-    *ret_graph = result ? NULL : (CUgraph)capture->graph;
-    if (result && capture->own_graph)
+    if (!keep && capture->own_graph)
         sd_graph_free(capture->graph);
     free(capture);
+}
+
+void sd_capture_lose(struct sd_queue *queue)
+{
+    if (queue->capture)
+        sd_capture_invalidate(queue->capture);
+    if (queue->capture && queue->capture->origin == queue)
+        capture_close(queue->capture, false);
+    sd_capture_leave(queue);
+}
+
+static CUresult capture_end(struct sd_capture *capture, CUgraph *ret_graph)
+{
+    bool whole = !capture->invalid && (!capture->again || capture->at == capture->graph->count);
+    CUresult result = whole ? joined(capture) : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+
+    *ret_graph = result ? NULL : (CUgraph)capture->graph;
+    capture_close(capture, !result);
     return result;
 }
 

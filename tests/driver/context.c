@@ -97,6 +97,7 @@ struct sd_context *sd_context_new(int device, unsigned flags, unsigned api)
     context->flags = flags;
     context->api_version = api;
     context->active = true;
+    context->life = sd_next_id();
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
@@ -121,6 +122,30 @@ static void context_free(struct sd_context *context)
     sd_object_free(context);
 }
 
+/* Where `context` has the life among its peers, or an empty place (life 0); NULL: nowhere. */
+static _Atomic uint64_t *peer_find(struct sd_context *context, uint64_t life)
+{
+    for (int i = 0; i < SD_MAX_PEERS; i++)
+        if (atomic_load_explicit(&context->peers[i], memory_order_relaxed) == life)
+            return &context->peers[i];
+    return NULL;
+}
+
+bool sd_context_reaches(const struct sd_context *context, uint64_t life)
+{
+    struct sd_context *owner = context->green_of ? context->green_of : (struct sd_context *)context;
+
+    return owner->life == life || (life && peer_find(owner, life));
+}
+
+static void peer_forget(struct sd_context *context, void *life)
+{
+    _Atomic uint64_t *at = peer_find(context, *(uint64_t *)life);
+
+    if (at)
+        atomic_store(at, 0);
+}
+
 /* Everything in it goes; the object stays. */
 static void context_clear(struct sd_context *context)
 {
@@ -132,8 +157,11 @@ static void context_clear(struct sd_context *context)
     sd_context_drop_textures(context);
     sd_context_drop_blocks(context);
     sd_context_drop_queues(context);
+    sd_contexts_each(peer_forget, &context->life);
+    for (int i = 0; i < SD_MAX_PEERS; i++)
+        atomic_store(&context->peers[i], 0);
+    context->life = sd_next_id();
     context->sticky = CUDA_SUCCESS;
-    context->peers = 0;
 }
 
 static CUresult stack_push(struct sd_context *context)
@@ -194,6 +222,8 @@ CUresult sd_ctx_destroy(CUcontext ctx)
 
     if (!context || context->primary || context->green_of)
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->active) /* another thread is at it */
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     sd_context_end(context);
     if (sd_thread.depth && sd_thread.stack[sd_thread.depth - 1].context == context)
         sd_thread.depth--;
@@ -397,6 +427,7 @@ CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
 {
     struct sd_context *context, *other;
     CUresult result = sd_current_owner(&context);
+    _Atomic uint64_t *at;
 
     if (!result)
         result = sd_context_get(peer, false, &other);
@@ -406,9 +437,12 @@ CUresult sd_ctx_enable_peer_access(CUcontext peer, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (other->device == context->device || !sd_feature(SD_WITH_PEER))
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    if (context->peers & 1u << other->device)
+    if (peer_find(context, other->life))
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    context->peers |= 1u << other->device;
+    at = peer_find(context, 0);
+    if (!at)
+        return CUDA_ERROR_TOO_MANY_PEERS;
+    atomic_store(at, other->life);
     return CUDA_SUCCESS;
 }
 
@@ -421,9 +455,9 @@ CUresult sd_ctx_disable_peer_access(CUcontext peer)
         result = sd_context_get(peer, false, &other);
     if (result)
         return result;
-    if (!(context->peers & 1u << other->device))
+    if (!peer_find(context, other->life))
         return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-    context->peers &= ~(1u << other->device);
+    peer_forget(context, &other->life);
     return CUDA_SUCCESS;
 }
 

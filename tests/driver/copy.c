@@ -265,17 +265,18 @@ CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUc
     CUresult result = sd_queue_get(stream, &queue);
 
     if (!result)
-        result = sd_context_get(dst_ctx, false, &to);
+        result = sd_context_get(dst_ctx, true, &to);
     if (!result)
-        result = sd_context_get(src_ctx, false, &from);
+        result = sd_context_get(src_ctx, true, &from);
     if (!result && queue->capture) {
         sd_capture_invalidate(queue->capture);
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     if (result || !bytes)
         return result;
-    if (!sd_block_range_ok(to, dst, bytes, SD_ACCESS_WRITE, false) ||
-        !sd_block_range_ok(from, src, bytes, SD_ACCESS_READ, false))
+    /* Which context is named counts, measured on two H200s, where access is set for devices. */
+    if (!sd_block_range_ok(to, dst, bytes, SD_ACCESS_WRITE, true) ||
+        !sd_block_range_ok(from, src, bytes, SD_ACCESS_READ, true))
         return CUDA_ERROR_INVALID_VALUE;
     return sd_queue_do(queue, &work, NULL);
 }

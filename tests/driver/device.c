@@ -237,6 +237,7 @@ static int attribute_value(const struct sd_device *device, CUdevice_attribute at
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
         return 64;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
         return 2147483647;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
@@ -358,6 +359,17 @@ CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectPr
 }
 
 /* No undocumented table is here. */
+/* There are no multicast objects, and no streams of EGL. */
+CUresult sd_multicast_bind(CUmemGenericAllocationHandle group)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sd_egl_present(const gs_egl_connection *connection)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sd_get_export_table(const void **table, const CUuuid *id)
 {
     if (!table || !id)

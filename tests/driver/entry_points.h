@@ -55,6 +55,10 @@ ROW(cuCtxCreate, cuCtxCreate, 2000, SD_PLAIN, (CUcontext *ctx, unsigned flags, C
 ROW(cuCtxCreate, cuCtxCreate_v2, 3020, SD_PLAIN, (CUcontext *ctx, unsigned flags, CUdevice dev), sd_ctx_create(ctx, flags, dev, 3020))
 ROW(cuCtxCreate, cuCtxCreate_v3, 11040, SD_PLAIN, (CUcontext *ctx, CUexecAffinityParam *params, int count, unsigned flags, CUdevice dev), sd_ctx_create(ctx, flags, dev, 3020))
 ROW(cuCtxCreate, cuCtxCreate_v4, 12050, SD_PLAIN, (CUcontext *ctx, CUctxCreateParams *params, unsigned flags, CUdevice dev), sd_ctx_create_v4(ctx, params, flags, dev))
+ROW(cuGLCtxCreate, cuGLCtxCreate, 2000, SD_PLAIN, (CUcontext *ctx, unsigned flags, CUdevice dev), sd_ctx_create(ctx, flags, dev, 3010))
+ROW(cuGLCtxCreate, cuGLCtxCreate_v2, 3020, SD_PLAIN, (CUcontext *ctx, unsigned flags, CUdevice dev), sd_ctx_create(ctx, flags, dev, 3020))
+ROW(cuVDPAUCtxCreate, cuVDPAUCtxCreate, 3010, SD_PLAIN, (CUcontext *ctx, unsigned flags, CUdevice dev, unsigned vdp, void *get), sd_ctx_create(ctx, flags, dev, 3010))
+ROW(cuVDPAUCtxCreate, cuVDPAUCtxCreate_v2, 3020, SD_PLAIN, (CUcontext *ctx, unsigned flags, CUdevice dev, unsigned vdp, void *get), sd_ctx_create(ctx, flags, dev, 3020))
 ROW(cuCtxDestroy, cuCtxDestroy, 2000, SD_PLAIN, (CUcontext ctx), sd_ctx_destroy(ctx))
 ROW(cuCtxDestroy, cuCtxDestroy_v2, 4000, SD_PLAIN, (CUcontext ctx), sd_ctx_destroy(ctx))
 ROW(cuCtxAttach, cuCtxAttach, 2000, SD_PLAIN, (CUcontext *ctx, unsigned flags), sd_ctx_attach(ctx, flags))
@@ -258,6 +262,9 @@ ROW(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, SD_PLAI
 ROW(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, SD_PLAIN, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle h), sd_vmm_properties(prop, h))
 ROW(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, SD_PLAIN, (CUmemGenericAllocationHandle *h, void *p), sd_vmm_retain(h, p))
 ROW(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, SD_PLAIN, (void *out, CUdeviceptr p, size_t size, CUmemRangeHandleType type, unsigned long long flags), sd_vmm_range_handle(out, p, size, type, flags))
+ROW(cuMulticastBindAddr, cuMulticastBindAddr, 12010, SD_PLAIN, (CUmemGenericAllocationHandle group, size_t offset, CUdeviceptr ptr, size_t size, unsigned long long flags), sd_multicast_bind(group))
+ROW(cuMulticastBindAddr, cuMulticastBindAddr_v2, 13010, SD_PLAIN, (CUmemGenericAllocationHandle group, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t size, unsigned long long flags), sd_multicast_bind(group))
+ROW(cuEGLStreamProducerPresentFrame, cuEGLStreamProducerPresentFrame, 7000, SD_PLAIN, (gs_egl_connection *connection, struct gs_egl_frame frame, CUstream *stream), sd_egl_present(connection))
 ROW(cuMulticastGetGranularity, cuMulticastGetGranularity, 12010, SD_PLAIN, (size_t *g, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option), sd_multicast_granularity(g, prop, option))
 
 /* -- legacy IPC -- */

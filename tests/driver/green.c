@@ -59,7 +59,7 @@ static struct sd_context *check(CUgreenCtx green)
 {
     struct sd_context *context = sd_object_check(green, SD_CONTEXT);
 
-    return context && context->green_of ? context : NULL;
+    return context && context->green_of && context->active ? context : NULL;
 }
 
 CUresult sd_green_destroy(CUgreenCtx green)

@@ -36,11 +36,13 @@
 #pragma GCC visibility push(default)
 #include "softcuda.h"
 
+#include "shim/cuda_interop.h"
 #include "shim/cuda_newer.h"
 #pragma GCC visibility pop
 
 #define SD_DRIVER_VERSION 13040
 #define SD_MAX_DEVICES    16
+#define SD_MAX_PEERS      16 /* of a context */
 #define SD_GRANULE        ((size_t)2 << 20) /* VMM granularity, and the size of a small piece */
 #define SD_SMALL_LIMIT    ((size_t)1 << 20) /* cuMemAlloc sub-allocates below it */
 #define SD_BLOCK_ALIGN    ((size_t)512)
@@ -206,10 +208,9 @@ void sd_machine_init(void);
 uint64_t sd_device_used(const struct sd_device *device);
 bool sd_device_take(struct sd_device *device, size_t size); /* false: that much is not free */
 void sd_device_give(struct sd_device *device, size_t size);
-/* It stays this process's and is counted in its list (sd_machine_list). */
-void sd_device_count_elsewhere(const struct sd_device *device, size_t size);
-/* Memory that several processes may hold; false: one by one it cannot be counted. */
-bool sd_machine_list(int physical, uint64_t inode, size_t size);
+/* Memory that several processes may hold, and that this one has `counted` so far; false: it stays
+   counted so. */
+bool sd_machine_list(const struct sd_device *device, uint64_t inode, size_t size, bool counted);
 void sd_machine_unlist(uint64_t inode);
 
 CUresult sd_driver_get_version(int *version);
@@ -226,6 +227,8 @@ CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute
                                      CUdevice dst);
 CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev);
 
+CUresult sd_multicast_bind(CUmemGenericAllocationHandle group);
+CUresult sd_egl_present(const gs_egl_connection *connection);
 CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,
                                   CUmulticastGranularity_flags option);
 CUresult sd_get_export_table(const void **table, const CUuuid *id);
@@ -265,7 +268,9 @@ struct sd_context {
     unsigned attached; /* a created one: uses beyond the first, of cuCtxAttach */
     unsigned flags;
     unsigned api_version;
-    _Atomic uint32_t peers; /* devices enabled with cuCtxEnablePeerAccess; read by running work */
+    uint64_t life;     /* never that of another one; a primary one's changes when it ends */
+    _Atomic uint64_t peers[SD_MAX_PEERS]; /* lives of contexts whose memory it may use, or 0; read
+                                             by running work */
     CUresult sticky;        /* the error that killed it, CUDA_SUCCESS while well */
     struct sd_queue *legacy;
     struct sd_queue *queues; /* all of them: legacy, per-thread, created, destroyed but busy */
@@ -287,6 +292,8 @@ static inline bool sd_context_within(const struct sd_context *context, const str
 }
 /* Context behind a handle, NULL means the current one where `current_ok`. */
 CUresult sd_context_get(CUcontext handle, bool current_ok, struct sd_context **ret);
+/* Whether it is the context with that life, or has enabled access to its memory. */
+bool sd_context_reaches(const struct sd_context *context, uint64_t life);
 void sd_thread_watch(void);
 /* Calls fn for every context with queues. */
 void sd_contexts_each(void (*fn)(struct sd_context *, void *), void *arg);
@@ -456,6 +463,8 @@ CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *s
 struct sd_op *sd_context_join(struct sd_context *context);
 /* Wait for all work in the context; its sticky error. */
 CUresult sd_context_drain(struct sd_context *context);
+/* The same for all contexts of the device. */
+void sd_device_drain(int device);
 /* All queues of a dead context, which has no work left. */
 void sd_context_drop_queues(struct sd_context *context);
 void sd_thread_drop_queues(struct sd_thread *thread);
@@ -565,6 +574,8 @@ CUresult sd_capture_wait(struct sd_queue *queue, struct sd_event *event);
 CUresult sd_capture_add_graph(struct sd_queue *queue, const struct sd_exec *exec);
 /* The queue is no longer part of a capture. */
 void sd_capture_leave(struct sd_queue *queue);
+/* The same because the queue ends: one that began there ends with it. */
+void sd_capture_lose(struct sd_queue *queue);
 
 CUresult sd_stream_begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CUresult sd_stream_begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *after,
@@ -689,7 +700,8 @@ struct sd_segment {
     size_t size;
     struct sd_phys *phys; /* NULL: host memory */
     int device;           /* -1: host memory, open to all */
-    bool listed;          /* access is as set for each device, else the device and its peers */
+    uint64_t life;        /* of the context whose memory it is; unless listed */
+    bool listed; /* access is as set for each device, else it is the device's and the peers' */
     uint8_t access[SD_MAX_DEVICES];
 };
 
@@ -756,8 +768,10 @@ struct sd_chunk {
 
 struct sd_chunk *sd_chunk_new(struct sd_segment *segment);
 void sd_chunk_free(struct sd_chunk *chunk); /* not its segment */
-/* The first place that is free for the queue (NULL: for everybody); 0 when there is none. */
-uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue);
+/* The first place that is free for the queue (NULL: for everybody); 0 when there is none. With
+ * ret_behind also one that another queue has freed: what the new owner's work has to wait for. */
+uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
+                       struct sd_op **ret_behind);
 /* Free again: for `queue` at once, for others when `after` is done (NULL: now). */
 void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
                    const struct sd_queue *queue);

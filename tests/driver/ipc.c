@@ -166,6 +166,7 @@ static CUresult opened_map(struct sd_context *context, const struct token *token
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     segment->device = context->device; /* opened for this context: it may access it */
+    segment->life = context->life;
     opened->block = sd_block_new(SD_BLOCK_IPC, base, phys->size, segment, context, device);
     if (!opened->block) {
         sd_segment_delete(segment);
@@ -209,7 +210,7 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
     if (result)
         return result;
     memcpy(&token, &handle, sizeof token);
-    if (!ptr || (flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) || token.magic != MAGIC ||
+    if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.magic != MAGIC ||
         token.check != token_check(&token) || token.offset >= token.size)
         return CUDA_ERROR_INVALID_VALUE;
     if (token.process == sd_process_token())

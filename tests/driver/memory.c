@@ -10,13 +10,14 @@ static CUresult alloc_small(struct sd_context *context, size_t bytes, struct sd_
     struct sd_chunk *chunk = context->chunks;
     uint64_t base = 0;
 
-    while (chunk && !(base = sd_chunk_take(chunk, bytes, NULL)))
+    while (chunk && !(base = sd_chunk_take(chunk, bytes, NULL, NULL)))
         chunk = chunk->next;
     if (!base) {
         struct sd_segment *segment;
         CUresult result = sd_segment_new_pressed(context->device, SD_GRANULE, false, &segment);
         if (result)
             return result;
+        segment->life = context->life;
         chunk = sd_chunk_new(segment);
         if (!chunk) {
             sd_segment_delete(segment);
@@ -24,7 +25,7 @@ static CUresult alloc_small(struct sd_context *context, size_t bytes, struct sd_
         }
         chunk->next = context->chunks;
         context->chunks = chunk;
-        base = sd_chunk_take(chunk, bytes, NULL);
+        base = sd_chunk_take(chunk, bytes, NULL, NULL);
     }
     *ret = base
                ? sd_block_new(SD_BLOCK_ALLOC, base, bytes, chunk->segment, context, context->device)
@@ -46,6 +47,7 @@ static CUresult alloc_large(struct sd_context *context, size_t bytes, struct sd_
         sd_segment_new_pressed(context->device, sd_round_up(bytes, SD_GRANULE), false, &segment);
     if (result)
         return result;
+    segment->life = context->life;
     *ret = sd_block_new(SD_BLOCK_ALLOC, segment->base, bytes, segment, context, context->device);
     if (*ret)
         return CUDA_SUCCESS;
@@ -76,16 +78,19 @@ CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
                             unsigned element)
 {
     size_t row = sd_round_up(width, SD_BLOCK_ALIGN), bytes;
-    CUresult result;
+    struct sd_context *context;
+    CUresult result = sd_current_owner(&context);
 
-    if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+    if (result)
+        return result;
+    if (!ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
-    if (row < width || __builtin_mul_overflow(row, height, &bytes))
+    /* Measured on an H200: the pitch is told before there is memory, and what is left of it or of the
+     * product in 64 bits may be no bytes at all; where it is some, it was never enough. */
+    *pitch = row;
+    if (__builtin_mul_overflow(row, height, &bytes) && bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = sd_mem_alloc(ptr, bytes);
-    if (!result)
-        *pitch = row;
-    return result;
+    return sd_mem_alloc(ptr, bytes);
 }
 
 CUresult sd_mem_free(CUdeviceptr ptr)
@@ -97,6 +102,10 @@ CUresult sd_mem_free(CUdeviceptr ptr)
     if (!ptr)
         return CUDA_SUCCESS;
     result = sd_current_owner(&context);
+    if (result == CUDA_ERROR_INVALID_CONTEXT) { /* a free needs none */
+        context = NULL;
+        result = CUDA_SUCCESS;
+    }
     if (!result)
         result = sd_capture_forbids();
     if (result)
@@ -109,7 +118,10 @@ CUresult sd_mem_free(CUdeviceptr ptr)
     if (block->kind == SD_BLOCK_GRAPH)
         return CUDA_SUCCESS; /* its graph has the memory */
     block->freeing = true;
-    result = sd_context_drain(block->context ? block->context : context);
+    if (block->context || context)
+        result = sd_context_drain(block->context ? block->context : context);
+    else
+        sd_device_drain(block->device);
     sd_block_release(block, NULL, NULL);
     return result;
 }
@@ -121,10 +133,11 @@ CUresult sd_mem_get_info(size_t *free_bytes, size_t *total)
 
     if (result)
         return result;
-    if (!free_bytes || !total)
-        return CUDA_ERROR_INVALID_VALUE;
-    *total = sd_devices[context->device].memory;
-    *free_bytes = *total - sd_device_used(&sd_devices[context->device]);
+    if (total)
+        *total = sd_devices[context->device].memory;
+    if (free_bytes)
+        *free_bytes = sd_devices[context->device].memory -
+                      sd_device_used(&sd_devices[context->device]);
     return CUDA_SUCCESS;
 }
 
@@ -135,20 +148,25 @@ CUresult sd_mem_get_info_v1(unsigned *free_bytes, unsigned *total)
 
     if (result)
         return result;
-    if (!free_bytes || !total)
-        return CUDA_ERROR_INVALID_VALUE;
-    *free_bytes = free64 > UINT32_MAX ? UINT32_MAX : free64;
-    *total = total64 > UINT32_MAX ? UINT32_MAX : total64;
+    if (free_bytes)
+        *free_bytes = free64 > UINT32_MAX ? UINT32_MAX : free64;
+    if (total)
+        *total = total64 > UINT32_MAX ? UINT32_MAX : total64;
     return CUDA_SUCCESS;
 }
 
 CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
     const struct sd_block *block = sd_block_find(ptr);
+    struct sd_context *context;
+    CUresult result;
 
-    /* Measured on an H200: with nothing to answer nothing is looked up. */
+    /* Measured on an H200: with nothing to answer nothing is looked up, not even a context. */
     if (!base && !size)
         return CUDA_SUCCESS;
+    result = sd_current(&context);
+    if (result)
+        return result;
     if (!block)
         return CUDA_ERROR_NOT_FOUND;
     if (base)

@@ -156,6 +156,7 @@ static CUresult global_new(struct sd_module *module, const char *name, struct gl
     result = sd_segment_new_pressed(device, sd_round_up(bytes, SD_GRANULE), false, &segment);
     if (result)
         return result;
+    segment->life = module->context->life;
     global = calloc(1, sizeof *global);
     if (global)
         global->name = strdup(name);

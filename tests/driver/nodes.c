@@ -61,42 +61,91 @@ static CUresult fill_node(struct by_hand *hand, const CUDA_MEMSET_NODE_PARAMS_v2
                          fill->elementSize, fill->width, fill->height, true);
 }
 
+static CUcontext named(const CUgraphNodeParams *params)
+{
+    return params->type == CU_GRAPH_NODE_TYPE_MEMCPY ? params->memcpy.copyCtx : params->memset.ctx;
+}
+
+/* Where none is named, the owner of the memory that is written, or any that reaches it. */
+static CUresult some_context(const CUgraphNodeParams *params, struct sd_context **ret)
+{
+    const bool copies = params->type == CU_GRAPH_NODE_TYPE_MEMCPY;
+    const struct sd_block *block;
+
+    if (named(params))
+        return sd_context_get(named(params), false, ret);
+    block = sd_block_find(copies ? params->memcpy.copyParams.dstDevice : params->memset.dst);
+    if (block && block->context)
+        *ret = block->context;
+    else if (sd_current(ret) != CUDA_SUCCESS)
+        *ret = block ? sd_devices[block->device].primary : NULL;
+    return *ret ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A fill is added in a context, which may be the memory's owner; VMM memory and that of pools has
+ * none. A copy needs none (measured on H200s). */
+static CUresult context_to_add(const CUgraphNodeParams *params, struct sd_context **ret)
+{
+    const struct sd_block *block;
+
+    if (params->type == CU_GRAPH_NODE_TYPE_MEMSET && !named(params)) {
+        block = sd_block_find(params->memset.dst);
+        if (!block || !block->context)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return some_context(params, ret);
+}
+
 /* Copies and fills are all that is here. */
+static CUresult add_node(CUgraphNode *node, CUgraph handle, const CUgraphNode *after, size_t count,
+                         const CUgraphNodeParams *params, struct sd_context *context)
+{
+    struct sd_graph *graph = sd_object_check(handle, SD_GRAPH);
+    struct by_hand hand;
+    CUresult result = begin(&hand, graph, after, count, context);
+
+    if (result)
+        return result;
+    result = params->type == CU_GRAPH_NODE_TYPE_MEMCPY
+                 ? copy_node(&hand, &params->memcpy.copyParams)
+                 : fill_node(&hand, &params->memset);
+    return end(&hand, result, node);
+}
+
+static CUresult check_kind(const CUgraphNodeParams *params)
+{
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    return params->type == CU_GRAPH_NODE_TYPE_MEMCPY || params->type == CU_GRAPH_NODE_TYPE_MEMSET
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult sd_graph_add_node(CUgraphNode *node, CUgraph handle, const CUgraphNode *after,
                            size_t count, const CUgraphNodeParams *params)
 {
-    struct sd_graph *graph = sd_object_check(handle, SD_GRAPH);
     struct sd_context *context;
-    struct by_hand hand;
-    bool copies;
-    CUresult result;
+    CUresult result = node ? check_kind(params) : CUDA_ERROR_INVALID_VALUE;
 
-    if (!node || !params)
-        return CUDA_ERROR_INVALID_VALUE;
-    copies = params->type == CU_GRAPH_NODE_TYPE_MEMCPY;
-    if (!copies && params->type != CU_GRAPH_NODE_TYPE_MEMSET)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    result =
-        sd_context_get(copies ? params->memcpy.copyCtx : params->memset.ctx, true, &context);
     if (!result)
-        result = begin(&hand, graph, after, count, context);
-    if (result)
-        return result;
-    result = copies ? copy_node(&hand, &params->memcpy.copyParams)
-                    : fill_node(&hand, &params->memset);
-    return end(&hand, result, node);
+        result = context_to_add(params, &context);
+    return result ? result : add_node(node, handle, after, count, params, context);
 }
 
 /* The work of such a node, made in a graph that goes again; it replaces work of its kind. */
 static CUresult change(struct sd_work *work, const CUgraphNodeParams *params)
 {
     struct sd_graph *graph = sd_graph_new();
+    CUresult result = check_kind(params);
+    struct sd_context *context;
     CUgraphNode node = NULL;
-    CUresult result;
 
     if (!graph)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = sd_graph_add_node(&node, (CUgraph)graph, NULL, 0, params);
+    if (!result)
+        result = some_context(params, &context);
+    if (!result)
+        result = add_node(&node, (CUgraph)graph, NULL, 0, params, context);
     if (!result && ((struct sd_node *)node)->work.kind != work->kind)
         result = CUDA_ERROR_INVALID_VALUE;
     if (!result)

@@ -189,12 +189,8 @@ void sd_phys_list(struct sd_phys *phys)
 {
     const struct sd_device *device = phys->device < 0 ? NULL : &sd_devices[phys->device];
 
-    if (phys->listed || !device ||
-        !sd_machine_list(device->physical, phys->inode, phys->size))
-        return;
-    phys->listed = true;
-    if (!phys->imported)
-        sd_device_count_elsewhere(device, phys->size);
+    if (!phys->listed && device)
+        phys->listed = sd_machine_list(device, phys->inode, phys->size, !phys->imported);
 }
 
 struct sd_phys *sd_phys_ref(struct sd_phys *phys)
@@ -379,10 +375,10 @@ enum sd_access sd_segment_access(const struct sd_segment *segment, const struct 
             any |= segment->access[i];
         return any;
     }
-    if (!context || segment->device == context->device ||
-        (atomic_load_explicit(&context->peers, memory_order_relaxed) & 1u << segment->device))
-        return SD_ACCESS_WRITE;
-    return SD_ACCESS_NONE;
+    return !context || segment->device == context->device ||
+                   sd_context_reaches(context, segment->life)
+               ? SD_ACCESS_WRITE
+               : SD_ACCESS_NONE;
 }
 
 void sd_touch_begin(void)

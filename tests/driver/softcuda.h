@@ -12,7 +12,8 @@
  *   SOFTCUDA_DEVICES=N        devices the machine has, 0 to 16; default 2
  *   SOFTCUDA_MEMORY=SIZE      memory of each device in bytes, or with K, M or G; default 1G
  *   SOFTCUDA_MACHINE=PATH     processes that name the same file share the memory of their devices,
- *                             and what a killed one held is free again; default: each has its own
+ *                             and what a killed one held is free again, when the children that it
+ *                             forked have ended or called exec; default: each has its own
  *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
  *                             peer (devices do not reach each other), sync_memops (new memory
  *                             has SYNC_MEMOPS off)

@@ -75,15 +75,20 @@ static bool split(struct sd_span *span, size_t size)
     return true;
 }
 
-uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue)
+uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
+                       struct sd_op **ret_behind)
 {
+    if (size > chunk->segment->size)
+        return 0; /* rounded up it may be nothing */
     settle(chunk);
     size = sd_round_up(size, SD_BLOCK_ALIGN);
     for (struct sd_span *span = chunk->spans; span; span = span->next) {
         bool free_for_us =
             !span->used && (!span->freed_by || (queue && span->freed_in == queue->id));
-        if (!free_for_us || span->size < size || !split(span, size))
+        if (span->used || (!free_for_us && !ret_behind) || span->size < size || !split(span, size))
             continue;
+        if (ret_behind)
+            *ret_behind = free_for_us ? NULL : sd_op_ref(span->freed_by);
         sd_op_unref(span->freed_by);
         span->freed_by = NULL;
         span->freed_in = 0;

@@ -29,7 +29,7 @@ struct sd_op *sd_queue_tail(struct sd_queue *queue)
 
 static void queue_free(struct sd_queue *queue)
 {
-    sd_capture_leave(queue);
+    sd_capture_lose(queue);
     sd_op_unref(queue->tail);
     if (queue->stream)
         sd_object_free(queue->stream);
@@ -54,9 +54,7 @@ static void queues_reap(struct sd_context *context)
 
 static void queue_orphan(struct sd_queue *queue)
 {
-    if (queue->capture)
-        sd_capture_invalidate(queue->capture);
-    sd_capture_leave(queue);
+    sd_capture_lose(queue);
     queue->orphan = true;
     queue->owner = NULL;
     queues_reap(queue->context);
@@ -208,7 +206,8 @@ CUresult sd_queue_do(struct sd_queue *queue, const struct sd_work *work, void *s
 }
 
 struct joining {
-    struct sd_context *context;
+    struct sd_context *context; /* NULL: all of the device */
+    int device;
     struct sd_op *join; /* NULL while nothing runs */
 };
 
@@ -216,7 +215,8 @@ static void join_queues(struct sd_context *context, void *arg)
 {
     struct joining *joining = arg;
 
-    if (!sd_context_within(context, joining->context))
+    if (joining->context ? !sd_context_within(context, joining->context)
+                         : context->device != joining->device)
         return;
     queues_reap(context);
     for (struct sd_queue *queue = context->queues; queue; queue = queue->next) {
@@ -224,21 +224,24 @@ static void join_queues(struct sd_context *context, void *arg)
         if (!tail)
             continue;
         if (!joining->join)
-            joining->join = sd_op_new(joining->context, NULL);
+            joining->join = sd_op_new(context, NULL);
         if (!joining->join)
             abort(); /* as in sd_op_after */
         sd_op_after(joining->join, tail);
     }
 }
 
-struct sd_op *sd_context_join(struct sd_context *context)
+static struct sd_op *join(struct joining joining)
 {
-    struct joining joining = {context, NULL};
-
     sd_contexts_each(join_queues, &joining);
     if (joining.join)
         sd_op_submit(joining.join);
     return joining.join;
+}
+
+struct sd_op *sd_context_join(struct sd_context *context)
+{
+    return join((struct joining){.context = context});
 }
 
 CUresult sd_context_drain(struct sd_context *context)
@@ -248,6 +251,14 @@ CUresult sd_context_drain(struct sd_context *context)
     sd_op_wait(join);
     sd_op_unref(join);
     return context->sticky;
+}
+
+void sd_device_drain(int device)
+{
+    struct sd_op *op = join((struct joining){.device = device});
+
+    sd_op_wait(op);
+    sd_op_unref(op);
 }
 
 CUresult sd_stream_create(CUstream *stream, unsigned flags, int priority)

@@ -1,7 +1,7 @@
 /*
- * What large memory costs in the driver alone, without the shim: creating and releasing by size,
- * memory that another process gave back just before, and memory that another process hands over by
- * descriptor. Prints lines "FACT name = answer" in milliseconds, asserts nothing.
+ * What large memory costs in the driver alone, without the shim: creating and releasing by size, and
+ * memory that another process gave back just before. Prints lines "FACT name = answer" in
+ * milliseconds, asserts nothing.
  *
  *   cc -O1 -o big_costs big_costs.c -ldl && ./big_costs
  *
@@ -108,12 +108,11 @@ static double wipe(CUdeviceptr at, size_t size)
 
 static struct range theirs;
 
-/* a: allocate; A: in parts; f: free; w: wipe; x: export and send, then free. Answers each. */
+/* a: allocate; A: in parts; f: free; w: wipe. Answers each. */
 static void serve(int socket, size_t size, size_t part)
 {
     double ms[STEPS];
     char command;
-    int fd;
 
     start();
     while (read(socket, &command, 1) == 1) {
@@ -131,21 +130,6 @@ static void serve(int socket, size_t size, size_t part)
             range_drop(&theirs, ms);
             printf("FACT other process: unmap %.2f, release %.2f\n", ms[UNMAP], ms[RELEASE]);
             break;
-        case 'x': {
-            double began = now(), sent;
-
-            for (unsigned i = 0; i < theirs.count; i++) {
-                MUST(D(cuMemExportToShareableHandle)(
-                    &fd, theirs.handles[i], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-                send_fd(socket, fd);
-                close(fd);
-            }
-            sent = now();
-            range_drop(&theirs, ms);
-            printf("FACT other process: export and send %.2f, unmap %.2f, release %.2f\n",
-                   sent - began, ms[UNMAP], ms[RELEASE]);
-            break;
-        }
         default:
             _exit(0);
         }
@@ -216,46 +200,6 @@ static void after_free(int socket, size_t size, size_t part, char how)
     fflush(stdout);
 }
 
-static void handed_over(int socket, size_t size, size_t part, char how)
-{
-    static struct range range;
-    double ms[STEPS], t[6];
-    int fd = -1;
-
-    tell(socket, how);
-    range.size = size;
-    range.count = (unsigned)(how == 'a' ? 1 : size / part);
-    range.part = size / range.count;
-    t[0] = now();
-    if (write(socket, "x", 1) != 1)
-        exit(1);
-    MUST(D(cuMemAddressReserve)(&range.at, size, 0, 0, 0));
-    for (unsigned i = 0; i < range.count; i++) {
-        fd = receive_fd(socket);
-        MUST(D(cuMemImportFromShareableHandle)(&range.handles[i], (void *)(intptr_t)fd,
-                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-        MUST(D(cuMemMap)(range.at + i * range.part, range.part, 0, range.handles[i], 0));
-        close(fd);
-    }
-    t[1] = now();
-    MUST(D(cuMemSetAccess)(range.at, size, &access_all, 1));
-    t[2] = now();
-    if (read(socket, &how, 1) != 1)
-        exit(1);
-    t[3] = now();
-    printf("FACT handed over in %u: import and map %.2f, access %.2f, until it answers %.2f\n",
-           range.count, t[1] - t[0], t[2] - t[1], t[3] - t[2]);
-    printf("FACT a dma-buf of what was handed over = %d\n",
-           (int)D(cuMemGetHandleForAddressRange)(&fd, range.at, 2 * MIB,
-                                                 CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
-    close(fd);
-    printf("FACT wipe of what was handed over = %.2f, %.2f\n", wipe(range.at, size),
-           wipe(range.at, size));
-    range_drop(&range, ms);
-    printf("FACT what was handed over: unmap %.2f, release %.2f\n", ms[UNMAP], ms[RELEASE]);
-    fflush(stdout);
-}
-
 /* Making room for one size by giving up another, as a pool does. */
 static void swap(size_t first, size_t second)
 {
@@ -311,9 +255,6 @@ int main(void)
     tell(pair[0], 'w');
     swap(256 * MIB, 192 * MIB);
     tell(pair[0], 'f');
-    handed_over(pair[0], size, part, 'a');
-    handed_over(pair[0], size, part, 'A');
-    handed_over(pair[0], size, part, 'a');
     tell(pair[0], 'q');
     wait(NULL);
     return 0;

@@ -22,7 +22,8 @@ die()
 conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/broker/gpushim-broker $conformance ${conformance}_peer
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/lone
-    tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration"
+    tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
+    tests/fuzz/differential/differential"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done
@@ -32,6 +33,9 @@ mkdir -p "$bundle/lib" "$bundle/runtime"
 for program in $programs; do
     cp "$build/$program" "$bundle/"
 done
+# To compare the real driver with.
+mkdir "$bundle/softcuda"
+cp "$build/tests/driver/libcuda.so.1" "$bundle/softcuda/"
 if [ -x "$build/examples/share/share_runtime" ]; then
     cp "$build/examples/share/share_runtime" "$bundle/"
 else

@@ -1,4 +1,4 @@
-"""Checks what decides about the programs on a GPU (compare.py, table.py, limited.py, and how
+"""Checks what decides about the programs on a GPU (compare.py, differences.py, table.py, limited.py, how
 numba_suite.py compares) on logs and programs made up here: a comparison that cannot fail would
 prove nothing.
 """
@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 GOOD = ('RESULT a 1\nRESULT b 2\nNEAR free 100 8\nTIME median step 3 ms\n', '0', 'device 0: 7\n')
 
 
-def compared(folder, native, shim, *options):
+def compared(folder, native, shim):
     """What compare.py makes of two logs: its exit status and the last column of its row."""
     rows = folder / 'rows'
     rows.unlink(missing_ok=True)
@@ -24,7 +24,7 @@ def compared(folder, native, shim, *options):
         (folder / f'{name}.gpushim').unlink(missing_ok=True)
         if logged is not None:
             (folder / f'{name}.gpushim').write_text(logged)
-    run = subprocess.run([sys.executable, HERE / 'compare.py', *options, 'it', folder / 'n',
+    run = subprocess.run([sys.executable, HERE / 'compare.py', 'it', folder / 'n',
                           folder / 's', rows], stdout=subprocess.DEVNULL, check=False)
     return run.returncode, rows.read_text().rstrip('\n').split('\t')[3]
 
@@ -56,7 +56,32 @@ def check_compare(folder):
     )
     for what, native, shim, expected in cases:
         check(what, compared(folder, native, shim), expected)
-    check('ends quietly', compared(folder, GOOD, (said, '0', None), '--ends-quietly'), (0, 'equal'))
+
+
+def check_differences(folder):
+    """Only what skips natively for that reason, and passes under the library, is its doing."""
+    both = ('a::one passed', 'a::two passed', 'b::three skipped one device')
+    only = (('c::four skipped natively refused', 'c::four passed'),)
+    strange = (('d::five passed', 'd::five skipped no broker'),
+               ('d::six FAILED', 'd::six passed'), ('d::seven passed', None),
+               (None, 'd::eight passed'), ('d::nine skipped one device', 'd::nine passed'),
+               ('d::ten skipped natively refused', 'd::ten skipped no broker'))
+    fails = (('e::eleven passed', 'e::eleven FAILED'),)
+    cases = [((), (0, 'equal')), (only, (0, '1 differ: what only the library does')),
+             (fails, (1, '1 differ: not explained; 1 fail under the library')),
+             (only + strange, (1, '1 differ: what only the library does; 6 differ: not explained'))]
+    cases += [((pair,), (1, '1 differ: not explained')) for pair in strange]
+    for pairs, expected in cases:
+        for nth, name in enumerate(('n', 's')):
+            lines = [*both, *(pair[nth] for pair in pairs if pair[nth])]
+            (folder / name).write_text(''.join(f'RESULT {line}\n' for line in lines))
+        run = subprocess.run([sys.executable, HERE / 'differences.py', folder / 'n', folder / 's'],
+                             capture_output=True, text=True, check=False)
+        check(f'differences {pairs}', (run.returncode, run.stdout.splitlines()[0]), expected)
+    (folder / 's').write_text('')
+    run = subprocess.run([sys.executable, HERE / 'differences.py', folder / 's', folder / 's'],
+                         capture_output=True, text=True, check=False)
+    check('nothing run', (run.returncode, run.stdout.strip()), (1, 'nothing was run'))
 
 
 def check_table(folder):
@@ -112,5 +137,5 @@ def check_numba(folder):
 
 
 with tempfile.TemporaryDirectory() as name:
-    for case in (check_compare, check_table, check_limited, check_numba):
+    for case in (check_compare, check_differences, check_table, check_limited, check_numba):
         case(pathlib.Path(name))

@@ -1,6 +1,6 @@
 """Compares what a program said natively and under the shim, for tests/gpu/run.sh.
 
-    compare.py [--ends-quietly] NAME NATIVE_LOG SHIM_LOG ROWS
+    compare.py NAME NATIVE_LOG SHIM_LOG ROWS
 
 What a program prints decides how it is compared:
 
@@ -11,8 +11,7 @@ What a program prints decides how it is compared:
     TIME or MEMORY, anything      shown beside the outcome
 
 LOG.status holds how it ended, LOG.err what it wrote to stderr, LOG.gpushim what the shim logged.
-That is at least what its pools did, said at exit: a log without it means that the shim was not
-there, unless the program leaves without exit handlers (--ends-quietly). Appends one line to ROWS:
+Its first line says that the shim is there: no log means that it was not. Appends one line to ROWS:
 name, native, shim, compared, with tabs between them. Says on stdout what differs. Exit status 1
 unless the program ended well under the shim and everything compared is as it should be.
 """
@@ -100,11 +99,10 @@ def gains(native, shim):
     return wrong, gained
 
 
-def compare(native, shim, ends_quietly):
+def compare(native, shim):
     if not shim.status.isdigit():
         return [], shim.status
-    if shim.status == '0' and not ends_quietly and \
-            not pathlib.Path(shim.path + '.gpushim').exists():
+    if shim.status == '0' and not pathlib.Path(shim.path + '.gpushim').exists():
         return ['the library began no log: it was not there'], 'the library was not there'
     differing = results(native, shim) + nears(native, shim)
     wrong, gained = gains(native, shim)
@@ -121,10 +119,9 @@ def compare(native, shim, ends_quietly):
 
 
 def main():
-    ends_quietly = sys.argv[1] == '--ends-quietly'
-    name, native_path, shim_path, rows = sys.argv[1 + ends_quietly:]
+    name, native_path, shim_path, rows = sys.argv[1:]
     native, shim = Log(native_path), Log(shim_path)
-    differing, text = compare(native, shim, ends_quietly)
+    differing, text = compare(native, shim)
     if differing:
         print(f'-- {name}')
         for line in differing[:SHOWN]:

@@ -24,6 +24,7 @@ TITLES = (
     ('stress', 'stress program: memory with two owners'),
     ('chaos_catches', 'chaos program, a library made wrong'),
     ('chaos_(.*)', 'chaos program: {}'),
+    ('differential', 'programs made from seeds'),
     ('registration', 'registrations: dma-buf, cuFile, libibverbs, UCX'),
     ('numba', "numba-cuda's own test suite"),
     ('torch_(gpt|resnet|gnn|decode)_(.*)', 'PyTorch steps: {}; {}'),

@@ -4,7 +4,10 @@
 
 NEIGHBOUR is tests/bench/neighbour. All processes share the memory of one software device.
 """
+import ctypes
+import fcntl
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -16,11 +19,14 @@ import sys
 import tempfile
 import time
 
-from page import PAGE, PATIENT_S, check, count_listeners
+from page import ASKER_BYTE, PAGE, PATIENT_S, check, count_listeners
 
 PROGRAM, SHIM, LIBCUDA = sys.argv[1:4]
 PATIENT_MS = 20000  # nothing here takes long, but the machine may be busy
 TRIES = 20  # to see a call that is not held up, which a busy machine may hold up
+CHURN_MIB = 96  # tests/bench/neighbour.c
+FLUSH_S = 2
+FLUSHES_MOST = 16  # at 20, 60, 140, 300, 620 ms and each 400 after that, and some more
 WAIT_MS = 45  # who does not answer is waited for a little longer than this
 
 
@@ -152,6 +158,9 @@ def a_stopped_one_is_waited_for_once(machine):
     check(first >= WAIT_MS, f'after {first} ms nothing had come')
     check(any(machine.fails('--percent', 60) < WAIT_MS for _ in range(TRIES)),
           'it was waited for again')
+    _, _, said = machine.take('--percent', 60)
+    check(re.search(rf'warning: no \d+ MiB are left on device 0; 1 other processes of this user do not '
+                    rf'answer.*, as process {cacher.pid}:', said), f'who has it is said: {said}')
     cacher.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + PATIENT_S
     while not machine.take('--percent', 60)[0]:
@@ -186,6 +195,97 @@ def a_standstill_of_all_counts_for_nothing(machine):
         if json.loads(said)['result'] == 'success':
             return
     sys.exit('failed: it waits on when it goes on')
+
+
+class Locks:
+    """Those of a process that never lets go: it is stopped, or means harm."""
+
+    def __init__(self, machine, first, count):
+        machine.run.mkdir(mode=0o700, exist_ok=True)
+        self.file = os.open(machine.run / PAGE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = struct.pack('hhqqi4x', fcntl.F_WRLCK, os.SEEK_SET, first, count, 0)
+        fcntl.fcntl(self.file, fcntl.F_OFD_SETLK, lock)
+
+    def close(self):
+        os.close(self.file)
+
+
+def a_lock_of_who_asks_stops_nobody(machine):
+    machine.cache('--percent', 60)
+    machine.await_listeners(1)
+    locks = Locks(machine, ASKER_BYTE, 1)
+    machine.succeeds('--percent', 60)
+    locks.close()
+    machine.leave()
+    check(machine.left() == [], f'{machine.left()} are left')
+
+
+def locks_keep_nobody_from_listening(machine):
+    locks = Locks(machine, ASKER_BYTE, 2)
+    machine.cache('--percent', 60)
+    machine.succeeds('--percent', 60)
+    machine.leave()
+    locks.close()
+
+
+def who_finds_all_places_taken_listens_later(machine):
+    locks = Locks(machine, ASKER_BYTE, 200)
+    machine.cache('--percent', 60, GPUSHIM_POOL_DECAY='200ms')
+    machine.cache('--percent', 30, '--churn', GPUSHIM_POOL_DECAY='200ms')
+    time.sleep(0.3)  # it has tried, or the test proves less
+    locks.close()
+    machine.await_listeners(1)
+
+
+def one_stopped_while_it_asks_stops_nobody(machine):
+    machine.cache('--percent', 5)  # so that the page stays
+    cacher = machine.cache('--percent', 60)
+    machine.await_listeners(2)
+    cacher.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, cacher.pid, os.WSTOPPED)
+    before = machine.asked()
+    asker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, env=machine.environment())
+    for _ in range(TRIES):  # it asks once a moment only
+        while machine.asked() == before and asker.poll() is None:
+            time.sleep(0.0005)
+        if asker.poll() is None:
+            break
+        asker = subprocess.Popen([PROGRAM, '--take', '--percent', '60'], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, env=machine.environment())
+    os.kill(asker.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, asker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    cacher.send_signal(signal.SIGCONT)
+    machine.end(cacher)
+    machine.cache('--percent', 60)  # whom nobody has asked yet
+    machine.succeeds('--percent', 60)
+    asker.kill()
+    asker.wait()
+
+
+def one_that_asks_without_end_costs_little(machine):
+    """It writes the page a hundred times a second, and uses nothing of what it is given."""
+    cacher = machine.cache('--percent', 30, '--churn')
+    machine.await_listeners(1)
+    taken, _, said = machine.take('--percent', 99)  # where the device's UUID comes from
+    uuid = (machine.run / PAGE).read_bytes()[8:24]
+    check(uuid != bytes(16), f'somebody asked: {taken}, {said}')
+    with open(machine.run / PAGE, 'r+b', buffering=0) as file:
+        page = mmap.mmap(file.fileno(), 4096)
+        word = ctypes.c_uint32.from_buffer(page)
+        end = time.monotonic() + FLUSH_S
+        while time.monotonic() < end:
+            os.pwrite(file.fileno(), uuid + struct.pack('=QII', 1 << 39, 128, 0), 8)
+            os.pwrite(file.fileno(), struct.pack('=I', word.value + 1), 0)
+            ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
+            time.sleep(0.01)
+        del word
+        page.close()
+    _, said = cacher.communicate(timeout=90)
+    gave = re.search(r'this one was asked (\d+) times and gave (\d+) MiB', said)
+    check(gave and int(gave[2]) > 0, f'it was asked: {said}')
+    most = 4096 * 30 // 100 + FLUSHES_MOST * CHURN_MIB
+    check(int(gave[2]) <= most, f'it gave {gave[2]} MiB, asked {gave[1]} times, of {most}')
 
 
 def one_killed_while_it_gives(machine):
@@ -280,7 +380,10 @@ def junk_in_the_file(machine):
 for case in (idle_memory_is_given, no_more_than_what_is_missing, many_give_together,
              one_that_wants_none_to_ask_keeps_it, kept_for_ever_is_given_too, during_a_capture,
              a_full_device_at_the_very_start, a_stopped_one_is_waited_for_once,
-             a_standstill_of_all_counts_for_nothing, one_killed_while_it_gives,
+             a_standstill_of_all_counts_for_nothing, a_lock_of_who_asks_stops_nobody,
+             locks_keep_nobody_from_listening, who_finds_all_places_taken_listens_later,
+             one_stopped_while_it_asks_stops_nobody, one_that_asks_without_end_costs_little,
+             one_killed_while_it_gives,
              killed_ones_are_forgotten, between_containers, without_futex_waitv,
              little_is_no_reason_for_a_thread_or_a_file, a_file_that_is_not_ours,
              a_file_cut_short, junk_in_the_file):

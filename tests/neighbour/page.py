@@ -4,8 +4,9 @@ import pathlib
 import re
 import sys
 
-PAGE = 'memory-2'
-FIRST_BYTE = 4098  # of its locks, one for each process that listens
+PAGE = 'memory-3'
+ASKER_BYTE = 4096  # of its locks: who asks, and
+FIRST_BYTE = 4097  # one for each process that listens
 PATIENT_S = 30
 
 

@@ -1,12 +1,12 @@
 """Checks on libgpushim.so as a file: what it exports, needs and can be loaded by.
 
-usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H PINNING_H GPUSHIM_H
+usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H PINNING_H GPUSHIM_H VERSION
 """
 import re
 import subprocess
 import sys
 
-library, resolve, table, pinning, public = sys.argv[1:]
+library, resolve, table, pinning, public, version_text = sys.argv[1:]
 faults = []
 
 
@@ -76,6 +76,12 @@ for name, instruction in starts.items():
             not re.match(r'mov +(\$0x0,%eax|x0, x0)', instruction)):
         faults.append(f'{name} begins with {instruction}: see shim/patchable.h')
 
+# Run as a program it says what it is.
+run = subprocess.run([library], capture_output=True, text=True, check=False)
+if run.returncode != 0 or not run.stdout.startswith(f'libgpushim {version_text}\n') or \
+        'LD_PRELOAD=' not in run.stdout:
+    faults.append(f'run as a program it ends with {run.returncode} and says: {run.stdout!r}')
+
 # dlsym's way for foreign names, where no libc or sanitizer may be ready: no calls out of it, but
 # for ours, and for getauxval, which needs no libc that is ready and is intercepted by nothing.
 archive = '\n'.join(lines('nm', resolve))
@@ -84,7 +90,7 @@ if 'getauxval' not in archive:
 defined = set(re.findall(r' [TtDdBbRr] (\w+)', archive))
 for name in sorted(set(re.findall(r' [Uw] (\w+)', archive)) - defined):
     if name not in ('_DYNAMIC', '_GLOBAL_OFFSET_TABLE_', '_r_debug', 'getauxval',
-                    'environ', 'gs_lookup_answer', 'gs_pin_answer', 'gs_state'):
+                    'environ', 'gs_lookup_answer', 'gs_pin_answer', 'gs_shim_too_late', 'gs_state'):
         faults.append(f'{resolve} refers to {name}: dlsym runs before that is ready')
 
 for fault in faults:

@@ -1,6 +1,6 @@
-"""The table of entry points against cuda.h: every function that the vendor declares and that
-returns, takes, frees or describes device memory is in it, or in the list of what is passed on and
-why; every variant (_v2, _ptsz, ...) of a call in the table is in it as well; and the version that a
+"""The table of entry points against the driver's headers, which are cuda.h and all beside it that
+declare functions of the driver's: every function that the vendor declares and that returns, takes,
+frees or describes device memory is in it, or in the list of what is passed on and why; every variant (_v2, _ptsz, ...) of a call in the table is in it as well; and the version that a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
 shim, submits, commands = sys.argv[1:4]
 shim = os.path.realpath(shim)
@@ -33,10 +34,10 @@ MEMORY_TYPE = re.compile(r"""\b(
     CUdeviceptr\w* | CUmemGenericAllocationHandle | CUmemoryPool | CUipcMemHandle |
     CUDA_(MEMCPY|MEMSET|MEM_ALLOC|BATCH_MEM_OP)\w* | CUDA_RESOURCE_DESC | CUmem(Location|cpy)\w* |
     CUmemAccessDesc | CUarrayMapInfo | CUmemDecompressParams | CUgraphNodeParams |
-    CUgraphMem_attribute | CUstreamBatchMemOpParams | CUDA_FABRIC_COPY\w* )\b""", re.X)
+    CUgraphMem_attribute | CUstreamBatchMemOpParams | CUDA_FABRIC_COPY\w* | CUeglFrame\w* )\b""", re.X)
 MEMORY_NAME = re.compile(r"""^cu(
     Mem | \w*Cpy | Pointer | \w*Bind(Mem|Addr)$ | ExternalMemory\w*Mapped | Ipc\w*Mem | Multicast | Checkpoint | TensorMap | \w*MemPool | \w*PeerAccess$ |
-    (Green)?CtxDestroy | CtxDetach | GreenCtxCreate | CtxFromGreenCtx | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
+    (Green)?CtxDestroy | CtxDetach | \w*CtxCreate | CtxFromGreenCtx | DevicePrimaryCtx | StreamDestroy | Stream\w*(Rec|C)apture |
     ThreadExchangeStreamCapture | GetProcAddress | GetExportTable )""", re.X)
 # Of those, what only looks at devices.
 NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturing_ptsz'}
@@ -49,12 +50,48 @@ WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
 TELLS = {'gs_submits', 'gs_submits_at'}
 
 
+# Of the headers that the vendor's want: types alone, so that they are needed nowhere.
+OTHER_APIS = {
+    'EGL/egl.h': 'typedef int EGLint;',
+    'EGL/eglext.h': 'typedef void *EGLImageKHR, *EGLStreamKHR, *EGLSyncKHR;',
+    'GL/gl.h': 'typedef unsigned int GLuint, GLenum;',
+    'vdpau/vdpau.h': 'typedef unsigned int VdpDevice, VdpVideoSurface, VdpOutputSurface;'
+                     'typedef int VdpGetProcAddress(void);',
+}
+others = tempfile.TemporaryDirectory()
+for other, text in OTHER_APIS.items():
+    os.makedirs(os.path.join(others.name, os.path.dirname(other)), exist_ok=True)
+    with open(os.path.join(others.name, other), 'w') as file:
+        guard = re.sub(r'\W', '_', other)
+        file.write(f'#ifndef {guard}\n#define {guard}\n{text}\n#endif\n')
+ALL_OF_THEM = ''.join(f'#include <{other}>\n' for other in OTHER_APIS)
+
+
+def compiled(source, *options):
+    return subprocess.run([*compiler, '-I', shim, '-I', os.path.dirname(shim), '-I', others.name,
+                           *options, '-x', 'c', '-'],
+                          input=source, text=True, capture_output=True, cwd=folder)
+
+
 def preprocessed(header):
-    source = ('#define __CUDA_API_VERSION_INTERNAL\n'
-              f'#include "{header}"\nint version = CUDA_VERSION;\n')
-    run = subprocess.run([*compiler, '-I', shim, '-E', '-P', '-x', 'c', '-'], input=source,
-                         check=True, text=True, capture_output=True, cwd=folder)
+    run = compiled('#define __CUDA_API_VERSION_INTERNAL\n#include "cuda.h"\n'
+                   f'{ALL_OF_THEM}#include "{header}"\nint version = CUDA_VERSION;\n', '-E', '-P')
+    if run.returncode:
+        sys.exit(f'{header} was not read: {run.stderr}')
     return run.stdout
+
+
+def drivers_headers():
+    """cuda.h, and what else in its folder declares functions of the driver's."""
+    where = compiled('#include "cuda.h"\n', '-E').stdout
+    where = os.path.dirname(re.search(r'^# \d+ "(.*/cuda\.h)"', where, re.M)[1])
+    found = []
+    for path in sorted(glob.glob(os.path.join(where, '*.h'))):
+        with open(path, errors='replace') as text:
+            if not path.endswith('Typedefs.h') and \
+                    re.search(r'\bCUresult\s+CUDAAPI\s+cu[A-Z]', text.read()):
+                found.append(os.path.basename(path))
+    return where, found
 
 
 def declarations(text):
@@ -109,9 +146,14 @@ def base(symbol):
 with open(os.path.join(shim, 'entry_points.h')) as text:
     rows = re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)
 rows = {name: int(version) for name, version in rows}
-header, typedefs = preprocessed('cuda.h'), preprocessed('cudaTypedefs.h')
-cuda_version = int(re.search(r'int version =\s+(\d+)', header)[1])
-declared = declarations(header)
+where, headers = drivers_headers()
+cuda_version = int(re.search(r'int version =\s+(\d+)', preprocessed('cuda.h'))[1])
+declared, typedefs = {}, ''
+for header in headers:
+    declared |= declarations(preprocessed(header))
+    pointers = header.removesuffix('.h') + 'Typedefs.h'
+    if os.path.exists(os.path.join(where, pointers)):
+        typedefs += preprocessed(pointers)
 newer = declarations(preprocessed('cuda_exact.h'))  # with the rows that this cuda.h has not
 passed, no_work = listed('pass_through.txt'), listed('no_work.txt')
 since = {}
@@ -173,19 +215,42 @@ for name, reason in no_work.items():
 
 def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
-    source = ('#include "hook.h"\n'
-              f'GS_HOOK CUresult CUDAAPI cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n')
-    run = subprocess.run([*compiler, '-I', shim, '-fsyntax-only', '-x', 'c', '-'], input=source,
-                         text=True, capture_output=True, cwd=folder)
-    return run.returncode == 0
+    return compiled('#include "hook.h"\nGS_HOOK CUresult CUDAAPI '
+                    f'cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n',
+                    '-fsyntax-only').returncode == 0
 
 
+def interop_fault():
+    """Whether cuda_interop.h says what the vendor's headers do, as far as they are there."""
+    own = {name: name in declared for name in newer if re.match('cu(EGL|GL|VDPAU)', name)}
+    fields = {'plane': 'frame', 'width': 'width', 'height': 'height', 'depth': 'depth',
+              'pitch': 'pitch', 'plane_count': 'planeCount', 'channels': 'numChannels',
+              'frame_type': 'frameType', 'color_format': 'eglColorFormat', 'format': 'cuFormat'}
+    source = '#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <stddef.h>\n'
+    source += ALL_OF_THEM + ''.join(f'#include <{header}>\n' for header in headers)
+    source += ''.join(f'#define {name} own_{name}\n' for name in own)
+    source += '#include "cuda_interop.h"\n' + ''.join(f'#undef {name}\n' for name in own)
+    if 'cudaEGL.h' in headers:
+        source += ''.join('_Static_assert(offsetof(struct gs_egl_frame, %s) == '
+                          'offsetof(CUeglFrame, %s), "%s");\n' % (a, b, b)
+                          for a, b in fields.items())
+        source += '_Static_assert(sizeof(struct gs_egl_frame) == sizeof(CUeglFrame), "frame");\n'
+        source += '_Static_assert(GS_EGL_FRAME_TYPE_PITCH == CU_EGL_FRAME_TYPE_PITCH, "type");\n'
+    source += ''.join(f'_Static_assert(__builtin_types_compatible_p(__typeof__({name}), '
+                      f'__typeof__(own_{name})), "{name}");\n'
+                      for name, theirs in own.items() if theirs and name.startswith('cuGL'))
+    run = compiled(source, '-fsyntax-only')
+    return run.stderr if run.returncode else None
+
+
+if interop_fault():
+    faults.append(f'shim/cuda_interop.h is not as the vendor\'s: {interop_fault()}')
 if not compiles('CUdeviceptr *dptr, size_t bytesize'):
     faults.append('a right hook does not compile')
 if compiles('CUdeviceptr *dptr, unsigned int bytesize'):
     faults.append('a hook with a wrong prototype compiles')
 for fault in faults:
     print(fault)
-print(f'{len(rows)} rows, {len(passed)} passed on, {work} that submit work, against cuda.h of '
-      f'{cuda_version}')
+print(f'{len(rows)} rows, {len(passed)} passed on, {work} that submit work, against '
+      f'{", ".join(headers)} of {cuda_version}')
 sys.exit(1 if faults else 0)

@@ -1,5 +1,6 @@
 /*
- * Log lines: levels, cap on repeats, cut of long lines, target, errno.
+ * Log lines: levels, time and thread, cap on repeats, cut of long lines, target, errno, and that the
+ * program notices nothing of them: no signal, no wait, no line in a file of its own.
  *
  * usage: log FILE
  */
@@ -8,8 +9,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <regex.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 
 static const char *path;
 
@@ -32,19 +41,74 @@ static int count(const char *text, const char *part)
     return times;
 }
 
+/* Whether the log has a line of this process that ends so, with the time of now; `thread` is what
+ * stands behind the process's id. */
+static bool has_line(const char *thread, const char *text)
+{
+    char pattern[500], year[8];
+    time_t now = time(NULL);
+    struct tm parts;
+    regex_t regex;
+
+    gmtime_r(&now, &parts);
+    strftime(year, sizeof year, "%Y", &parts);
+    snprintf(pattern, sizeof pattern,
+             "^%s-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\\.[0-9]{3}Z "
+             "gpushim\\[%d%s\\]: %s$",
+             year, (int)getpid(), thread, text);
+    CHECK(regcomp(&regex, pattern, REG_EXTENDED | REG_NEWLINE | REG_NOSUB) == 0, "%s", pattern);
+    bool found = regexec(&regex, contents(), 0, NULL, 0) == 0;
+    regfree(&regex);
+    return found;
+}
+
 static void levels(void)
 {
     gs_log(GS_LOG_ERROR, "an error %d", 1);
     gs_log(GS_LOG_WARNING, "a warning");
     gs_log(GS_LOG_INFO, "an info");
-    CHECK(gs_log_configure(GS_LOG_DEBUG, path) == 0, "configure");
+    CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "configure");
     gs_log(GS_LOG_DEBUG, "a debug line");
-    char expected[200];
-    snprintf(expected, sizeof(expected),
-             "gpushim[%d]: error: an error 1\ngpushim[%d]: warning: a warning\n"
-             "gpushim[%d]: debug: a debug line\n",
-             getpid(), getpid(), getpid());
-    CHECK(strcmp(contents(), expected) == 0, "the log is\n%s", contents());
+    CHECK(has_line("", "error: an error 1") && has_line("", "warning: a warning") &&
+              has_line("", "debug: a debug line") && count(contents(), "\n") == 3,
+          "the log is\n%s", contents());
+}
+
+/* The day and the hour are those that libc's own calendar says. */
+static void time_of_a_line(void)
+{
+    char before[40], after[40];
+    time_t now = time(NULL);
+    struct tm parts;
+
+    strftime(before, sizeof before, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &parts));
+    gs_log(GS_LOG_INFO, "what time it is");
+    now = time(NULL);
+    strftime(after, sizeof after, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &parts));
+    const char *line = strstr(contents(), "what time it is");
+    while (line && line > contents() && line[-1] != '\n')
+        line--;
+    CHECK(line && strncmp(line, before, strlen(before)) >= 0 &&
+              strncmp(line, after, strlen(after)) <= 0,
+          "between %s and %s: %.24s", before, after, line ? line : "nothing");
+}
+
+static void *another_thread(void *arg)
+{
+    char thread[32];
+
+    gs_log(GS_LOG_INFO, "from a thread");
+    snprintf(thread, sizeof thread, "/%d", (int)syscall(SYS_gettid));
+    CHECK(has_line(thread, "info: from a thread"), "%s\n%s", thread, contents());
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, another_thread, NULL) == 0, "pthread_create");
+    pthread_join(thread, NULL);
 }
 
 static void repeats(void)
@@ -69,30 +133,209 @@ static void long_line(void)
     CHECK(line[1000] == '\n', "no newline after a cut line");
 }
 
-static void targets(void)
+/* What is no target to write to, and why; the log stays where it was. */
+static void refused(void)
 {
-    CHECK(gs_log_configure(GS_LOG_DEBUG, "/nonexistent/file") == ENOENT, "a target that is not");
+    char link[500], fifo[500];
+    const struct {
+        const char *path, *why;
+    } cases[] = {{"/nonexistent/file", "No such file or directory"},
+                 {"/", "Is a directory"},
+                 {"/dev/zero", "it is neither a file nor a terminal nor a pipe"},
+                 {link, "it is a symbolic link"},
+                 {fifo, "nobody reads this pipe"}};
+
+    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(fifo, sizeof fifo, "%s.fifo", path);
+    unlink(link);
+    unlink(fifo);
+    CHECK(symlink(path, link) == 0 && mkfifo(fifo, 0600) == 0, "%s", strerror(errno));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *why = gs_log_configure(GS_LOG_DEBUG, cases[i].path);
+        CHECK(why && strcmp(why, cases[i].why) == 0, "%s: %s", cases[i].path, why ? why : "taken");
+    }
     gs_log(GS_LOG_INFO, "still there");
     CHECK(count(contents(), "still there\n") == 1, "the old target was given up");
+    unlink(link);
+    unlink(fifo);
+}
+
+/* The descriptor of the file at `path`, or -1. */
+static int open_at(const char *name)
+{
+    struct stat status, open_file;
+
+    CHECK(stat(name, &status) == 0, "%s: %s", name, strerror(errno));
+    for (int fd = 3; fd < 100; fd++)
+        if (fstat(fd, &open_file) == 0 && open_file.st_ino == status.st_ino)
+            return fd;
+    return -1;
+}
+
+static void targets(void)
+{
     struct stat status;
+    int fd;
+
     CHECK(stat(path, &status) == 0 && (status.st_mode & 0777) == 0600, "mode %o", status.st_mode);
-    int found = 0;
-    for (int fd = 3; fd < 100; fd++) {
-        struct stat open_file;
-        if (fstat(fd, &open_file) != 0 || open_file.st_ino != status.st_ino)
-            continue;
-        found++;
-        CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC, "descriptor %d stays open over exec", fd);
-    }
-    CHECK(found > 0, "the target is not open");
+    fd = open_at(path);
+    CHECK(fd >= 0, "the target is not open");
+    CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC, "descriptor %d stays open over exec", fd);
+    CHECK(!gs_log_configure(GS_LOG_DEBUG, "/dev/null"), "/dev/null");
+    gs_log(GS_LOG_INFO, "nowhere");
+    CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "%s", path);
+    CHECK(count(contents(), "nowhere") == 0, "%s", contents());
+}
+
+/* A program that closes descriptors which are not its own, and then opens a file. */
+static void reused_descriptor(void)
+{
+    char other[500], text[10];
+    int fd = open("/dev/null", O_WRONLY), own;
+
+    close(fd);
+    CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "configure");
+    snprintf(other, sizeof other, "%s.other", path);
+    own = open(other, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(own >= 0 && dup2(own, fd) == fd, "%s: %s", other, strerror(errno));
+    gs_log(GS_LOG_INFO, "not into the program's file");
+    CHECK(pread(fd, text, sizeof text, 0) == 0, "the program's file has the line");
+    CHECK(count(contents(), "not into the program's file\n") == 1, "the line is lost");
+    close(fd);
+    close(own);
+    unlink(other);
 }
 
 static void errno_is_kept(void)
 {
-    CHECK(gs_log_configure(GS_LOG_DEBUG, "/dev/full") == 0, "configure");
+    CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "configure");
     errno = 77;
-    gs_log(GS_LOG_INFO, "to a full disk");
+    gs_log(GS_LOG_INFO, "errno");
     CHECK(errno == 77, "errno is %d", errno);
+}
+
+/* ---- What the program notices: each in a process of its own, which ends with 0 if nothing. ---- */
+
+static int signals;
+
+static void on_signal(int number)
+{
+    signals++;
+}
+
+/* To stderr, which is as `prepare` makes it. handled: the program has a handler, which must not run;
+ * else it would be ended. */
+static void unnoticed(const char *what, void (*prepare)(void), bool handled)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        const int numbers[] = {SIGPIPE, SIGXFSZ};
+        struct sigaction old;
+        sigset_t pending, mask;
+
+        for (int i = 0; i < 2; i++)
+            signal(numbers[i], handled ? on_signal : SIG_DFL);
+        CHECK(!gs_log_configure(GS_LOG_DEBUG, NULL), "configure");
+        prepare();
+        for (int i = 0; i < 3; i++)
+            gs_log(GS_LOG_INFO, "nobody reads this");
+        sigpending(&pending);
+        sigprocmask(SIG_BLOCK, NULL, &mask);
+        for (int i = 0; i < 2; i++) {
+            sigaction(numbers[i], NULL, &old);
+            if (signals || sigismember(&pending, numbers[i]) || sigismember(&mask, numbers[i]) ||
+                old.sa_handler != (handled ? on_signal : SIG_DFL))
+                _exit(1);
+        }
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child, "%s", strerror(errno));
+    CHECK(status == 0, "%s, %s: %s %d", what, handled ? "handled" : "as in every program",
+          WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status)
+                                                                       : WEXITSTATUS(status));
+}
+
+static void to_pipe_nobody_reads(void)
+{
+    int ends[2];
+    if (pipe(ends) != 0 || dup2(ends[1], 2) != 2)
+        _exit(2);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void to_socket_nobody_reads(void)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || dup2(ends[1], 2) != 2)
+        _exit(2);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void to_full_file(void)
+{
+    const struct rlimit none = {0, 0};
+    char name[500];
+    snprintf(name, sizeof name, "%s.full", path);
+    int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || dup2(fd, 2) != 2 || setrlimit(RLIMIT_FSIZE, &none) != 0)
+        _exit(2);
+    unlink(name);
+}
+
+static void closed(void)
+{
+    close(2);
+}
+
+/* Nobody reads, but somebody could: the pipe's buffer is full, and stays so. */
+static int full_ends[2];
+
+static void to_full_pipe(void)
+{
+    char byte = 0;
+    if (pipe(full_ends) != 0 || dup2(full_ends[1], 2) != 2)
+        _exit(2);
+    fcntl(2, F_SETFL, O_NONBLOCK);
+    while (write(2, &byte, 1) == 1)
+        ;
+    fcntl(2, F_SETFL, 0);
+}
+
+/* A SIGPIPE that the program holds back, and has not taken yet, is its own. */
+static void pending_signal_stays(void)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        sigset_t set, pending;
+        sigemptyset(&set);
+        sigaddset(&set, SIGPIPE);
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        raise(SIGPIPE);
+        gs_log_configure(GS_LOG_DEBUG, NULL);
+        to_pipe_nobody_reads();
+        gs_log(GS_LOG_INFO, "nobody reads this");
+        sigpending(&pending);
+        _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "status %x", status);
+}
+
+static void nothing_is_noticed(void)
+{
+    for (int handled = 0; handled < 2; handled++) {
+        unnoticed("a pipe that nobody reads", to_pipe_nobody_reads, handled);
+        unnoticed("a socket that nobody reads", to_socket_nobody_reads, handled);
+        unnoticed("a file at its limit", to_full_file, handled);
+        unnoticed("a closed stderr", closed, handled);
+        unnoticed("a full pipe", to_full_pipe, handled);
+    }
+    pending_signal_stays();
 }
 
 int main(int argc, char **argv)
@@ -107,10 +350,15 @@ int main(int argc, char **argv)
     CHECK(fd >= 0 && dup2(fd, 2) == 2, "%s: %s", path, strerror(errno));
     gs_log(GS_LOG_DEBUG, "not shown by default");
     levels();
+    dup2(saved, 2); /* from here on a failed check is seen */
+    time_of_a_line();
+    threads();
     repeats();
     long_line();
+    refused();
     targets();
+    reused_descriptor();
     errno_is_kept();
-    dup2(saved, 2);
+    nothing_is_noticed();
     return 0;
 }

@@ -45,12 +45,57 @@ static void remote(void)
 {
     CUdeviceptr a = allocate(64 * KIB);
 
+    static const int others[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+                                 IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_MW_BIND,
+                                 IBV_ACCESS_ZERO_BASED, IBV_ACCESS_ON_DEMAND};
+
     for (int i = 0; i < 3; i++)
         dereg(reg(a, 64 * KIB, REMOTE));
     CHECK(counts().registered == 3 && counts().live == 0);
-    dereg(reg(a, 64 * KIB, LOCAL | IBV_ACCESS_MW_BIND));
-    CHECK(counts().live == 0);
+    for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++) {
+        dereg(reg(a, 64 * KIB, LOCAL | others[i]));
+        CHECK(counts().registered == 4 + i && counts().live == 0);
+    }
     release(a);
+}
+
+/* Under registrations.keep = none. */
+static void none_kept(void)
+{
+    CUdeviceptr a = allocate(64 * KIB);
+
+    for (unsigned i = 1; i <= 3; i++) {
+        dereg(reg(a, 64 * KIB, LOCAL));
+        CHECK(counts().registered == i && counts().live == 0);
+    }
+    release(a);
+}
+
+/* Under registrations.keep = all: but of what can be reached no more than was named. */
+static void all_kept(void)
+{
+    CUdeviceptr a = allocate(64 * KIB);
+
+    for (int i = 0; i < 3; i++)
+        dereg(reg(a, 64 * KIB, REMOTE));
+    CHECK(counts().registered == 1 && counts().live == 1);
+    dereg(reg(a, 64 * KIB, LOCAL | IBV_ACCESS_REMOTE_ATOMIC));
+    dereg(reg(a, 32 * KIB, REMOTE));
+    CHECK(counts().registered == 3 && counts().live == 3);
+    dereg(reg(a, 64 * KIB, LOCAL | IBV_ACCESS_MW_BIND));
+    CHECK(counts().registered == 4 && counts().live == 3);
+    release(a);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0);
+}
+
+/* Under registrations.count = 2. */
+static void two_kept(void)
+{
+    for (int i = 0; i < 4; i++) {
+        dereg(reg(allocate(4 * MIB), 4 * MIB, LOCAL));
+        CHECK(counts().live == (i == 0 ? 1 : 2));
+    }
 }
 
 static void iova(void)
@@ -180,6 +225,30 @@ static void foreign(void)
 
 /* ---- Other ways to register ----------------------------------------------------------------- */
 
+/* One of a range that leaves its block is refused, before the driver is asked. */
+static void dmabuf_of_a_neighbour(void)
+{
+    static const size_t beyond[] = {1, 4096, 64 * KIB};
+    CUdeviceptr low = allocate(64 * KIB), high = allocate(64 * KIB);
+    unsigned long asked = softcuda_calls("cuMemGetHandleForAddressRange");
+    int fd;
+
+    CHECK(high == low + 64 * KIB);
+    for (unsigned i = 0; i < sizeof beyond / sizeof beyond[0]; i++)
+        CHECK(cuMemGetHandleForAddressRange(&fd, low, 64 * KIB + beyond[i],
+                                            CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                            0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetHandleForAddressRange(&fd, low + 4096, SIZE_MAX - 8191,
+                                        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                        0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(softcuda_calls("cuMemGetHandleForAddressRange") == asked);
+    CHECK(cuMemGetHandleForAddressRange(&fd, low, 64 * KIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                        0) == CUDA_SUCCESS);
+    close(fd);
+    release(low);
+    release(high);
+}
+
 static void dmabuf(void)
 {
     CUdeviceptr a = allocate(4 * MIB);
@@ -197,6 +266,7 @@ static void dmabuf(void)
     CHECK(counts().registered == 1 && counts().live == 1);
     dereg(reg(a + 64 * KIB, 64 * KIB, LOCAL)); /* by its address: another kind */
     CHECK(counts().registered == 2);
+    dmabuf_of_a_neighbour();
     release(a);
     trim();
     CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
@@ -375,7 +445,8 @@ static void look_ups(void)
 int main(int argc, char **argv)
 {
     static const struct card_case cases[] = {
-        {"kept", kept}, {"remote", remote}, {"iova", iova}, {"free-and-unmap", free_and_unmap},
+        {"kept", kept}, {"none-kept", none_kept}, {"all-kept", all_kept},
+        {"two-kept", two_kept}, {"remote", remote}, {"iova", iova}, {"free-and-unmap", free_and_unmap},
         {"free-in-use", free_in_use}, {"neighbours", neighbours}, {"stream-order", stream_order},
         {"foreign", foreign}, {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
         {"domains", domains}, {"full", full}, {"bar1", bar1}, {"host", host}, {"forked", forked},

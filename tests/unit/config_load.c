@@ -60,7 +60,8 @@ void __wrap_free(void *p)
 
 /* A folder of this test's own, with what the tests put there. */
 static char dir[64];
-static char named_entry[128], home_entry[128], xdg_entry[128], system_file[128];
+static char named_entry[128], home_entry[128], xdg_entry[128], system_file[128], etc_file[128];
+static const char *const system_files[] = {system_file, etc_file, NULL};
 
 static void dir_make(void)
 {
@@ -71,6 +72,7 @@ static void dir_make(void)
     snprintf(home_entry, sizeof home_entry, "HOME=%s", dir);
     snprintf(xdg_entry, sizeof xdg_entry, "XDG_CONFIG_HOME=%s/xdg", dir);
     snprintf(system_file, sizeof system_file, "%s/system", dir);
+    snprintf(etc_file, sizeof etc_file, "%s/etc", dir);
 }
 
 static void dir_remove(void)
@@ -94,6 +96,7 @@ static void file_write(const char *name, const char *text)
     FILE *file = fopen(path_of(name), "wb");
     cr_assert_not_null(file);
     fputs(text, file);
+    cr_assert_eq(fchmod(fileno(file), 0644), 0);
     cr_assert_eq(fclose(file), 0);
 }
 
@@ -105,7 +108,7 @@ static void user_file_write(const char *text)
 
 static void load(bool secure, char *const *environment)
 {
-    const struct gs_config_sources sources = {environment, system_file, secure};
+    const struct gs_config_sources sources = {environment, system_files, secure};
     memset(&config, 0xa5, sizeof config);
     complaints.count = 0;
     gs_config_load(&config, &sources, complaints_add, &complaints);
@@ -287,6 +290,84 @@ Test(config_load, an_unreadable_file_is_reported_an_unsearchable_folder_is_not)
     cr_assert_eq(chmod(path_of(".config"), 0755), 0);
 }
 
+Test(config_load, etc_is_read_too_after_the_builds_own_file)
+{
+    file_write("system", "[pool]\nsmall_limit = 3K\n");
+    file_write("etc", "[pool]\nsmall_limit = 4K\nepoch_bytes = 4K\n");
+    LOAD_FILES(home_entry);
+    complaints_expect_none(&complaints);
+    cr_assert_eq(config.pool.small_limit, 3072);
+    cr_assert_eq(config.pool.epoch_bytes, 4096);
+    load(true, ENVIRONMENT(home_entry));
+    cr_assert_eq(config.pool.small_limit, 3072);
+    cr_assert_eq(config.pool.epoch_bytes, 4096);
+}
+
+Test(config_load, the_files_that_were_read_are_named)
+{
+    char expected[400];
+
+    LOAD_FILES(home_entry);
+    cr_assert_str_empty(config.read_files);
+    user_file_write("log = debug\n");
+    file_write("system", "log = info\n");
+    file_write("etc", "");
+    LOAD_FILES(home_entry);
+    snprintf(expected, sizeof expected, "%s/.config/gpushim.conf, %s, %s", dir, system_file,
+             etc_file);
+    cr_assert_str_eq(config.read_files, expected);
+    cr_assert_eq(chmod(system_file, 0666), 0);
+    LOAD_FILES("GPUSHIM_LOG=info");
+    cr_assert_str_eq(config.read_files, etc_file);
+}
+
+Test(config_load, a_file_that_others_may_write_to_is_refused)
+{
+    static const mode_t writable[] = {0664, 0646, 0666, 0620};
+    for (size_t i = 0; i < sizeof writable / sizeof *writable; i++) {
+        char mode[20];
+        snprintf(mode, sizeof mode, "(mode %03o)", (unsigned)writable[i]);
+        file_write("named", "log = info\n");
+        cr_assert_eq(chmod(path_of("named"), writable[i]), 0);
+        LOAD_FILES(named_entry);
+        EXPECT_ONE(&complaints, "/named: ", "others may write to it", mode);
+        cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
+    }
+    file_write("named", "log = info\n");
+    cr_assert_eq(chmod(path_of("named"), 0600), 0);
+    LOAD_FILES(named_entry);
+    complaints_expect_none(&complaints);
+    cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
+}
+
+/* A file of another user's, and a link of one's own to it. */
+Test(config_load, a_file_of_another_user_is_refused)
+{
+    char target[192];
+    if (geteuid() != 0)
+        cr_skip_test("only root can make files of another user");
+    file_write("theirs", "log = info\n");
+    strcpy(target, path_of("theirs"));
+    cr_assert_eq(chown(target, 1234, 1234), 0);
+    cr_assert_eq(symlink(target, path_of("named")), 0);
+    LOAD_FILES(named_entry);
+    EXPECT_ONE(&complaints, "/named: ", "it belongs to uid 1234");
+    cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
+    user_file_write("log = info\n");
+    cr_assert_eq(chown(path_of(".config/gpushim.conf"), 1234, 1234), 0);
+    LOAD_FILES(home_entry);
+    EXPECT_ONE(&complaints, "/.config/gpushim.conf: ", "it belongs to uid 1234");
+    /* To its owner it counts, and root's counts to everybody. */
+    cr_assert_eq(chmod(dir, 0755), 0);
+    file_write("system", "[pool]\nfree = native\n");
+    cr_assert_eq(seteuid(1234), 0);
+    LOAD_FILES(home_entry);
+    cr_assert_eq(seteuid(0), 0);
+    complaints_expect_none(&complaints);
+    cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
+    cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
+}
+
 Test(config_load, a_full_descriptor_table_is_reported)
 {
     int last = -1;
@@ -294,19 +375,19 @@ Test(config_load, a_full_descriptor_table_is_reported)
         last = fd;
     cr_assert_geq(last, 0);
     LOAD_FILES(home_entry);
-    cr_assert_eq(complaints.count, 2);
+    cr_assert_eq(complaints.count, 3);
     cr_assert_not_null(strstr(complaints.lines[0], "Too many open files"));
     /* Criterion and rm need some again. */
     for (int fd = last; fd > last - 100; fd--)
         close(fd);
 }
 
-Test(config_load, with_no_file_and_no_variable_it_costs_two_opens)
+Test(config_load, with_no_file_and_no_variable_it_costs_an_open_each)
 {
     opens = statxs = allocations = 0;
     load(false, ENVIRONMENT("PATH=/bin", home_entry, xdg_entry, "TERM=dumb"));
     complaints_expect_none(&complaints);
-    cr_assert_eq(opens, 2);
+    cr_assert_eq(opens, 3);
     cr_assert_eq(statxs, 0);
     cr_assert_eq(allocations, 0);
 }
@@ -344,13 +425,19 @@ Test(config_load, complaints_come_when_the_options_are_complete)
 {
     file_write("system", "log_target = /tmp/gs.log\n");
     const struct gs_config_sources sources = {
-        ENVIRONMENT("GPUSHIM_POOL_FREE=x", "GPUSHIM_LOG=error"), system_file, false};
+        ENVIRONMENT("GPUSHIM_POOL_FREE=x", "GPUSHIM_LOG=error"), system_files, false};
     gs_config_load(&config, &sources, complain_when_complete, &config);
     cr_assert_eq(complaints.count, 1);
 }
 
-Test(config_load, the_builds_system_file_is_absolute)
+Test(config_load, the_systems_files_are_absolute_and_etc_is_among_them)
 {
-    cr_assert_eq(gs_config_system_file[0], '/');
-    cr_assert_not_null(strstr(gs_config_system_file, "/gpushim.conf"));
+    bool etc = false;
+    for (const char *const *file = gs_config_system_files; *file; file++) {
+        cr_assert_eq((*file)[0], '/');
+        cr_assert_not_null(strstr(*file, "/gpushim.conf"));
+        cr_assert_not(etc, "%s comes after /etc", *file);
+        etc = strcmp(*file, "/etc/gpushim.conf") == 0;
+    }
+    cr_assert(etc);
 }

@@ -273,3 +273,23 @@ Test(softdriver_capture, misuse_is_told_apart)
     GIVES(cuMemsetD8Async(ptr, 0, 1, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     GIVES(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
+
+Test(softdriver_capture, one_that_loses_its_stream_or_context_is_in_nobodys_way)
+{
+    CUdeviceptr ptr;
+    CUstream stream;
+    CUcontext other;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamDestroy(stream));
+    OK(cuMemAlloc(&ptr, 512));
+    OK(cuMemFree(ptr));
+    OK(cuCtxCreate_v4(&other, NULL, 0, 0));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuCtxDestroy(other));
+    OK(cuCtxSetCurrent(sd_ctx));
+    OK(cuMemAlloc(&ptr, 512));
+    OK(cuMemFree(ptr));
+}

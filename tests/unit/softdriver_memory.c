@@ -229,6 +229,43 @@ Test(softdriver_memory, devices_reach_each_others_memory_as_measured)
     GIVES(cuCtxDisablePeerAccess(sd_ctx), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
 }
 
+/* Measured on two H200s. */
+Test(softdriver_memory, peer_access_is_of_one_context_to_another)
+{
+    CUcontext near, second, far;
+    CUdeviceptr ptr, others;
+
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuCtxCreate_v4(&far, NULL, 0, 1));
+    OK(cuMemAlloc(&others, 4096));
+    OK(cuCtxCreate_v4(&near, NULL, 0, 0));
+    OK(cuCtxSetCurrent(sd_ctx));
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(cuMemsetD8(ptr, 0, 1));
+    GIVES(cuMemsetD8(others, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxEnablePeerAccess(far, 0));
+    OK(cuMemsetD8(others, 0, 1));
+    OK(cuCtxSetCurrent(near));
+    GIVES(cuMemsetD8(ptr, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuCtxDisablePeerAccess(second), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(cuMemsetD8(ptr, 0, 1));
+    OK(cuCtxDisablePeerAccess(second));
+    OK(cuCtxSetCurrent(sd_ctx));
+    OK(cuMemsetD8(ptr, 0, 1));
+    OK(cuDevicePrimaryCtxReset(1)); /* what was enabled to it has gone with it */
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuCtxSetCurrent(sd_ctx));
+    GIVES(cuMemsetD8(ptr, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(cuMemsetD8(ptr, 0, 1));
+    OK(cuMemsetD8(others, 0, 1));
+}
+
 Test(softdriver_memory, pageable_memory_is_read_at_the_call_and_pinned_memory_later)
 {
     uint32_t pageable = 1, *pinned;

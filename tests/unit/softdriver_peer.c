@@ -179,6 +179,31 @@ static int take_64(void)
     return 0;
 }
 
+/* Takes and gives memory until it is killed; a letter on descriptor 1 when it begins. */
+static int churn(void)
+{
+    CUdeviceptr block;
+
+    start();
+    MUST(write(1, "c", 1) != 1);
+    for (;;)
+        if (cuMemAlloc(&block, 2 * MIB) == CUDA_SUCCESS)
+            MUST(cuMemFree(block));
+}
+
+/* The same beside a child that has all its descriptors until descriptor 0 ends. */
+static int churn_forked(void)
+{
+    char letter;
+
+    start();
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        _exit((int)read(0, &letter, 1));
+    }
+    return churn();
+}
+
 /* A child of a process that started CUDA is refused; one forked before is not. */
 static int forked(void)
 {
@@ -244,6 +269,8 @@ int main(int argc, char **argv)
                  {"export_vmm", export_vmm},
                  {"share_event", share_event},
                  {"take_64", take_64},
+                 {"churn", churn},
+                 {"churn_forked", churn_forked},
                  {"create_four", create_four},
                  {"devices", devices},
                  {"memory", memory},

@@ -379,6 +379,84 @@ Test(softdriver_process, processes_of_one_machine_share_its_memory)
     unlink(path);
 }
 
+/* This process on a machine of its own making, whose file it is to remove. */
+static void machine_start(char *path)
+{
+    CUcontext context;
+
+    close(mkstemp(path));
+    setenv("SOFTCUDA_MACHINE", path, 1);
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+}
+
+/* A peer in the midst of taking and giving, after a time that is another one each round. */
+static pid_t churning(const char *mode, int in, int round)
+{
+    const struct timespec while_ = {.tv_nsec = round * 37 % 1000 * 1000};
+    int ends[2];
+    char letter;
+    pid_t child;
+
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    child = peer_start(mode, in, ends[1]);
+    close(ends[1]);
+    cr_assert_eq(read(ends[0], &letter, 1), 1);
+    close(ends[0]);
+    nanosleep(&while_, NULL);
+    return child;
+}
+
+/* Stopped wherever it is: with what guards the machine's memory in its hand, now and then. */
+Test(softdriver_process, a_stopped_process_stops_no_other_one_of_its_machine)
+{
+    char path[] = "/tmp/softdriver-machine-XXXXXX";
+    size_t free_bytes, total;
+    CUdeviceptr block;
+    pid_t child;
+
+    machine_start(path);
+    child = churning("churn", -1, 0);
+    for (int i = 0; i < 200; i++) {
+        const struct timespec while_ = {.tv_nsec = i * 37 % 1000 * 1000};
+        kill(child, SIGSTOP);
+        cr_assert_eq(waitpid(child, NULL, WUNTRACED), child);
+        OK(cuMemAlloc(&block, 64 * MIB));
+        OK(cuMemFree(block));
+        kill(child, SIGCONT);
+        nanosleep(&while_, NULL);
+    }
+    kill_and_wait(child);
+    OK(cuMemGetInfo(&free_bytes, &total));
+    cr_assert_eq(free_bytes, total, "%zu of %zu bytes free", free_bytes, total);
+    unlink(path);
+}
+
+/* Killed wherever it is; its child has the descriptors and whatever is held by them. */
+Test(softdriver_process, a_killed_process_with_a_child_stops_no_other_one_of_its_machine)
+{
+    char path[] = "/tmp/softdriver-machine-XXXXXX";
+    size_t free_bytes, total;
+    CUdeviceptr block;
+    int ends[2];
+
+    machine_start(path);
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    for (int i = 0; i < 20; i++) {
+        kill_and_wait(churning("churn_forked", ends[0], i));
+        OK(cuMemAlloc(&block, 16 * MIB));
+        OK(cuMemFree(block));
+    }
+    close(ends[1]); /* the children end, and with them what was their parents' */
+    do
+        OK(cuMemGetInfo(&free_bytes, &total));
+    while (free_bytes < total);
+    close(ends[0]);
+    unlink(path);
+}
+
 Test(softdriver_process, faults_come_from_the_environment)
 {
     char out[64];

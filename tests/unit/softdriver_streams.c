@@ -2,6 +2,7 @@
  * Work runs later and in order: streams, events and context events of the software driver.
  */
 #include "softdriver.h"
+#include "tests/rest.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -287,7 +288,6 @@ static void *retain(void *ret_context)
 /* A reset waits for the work, and who retains the context meanwhile waits for the reset. */
 Test(softdriver_streams, a_context_retained_while_it_is_reset_has_its_streams)
 {
-    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000};
     pthread_t resets, retains;
     CUcontext context;
     CUdeviceptr ptr;
@@ -297,9 +297,9 @@ Test(softdriver_streams, a_context_retained_while_it_is_reset_has_its_streams)
     softcuda_hold(1);
     OK(sd_fill(NULL, ptr, 5, 1024));
     pthread_create(&resets, NULL, reset, NULL);
-    nanosleep(&moment, NULL);
+    cr_assert(all_rest(0));
     pthread_create(&retains, NULL, retain, &context);
-    nanosleep(&moment, NULL);
+    cr_assert(all_rest(0));
     softcuda_hold(0);
     pthread_join(resets, &result);
     cr_assert_eq((uintptr_t)result, CUDA_SUCCESS);

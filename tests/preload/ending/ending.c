@@ -181,20 +181,6 @@ static void prepare(int fd)
     CHECK(write(fd, "o", 1) == 1 && read(fd, &go, 1) == 1, "the other process is gone");
 }
 
-/* Where main was left by pthread_exit and only the library's threads are left, the program's
- * handlers run on a thread like its own, with room on the stack and signals that are not blocked.
- * (Natively on the last of the software driver's threads, which has neither.) */
-static void need_a_thread_as_ours(void)
-{
-    volatile unsigned char room[MIB];
-    sigset_t blocked;
-
-    for (size_t i = 0; i < sizeof room; i += 4096)
-        room[i] = 1;
-    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0, "no mask");
-    CHECK(!sigismember(&blocked, SIGTERM) && room[0], "signals are blocked at exit");
-}
-
 static bool is(const char *name, const char *wanted)
 {
     return strcmp(name, wanted) == 0;
@@ -224,29 +210,40 @@ static void share_again(int fd)
     CHECK(read(fd, &go, 1) == 1, "the other process is gone");
 }
 
-/* Main has gone, and the process is not to end before this. */
+/* Its thread is there as a zombie until the process ends. */
+static bool main_has_gone(void)
+{
+    char text[256] = "";
+    FILE *file = fopen("/proc/self/stat", "r");
+    char *name;
+
+    CHECK(file && fgets(text, sizeof text, file), "no /proc/self/stat");
+    fclose(file);
+    name = strrchr(text, ')');
+    return name && strncmp(name, ") Z", 3) == 0;
+}
+
+/* Main has gone, and the process ends by this. */
 static void *go_on_without_main(void *arg)
 {
-    const struct timespec pause = {.tv_sec = 4};
+    const struct timespec pause = {.tv_nsec = 5000000};
 
-    nanosleep(&pause, NULL);
+    while (!main_has_gone())
+        nanosleep(&pause, NULL);
     cuCtxSetCurrent(context);
     use_memory();
     if (under_the_library())
         share_again(*(int *)arg);
-    return NULL;
+    exit(STATUS);
 }
 
-__attribute__((noreturn)) static void leave_main(bool worker, int fd)
+__attribute__((noreturn)) static void leave_main(int fd)
 {
     static int kept;
     pthread_t thread;
 
     kept = fd;
-    if (under_the_library())
-        atexit(need_a_thread_as_ours);
-    if (worker)
-        CHECK(pthread_create(&thread, NULL, go_on_without_main, &kept) == 0, "no thread");
+    CHECK(pthread_create(&thread, NULL, go_on_without_main, &kept) == 0, "no thread");
     pthread_exit(NULL);
 }
 
@@ -286,8 +283,8 @@ static int end(const char *name, int fd, const char *late_module)
         start_others();
     if (is(name, "fork-after"))
         fork_after();
-    if (strncmp(name, "pthread_exit", 12) == 0)
-        leave_main(is(name, "pthread_exit-worker"), fd);
+    if (is(name, "pthread_exit-worker"))
+        leave_main(fd);
     if (shares_again(name))
         share_again(fd);
     if (is(name, "_exit") || is(name, "_exit-threads"))
@@ -377,7 +374,7 @@ static void clear(const char *folder, bool in_order)
 static bool in_order(const char *name)
 {
     return strncmp(name, "_exit", 5) != 0 && strncmp(name, "quick", 5) != 0 &&
-           strncmp(name, "exec", 4) != 0 && !is(name, "pthread_exit-term");
+           strncmp(name, "exec", 4) != 0;
 }
 
 static void await(pid_t pid, const char *name)
@@ -388,19 +385,11 @@ static void await(pid_t pid, const char *name)
 
     if (strncmp(name, "exec", 4) == 0)
         wanted = AFTER;
-    if (strncmp(name, "pthread_exit", 12) == 0)
-        wanted = 0;
-    if (is(name, "pthread_exit-term")) {
-        nanosleep(&pause, NULL);
-        CHECK(kill(pid, SIGTERM) == 0, "it is gone");
-    }
     for (int i = 0; i < 8000 && (ended = waitpid(pid, &status, WNOHANG)) == 0; i++)
         nanosleep(&pause, NULL);
     if (ended == 0)
         kill(pid, SIGKILL);
     CHECK(ended == pid, "it hangs");
-    if (is(name, "pthread_exit-term") && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM)
-        return;
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == wanted, "its status is 0x%x", status);
 }
 

@@ -59,3 +59,40 @@ Test(bins, a_find_is_within_bounds_and_found_whenever_a_larger_class_has_one)
         in[i] = !in[i];
     }
 }
+
+/* More than one bin's worth of looks lie before it. */
+Test(bins, the_only_one_that_is_large_enough_is_found_behind_many_that_are_not)
+{
+    enum { UNIT = 512, MANY = 40 };
+    struct gs_bin_entry small[MANY], large = {.size = 33 * UNIT};
+    struct gs_bins bins;
+
+    gs_bins_init(&bins, 9);
+    gs_bins_insert(&bins, &large);
+    for (int i = 0; i < MANY; i++) {
+        small[i].size = 32 * UNIT; /* of the same bin */
+        gs_bins_insert(&bins, &small[i]);
+    }
+    cr_assert_eq(gs_bins_find(&bins, 33 * UNIT, SIZE_MAX), &large);
+    cr_assert_null(gs_bins_find(&bins, 34 * UNIT, SIZE_MAX));
+}
+
+Test(bins, what_is_left_in_a_bin_is_found)
+{
+    struct gs_bin_entry entry[3];
+    struct gs_bins bins;
+
+    gs_bins_init(&bins, 9);
+    for (int i = 0; i < 3; i++) {
+        entry[i].size = 100 << 9;
+        gs_bins_insert(&bins, &entry[i]);
+    }
+    gs_bins_remove(&bins, &entry[2]);
+    cr_assert_not_null(gs_bins_find(&bins, 100 << 9, SIZE_MAX));
+    cr_assert_not_null(gs_bins_largest(&bins));
+    gs_bins_remove(&bins, &entry[0]);
+    cr_assert_eq(gs_bins_find(&bins, 1 << 9, SIZE_MAX), &entry[1]);
+    gs_bins_remove(&bins, &entry[1]);
+    cr_assert_null(gs_bins_find(&bins, 1 << 9, SIZE_MAX));
+    cr_assert_null(gs_bins_largest(&bins));
+}

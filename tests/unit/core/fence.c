@@ -1,5 +1,7 @@
 /* Fences pass when the context's earlier work is done, and are not recorded in a capture. */
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "core/context.h"
 #include "fixture.h"
@@ -78,4 +80,107 @@ Test(fence, captures_are_counted_by_stream)
     gs_fences_capture_context_gone(&fences, context);
     cr_assert_not(gs_fences_capturing(&fences));
     gs_fences_destroy(&fences);
+}
+
+struct marking {
+    struct gs_fence_pool pool;
+    struct gs_fence fence;
+    CUcontext context;
+};
+
+static void *make_mark(void *arg)
+{
+    struct marking *marking = arg;
+
+    MUST(cuCtxSetCurrent(marking->context));
+    MUST(gs_fence_mark(&marking->pool, &marking->fence));
+    return NULL;
+}
+
+/* The driver is in the midst of recording an event, and would find itself in a capture. */
+Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
+{
+    struct marking marking = {.fence = {0}};
+    unsigned long before;
+    struct fixture f;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    marking.context = f.context;
+    gs_fence_pool_init(&f.core->fences, &marking.pool, f.context, NULL);
+    before = softcuda_calls("cuCtxRecordEvent");
+    cr_assert_eq(softcuda_delay("cuCtxRecordEvent", 300000), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
+    while (softcuda_calls("cuCtxRecordEvent") == before)
+        sched_yield();
+    MUST(gs_fences_capture_begin(&f.core->fences, 8, f.context));
+    cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
+    pthread_join(thread, NULL);
+    gs_fences_capture_end(&f.core->fences, 8);
+    MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
+    gs_fence_pool_destroy(&marking.pool);
+    fixture_end(&f);
+}
+
+static unsigned events(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.events;
+}
+
+/* What the driver refused to record is recorded the next time; of events there are no more. */
+Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
+{
+    struct gs_fence_pool pool, other;
+    struct gs_fence fence = {0};
+    struct fixture f;
+    unsigned before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    before = events();
+    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
+    gs_fence_pool_init(&f.core->fences, &other, f.context, &pool);
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(softcuda_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+        cr_assert_eq(gs_fence_mark(&pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    cr_assert_leq(events(), before + 1);
+    for (int i = 0; i < 20; i++) {
+        MUST(gs_fence_mark(&pool, &fence));
+        MUST(cuCtxSynchronize());
+    }
+    cr_assert_leq(events(), before + 2);
+    MUST(gs_fence_wait(&fence, UINT64_MAX));
+    gs_fence_pool_destroy(&pool);
+    cr_assert_gt(events(), before);
+    gs_fence_pool_destroy(&other);
+    cr_assert_eq(events(), before);
+    fixture_end(&f);
+}
+
+static void *own_key(void *arg)
+{
+    *(uint64_t *)arg = gs_stream_key(CU_STREAM_PER_THREAD);
+    return NULL;
+}
+
+Test(fence, each_thread_has_a_default_stream_of_its_own)
+{
+    uint64_t keys[2], mine = gs_stream_key(CU_STREAM_PER_THREAD);
+    pthread_t thread[2];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, own_key, &keys[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    cr_assert_neq(keys[0], keys[1]);
+    cr_assert_neq(keys[0], mine);
+    cr_assert_neq(keys[1], mine);
+    cr_assert_eq(gs_stream_key(CU_STREAM_PER_THREAD), mine);
+    cr_assert_eq(gs_stream_key(NULL), gs_stream_key(CU_STREAM_LEGACY));
+    cr_assert_neq(gs_stream_key(NULL), mine);
 }

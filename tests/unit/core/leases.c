@@ -321,3 +321,52 @@ Test(leases, two_threads_that_want_a_handle_of_one_block_get_the_same)
         MUST(gs_core_free(f.core, address[i]));
     end();
 }
+
+static void nobody_hears(void *arg)
+{
+}
+
+/* A freed block of 8 MiB that was just given back, which core has not heard of yet. */
+static CUdeviceptr must_be_back(void)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address = must_share(token);
+    uint64_t block_id = must_open(token);
+    struct gs_share_stats stats;
+
+    must_free(address);
+    f.core->share->events.lease_ended = nobody_hears;
+    give_back(block_id);
+    do
+        gs_share_stats(f.core->share, &stats);
+    while (stats.holds > 0 && usleep(500) == 0);
+    cr_assert_eq(limbo(), 8 * MIB);
+    return address;
+}
+
+Test(leases, an_allocation_that_finds_nothing_looks_at_what_was_given_back, .timeout = 60)
+{
+    CUdeviceptr back, next;
+
+    start(0);
+    back = must_be_back();
+    MUST(gs_core_alloc(f.core, 8 * MIB, &next));
+    cr_assert_eq(next, back);
+    MUST(gs_core_free(f.core, next));
+    close(client);
+    end();
+}
+
+Test(leases, the_free_of_a_shared_block_looks_at_what_was_given_back, .timeout = 60)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr other;
+
+    start(0);
+    other = must_share(token);
+    must_be_back();
+    MUST(gs_core_free(f.core, other));
+    cr_assert_eq(limbo(), 0);
+    close(client);
+    end();
+}

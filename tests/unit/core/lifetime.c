@@ -87,6 +87,7 @@ struct call {
     CUdeviceptr block;
     CUstream stream;
     gs_status status;
+    size_t given;
     int done; /* atomic */
 };
 
@@ -113,11 +114,11 @@ static void *frees(void *arg)
     return NULL;
 }
 
-static void *frees_on_a_stream(void *arg)
+static void *gives_back(void *arg)
 {
     struct call *call = arg;
 
-    call->status = gs_core_free_async(call->f->core, call->block, call->stream);
+    call->given = gs_device_release(call->f->core, &call->f->core->device[0], true);
     return NULL;
 }
 
@@ -210,17 +211,18 @@ Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
 }
 
 /* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
-static struct gs_context *detach_under_a_free(struct call *call, pthread_t *ret_thread)
+static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_thread)
 {
     unsigned long asked;
 
-    MUST(gs_core_alloc(call->f->core, 4096, &call->block));
     call->context = fixture_context_new();
+    MUST(gs_core_alloc(call->f->core, 8 * MIB, &call->block));
     MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
     MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
+    MUST(gs_core_free(call->f->core, call->block));
     asked = softcuda_calls("cuEventQuery");
-    MUST(pthread_create(ret_thread, NULL, frees_on_a_stream, call));
+    MUST(pthread_create(ret_thread, NULL, gives_back, call));
     for (int i = 0; i < 1000 && softcuda_calls("cuEventQuery") == asked; i++)
         usleep(1000);
     return gs_core_context_detach(call->f->core, call->context);
@@ -236,14 +238,13 @@ Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
 
     fixture_options(&f);
     fixture_start(&f);
-    detached = detach_under_a_free(&call, &thread);
+    detached = detach_under_a_wait(&call, &thread);
     MUST(pthread_join(thread, NULL));
-    cr_assert_eq(call.status, (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED, "%d", call.status);
+    cr_assert_eq(call.given, 0, "%zu bytes that the GPU is still at", call.given);
     softcuda_hold(0);
     MUST(cuCtxDestroy(call.context));
     gs_core_context_gone(f.core, call.context, detached);
     MUST(cuCtxSetCurrent(f.context));
-    MUST(gs_core_free(f.core, call.block));
     fixture_end(&f);
     expect_nothing_left();
 }
@@ -258,18 +259,79 @@ Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
 
     fixture_options(&f);
     fixture_start(&f);
-    detached = detach_under_a_free(&call, &thread);
+    detached = detach_under_a_wait(&call, &thread);
     cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
     moment();
     softcuda_reset(); /* and the GPU goes on */
     gs_core_context_stays(f.core, call.context, detached);
     MUST(pthread_join(thread, NULL));
-    cr_assert_eq(call.status, GS_OK, "%d", call.status);
+    cr_assert_eq(call.given, 8 * MIB, "%zu", call.given);
     MUST(cuStreamDestroy(call.stream));
     detached = gs_core_context_detach(f.core, call.context);
     MUST(cuCtxDestroy(call.context));
     gs_core_context_gone(f.core, call.context, detached);
     MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+static bool has_record(struct fixture *f, CUcontext handle)
+{
+    const struct gs_context *context;
+
+    gs_lock_take(&f->core->lock);
+    context = f->core->contexts;
+    while (context && context->handle != handle)
+        context = context->next;
+    gs_lock_release(&f->core->lock);
+    return context != NULL;
+}
+
+static void start_in(struct call *call, pthread_t *ret_thread)
+{
+    MUST(pthread_create(ret_thread, NULL, allocates, call));
+    while (!has_record(call->f, call->context))
+        usleep(1000);
+}
+
+/* A thread that has looked its context up waits for the lone stream; the context goes meanwhile, and
+ * its record is the next one's. */
+Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
+{
+    struct fixture f;
+    struct call call = {.f = &f}, other = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread[2];
+    CUdeviceptr block;
+    CUstream stream;
+
+    fixture_options(&f);
+    f.options.lone_stream = true;
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc(f.core, 8 * MIB, &block));
+    softcuda_hold(1);
+    gs_lone_submits(gs_core_lone(f.core), stream);
+    fixture_spin_fill(&f, stream, block, 1, 16, 0);
+    MUST(gs_core_free(f.core, block));
+    other.context = fixture_context_new();
+    call.context = fixture_context_new();
+    start_in(&call, &thread[0]);
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    start_in(&other, &thread[1]);
+    softcuda_hold(0);
+    MUST(pthread_join(thread[0], NULL));
+    MUST(pthread_join(thread[1], NULL));
+    MUST(other.status);
+    cr_assert_neq(call.status, GS_OK, "it has the other context's memory");
+    MUST(cuCtxSetCurrent(other.context));
+    detached = gs_core_context_detach(f.core, other.context);
+    MUST(cuCtxDestroy(other.context));
+    gs_core_context_gone(f.core, other.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuStreamDestroy(stream));
     fixture_end(&f);
     expect_nothing_left();
 }

@@ -13,6 +13,7 @@
 #include "core/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
+#include "tests/rest.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS UINT64_C(1000000)
@@ -250,6 +251,67 @@ Test(lone, a_second_stream_comes_behind_where_memory_is_out)
 }
 
 /* While nothing was freed, work in the lone stream takes no lock, whatever the stream is called. */
+/* The first of what is submitted next, and no wait but for what came before. */
+static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct lone_fixture *f))
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    fill(&f, f.a, block, 1, 0);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(counts(&f).at_once, 1);
+    cr_assert_eq(softcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    submit(&f);
+    cr_assert_neq(alone(&f), (uint64_t)(uintptr_t)f.a, "%s", call);
+    fill(&f, f.a, block, 2, 0);
+    must_free(&f, block);
+    cr_assert_eq(counts(&f).at_once, 1, "%s: no mark, and still at once", call);
+    softcuda_reset();
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
+static void submits_on_a(struct lone_fixture *f)
+{
+    gs_lone_submits(gs_core_lone(f->base.core), f->a);
+}
+
+static void stalls(struct lone_fixture *f)
+{
+    gs_lone_stalls(gs_core_lone(f->base.core));
+}
+
+/* What is submitted without a mark before it may never end, and others would wait for it. */
+Test(lone, a_mark_that_cannot_be_made_ends_it)
+{
+    ends_for_want_of_a_mark("cuEventCreate", submits_on_a);
+    ends_for_want_of_a_mark("cuCtxRecordEvent", submits_on_a);
+    ends_for_want_of_a_mark("cuCtxRecordEvent", stalls);
+}
+
+/* Who has the memory that the driver lacks for an event may be the one that waits. */
+Test(lone, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60)
+{
+    struct lone_fixture f;
+    CUdeviceptr block;
+
+    start(&f);
+    block = must_alloc(&f, 8 * MIB);
+    fill(&f, f.a, block, 1, 30 * MS);
+    must_free(&f, block);
+    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(softcuda_fail("cuEventCreate", 0, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    fill(&f, f.b, block, 2, 0);
+    cr_assert_eq(alone(&f), GS_LONE_SEVERAL);
+    softcuda_reset();
+    cr_assert_eq(others(&f, block, 2), 0);
+    finish(&f);
+}
+
 Test(lone, work_in_one_stream_takes_no_lock, .timeout = 30)
 {
     static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
@@ -467,6 +529,37 @@ Test(lone, a_chunk_goes_back_when_no_work_touches_it)
     finish(&f);
 }
 
+/* What the GPU is at counts for nothing: another chunk goes. */
+Test(lone, another_chunk_goes_back_for_one_that_stays)
+{
+    struct lone_fixture f;
+    CUdeviceptr passed, touched;
+    struct gs_context *context;
+    struct gs_chunk *chunks;
+    struct gs_pool *pool;
+
+    start(&f);
+    MUST(gs_context_current(f.base.core, &context));
+    pool = context->pools[0];
+    passed = must_alloc(&f, 60 * MIB);
+    touched = must_alloc(&f, 100 * MIB);
+    fill(&f, f.a, passed, 1, 0);
+    must_free(&f, passed);
+    submits_on_a(&f); /* which records the event behind it */
+    MUST(cuCtxSynchronize());
+    softcuda_hold(1);
+    fill(&f, f.a, touched, 1, 0);
+    must_free(&f, touched);
+    gs_latch_take(&pool->lock);
+    cr_assert_eq(pool->ready, 160 * MIB);
+    chunks = gs_pool_detach_ready(pool, 80 * MIB);
+    gs_latch_release(&pool->lock);
+    cr_assert_eq(gs_chunks_release(pool->shared, chunks), 60 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    finish(&f);
+}
+
 /* Who runs out of memory waits for the GPU before it unmaps what it works on. */
 Test(lone, memory_for_another_size_is_waited_for)
 {
@@ -666,11 +759,12 @@ Test(lone, nothing_is_asked_about_a_context_that_may_go)
     fill(&f, f.a, block, 1, 0);
     must_free(&f, block);
     MUST(pthread_create(&thread, NULL, releases, &f));
-    nanosleep(&moment, NULL);
+    for (int i = 0; i < 10000 && softcuda_calls("cuEventQuery") == 0; i++)
+        nanosleep(&moment, NULL); /* until it waits */
     detached = gs_core_context_detach(f.base.core, f.base.context);
     asked = softcuda_calls("cuEventQuery");
     cr_assert_gt(asked, 0);
-    nanosleep(&moment, NULL);
+    cr_assert(all_rest(0));
     cr_assert_eq(softcuda_calls("cuEventQuery"), asked);
     gs_core_context_stays(f.base.core, f.base.context, detached);
     softcuda_hold(0);

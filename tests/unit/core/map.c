@@ -51,3 +51,36 @@ Test(map, addresses_beyond_the_table_are_nobodys)
     cr_assert_eq(gs_map_find(&map, last.base + 5), &last);
     gs_map_destroy(&map);
 }
+
+static void count(uint64_t address, void *arg)
+{
+    (*(unsigned *)arg)++;
+}
+
+Test(map, ranges_overlap_what_they_touch_and_each_span_is_visited_once)
+{
+    static struct gs_map map;
+    const uint64_t base = UINT64_C(0x7f0000000000);
+    struct gs_span spans[] = {
+        {.base = base, .size = 3 * GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+        {.base = base + 3 * GS_PAGE_SIZE, .size = GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+        {.base = base + 9 * GS_PAGE_SIZE, .size = 2 * GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+    };
+    unsigned visits = 0;
+
+    gs_map_init(&map);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(gs_map_insert(&map, &spans[i]), GS_OK);
+    cr_assert(gs_map_overlaps(&map, base, 1));
+    cr_assert(gs_map_overlaps(&map, base - 1, 2));
+    cr_assert(gs_map_overlaps(&map, base - GS_PAGE_SIZE, GS_PAGE_SIZE + 1));
+    cr_assert(gs_map_overlaps(&map, base + 4 * GS_PAGE_SIZE - 1, 1));
+    cr_assert(gs_map_overlaps(&map, 0, SIZE_MAX));
+    cr_assert(gs_map_overlaps(&map, base + 5 * GS_PAGE_SIZE, SIZE_MAX));
+    cr_assert_not(gs_map_overlaps(&map, base, 0));
+    cr_assert_not(gs_map_overlaps(&map, base - 1, 1));
+    cr_assert_not(gs_map_overlaps(&map, base + 4 * GS_PAGE_SIZE, 5 * GS_PAGE_SIZE));
+    gs_map_each(&map, count, &visits);
+    cr_assert_eq(visits, 3);
+    gs_map_destroy(&map);
+}

@@ -182,7 +182,8 @@ Test(memory, what_another_thread_gives_back_is_waited_for)
     drain(&f);
     MUST(softcuda_delay("cuMemUnmap", 200000));
     MUST(pthread_create(&thread, NULL, give_back, f.core));
-    usleep(50000);
+    for (int i = 0; i < 10000 && softcuda_calls("cuMemUnmap") == 0; i++)
+        usleep(1000); /* until it is at it */
     MUST(gs_core_alloc(f.core, 220 * MIB, &block));
     MUST(pthread_join(thread, NULL));
     fixture_end(&f);

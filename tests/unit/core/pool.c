@@ -76,6 +76,8 @@ Test(pool, only_the_start_of_a_live_block_can_be_freed)
     cr_assert_eq(gs_core_free(f.core, foreign), GS_NOT_OURS);
     cr_assert_eq(gs_core_free(f.core, 0x1000), GS_NOT_OURS);
     cr_assert_eq(gs_core_free(f.core, a + 512), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 1), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 511), GS_NOT_LIVE);
     cr_assert_eq(gs_core_free(f.core, large + 2 * MIB), GS_NOT_LIVE);
     cr_assert_eq(gs_core_free(f.core, a), GS_OK);
     cr_assert_eq(gs_core_free(f.core, a), GS_NOT_LIVE);
@@ -83,6 +85,43 @@ Test(pool, only_the_start_of_a_live_block_can_be_freed)
     cr_assert_eq(gs_core_free(f.core, large), GS_NOT_LIVE);
     cr_assert_eq(fixture_pool(&f).live, 0);
     MUST(cuMemFree(foreign));
+    fixture_end(&f);
+}
+
+/* The one around an address is found by looking backwards over many that begin nowhere. */
+Test(pool, a_block_is_found_from_far_within_after_others_before_it_merged)
+{
+    struct gs_block_info info;
+    struct gs_chunk *chunk;
+    struct fixture f;
+    CUdeviceptr few[3], large, after;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        few[i] = must_alloc(&f, 512);
+    large = must_alloc(&f, 256 << 10);
+    after = must_alloc(&f, 512);
+    cr_assert_eq(large, few[0] + 3 * 512);
+    MUST(gs_core_free(f.core, few[1]));
+    MUST(gs_core_free(f.core, few[2]));
+    MUST(cuCtxSynchronize());
+    MUST(gs_context_lock_chunk(f.core, large, &chunk));
+    gs_pool_collect(chunk->pool);
+    gs_pool_settle(chunk->pool);
+    gs_latch_release(&chunk->pool->lock);
+    for (size_t at = 0; at < 256 << 10; at += 5000) {
+        MUST(gs_core_find(f.core, large + at, &info));
+        cr_assert_eq(info.base, large);
+    }
+    MUST(gs_core_find(f.core, after, &info));
+    cr_assert_eq(info.base, after);
+    MUST(gs_core_find(f.core, few[0] + 511, &info));
+    cr_assert_eq(info.base, few[0]);
+    cr_assert_eq(gs_core_find(f.core, few[2], &info), GS_NOT_LIVE);
+    MUST(gs_core_free(f.core, large));
+    MUST(gs_core_free(f.core, after));
+    MUST(gs_core_free(f.core, few[0]));
     fixture_end(&f);
 }
 
@@ -394,5 +433,55 @@ Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
     weigh(pool, 30, 4 * MS);
     cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MOST);
     gs_latch_release(&pool->lock);
+    fixture_end(&f);
+}
+
+static struct gs_pool *lock_pool(struct fixture *f, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+
+    MUST(gs_context_lock_chunk(f->core, address, &chunk));
+    return chunk->pool;
+}
+
+/* Sums that are kept, rather than counted when they are wanted. */
+Test(pool, figures_are_what_they_stand_for_when_all_is_back)
+{
+    static const size_t sizes[] = {512, 4096, 200 << 10, MIB, 3 * MIB, 7 * MIB, 24 * MIB};
+    CUdeviceptr block[40] = {0}, stays;
+    struct gs_pool *pool;
+    struct fixture f;
+    unsigned seed = 7;
+
+    fixture_options(&f);
+    f.options.lone_stream = true;
+    fixture_start(&f);
+    stays = must_alloc(&f, 512);
+    for (int i = 0; i < 100; i++)
+        MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
+    pool = lock_pool(&f, stays);
+    cr_assert_eq(pool->quick_bytes, 64 << 10);
+    gs_latch_release(&pool->lock);
+    for (int i = 0; i < 2000; i++) {
+        CUdeviceptr *one = &block[rand_r(&seed) % 40];
+
+        if (*one)
+            MUST(gs_core_free(f.core, *one));
+        *one = *one ? 0 : must_alloc(&f, sizes[rand_r(&seed) % 7]);
+    }
+    for (int i = 0; i < 40; i++)
+        if (block[i])
+            MUST(gs_core_free(f.core, block[i]));
+    pool = lock_pool(&f, stays);
+    gs_pool_collect(pool);
+    gs_pool_settle(pool);
+    cr_assert_eq(pool->live, 512);
+    cr_assert_eq(pool->ready, pool->reserved - 512);
+    cr_assert_eq(pool->stranded, 0);
+    cr_assert_eq(pool->mixed, 0);
+    cr_assert_eq(pool->quick_bytes, 0);
+    cr_assert_eq(f.core->shared.debt[0], 0);
+    gs_latch_release(&pool->lock);
+    MUST(gs_core_free(f.core, stays));
     fixture_end(&f);
 }

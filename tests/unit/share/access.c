@@ -149,3 +149,34 @@ Test(share_access, another_group_may_not)
     other_start2(&other, dir, "trustgid=0", "uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
 }
+
+/* Also where the opener has the block open already and would not have to ask. */
+Test(share_access, a_handle_with_another_secret_opens_nothing)
+{
+    unsigned char forged[GS_TOKEN_SIZE];
+    struct gs_token read;
+    unsigned long address;
+
+    start();
+    cr_assert_eq(gs_token_read(token, &read), GS_OK);
+    read.secret[3] ^= 1;
+    gs_token_write(&read, forged);
+    other_start(&other, dir, NULL);
+    cr_assert_neq(other_open(&other, forged, &address), GS_OK);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, forged, &address), GS_BAD_TOKEN);
+}
+
+/* One connection has it open twice, and ends without a word. */
+Test(share_access, all_that_one_had_open_ends_with_it)
+{
+    int fd;
+
+    start();
+    fd = side_connect_by_hand(dir, token);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
+    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    close(fd);
+    cr_assert(side_gets_back(&side, offer));
+}

@@ -19,6 +19,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 #define MS UINT64_C(1000000)
 
@@ -145,7 +146,7 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
     other_start(&third, dir, NULL);
     fprintf(third.in, "open %s\n", hex);
     fflush(third.in);
-    usleep(100000);
+    cr_assert(all_rest(third.pid));
     kill(third.pid, SIGSTOP);
     usleep(1100000);
     goes_on = side_now();
@@ -172,7 +173,7 @@ Test(share_broker, a_process_that_stood_still_waits_on_for_room)
     kill(broker, SIGSTOP);
     for (unsigned i = 1; i < MANY; i++)
         other_offer(&other, i * 512, 512, 1, token);
-    usleep(50000);
+    cr_assert(all_rest(other.pid));
     kill(other.pid, SIGSTOP);
     usleep(700000);
     goes_on = side_now();
@@ -701,7 +702,7 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
         cr_assert_eq(side_offer(&sharer, &chunk, 4096 * i, 512, &offer[i]), GS_OK);
         cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
     }
-    usleep(200000);
+    cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 2);
     cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
     sharer_stop(&sharer, &chunk, broker);
@@ -730,7 +731,7 @@ Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
-    usleep(100000);
+    cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 1);
     cr_assert(gs_share_withdraw(sharer.share, early, 0, side_now(), true));
     cr_assert(side_gets_back(&sharer, offer));
@@ -832,7 +833,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
         cr_assert_eq(open_it(token, &address), GS_OK);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         if (i == 0) {
-            usleep(200000);
+            cr_assert(all_rest(0));
             before = side_open_fds();
         }
     }
@@ -1137,7 +1138,7 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
 
         if (!other.pid)
             other_start(&other, dir, "keep=400");
-        usleep(50000);
+        cr_assert(all_rest(other.pid));
         cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
         offer_and_leave(0, token); /* which asks it how much it has, and so may start it twice */
         cr_assert(SIDE_WAIT(STARTS(activator) > starts)); /* it may serve before it counts */
@@ -1307,7 +1308,7 @@ Test(share_broker, that_keeps_nothing_keeps_what_is_held)
         }
     }
     cr_assert_eq(answer, 0, "refused: %d", answer);
-    usleep(50000);
+    cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 1, "dropped while it is held");
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = 1;

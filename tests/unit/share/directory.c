@@ -13,10 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/page.h"
 #include "core/share/directory.h"
 #include "core/share/token.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 #define NOBODY    65534
 #define DEAD_NAME "0123456789abcdef0123456789abcdef"
@@ -347,47 +349,11 @@ Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
     close(fd);
 }
 
-/* Of who waited for memory to be handed over, and was killed. */
-Test(share_directory, sockets_for_memory_are_cleared_like_others)
-{
-    struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    char path[160];
-    int live, born;
-
-    mkdir(dir, 0700);
-    close(bind_at(DEAD_NAME GS_MEMORY_SUFFIX, true));
-    live = bind_at("f123456789abcdef0123456789abcdef" GS_MEMORY_SUFFIX, true);
-    born = bind_at(DEAD_NAME GS_MEMORY_SUFFIX ".new", false);
-    sweep();
-    cr_assert_not(is_there(DEAD_NAME GS_MEMORY_SUFFIX));
-    cr_assert(is_there("f123456789abcdef0123456789abcdef" GS_MEMORY_SUFFIX));
-    cr_assert(is_there(DEAD_NAME GS_MEMORY_SUFFIX ".new"));
-    snprintf(path, sizeof path, "%s/" DEAD_NAME GS_MEMORY_SUFFIX ".new", dir);
-    cr_assert_eq(utimensat(AT_FDCWD, path, long_ago, 0), 0);
-    close(live);
-    sweep();
-    cr_assert_eq(side_dir_count(dir), 0);
-    close(born);
-}
-
-Test(share_directory, a_name_for_memory_is_just_that)
-{
-    static const char *const others[] = {
-        "", GS_MEMORY_SUFFIX, DEAD_NAME, DEAD_NAME ".memori", DEAD_NAME GS_MEMORY_SUFFIX ".new",
-        DEAD_NAME "0" GS_MEMORY_SUFFIX, "/" DEAD_NAME GS_MEMORY_SUFFIX,
-        "../3456789abcdef0123456789abcdef" GS_MEMORY_SUFFIX,
-        "G123456789abcdef0123456789abcdef" GS_MEMORY_SUFFIX, DEAD_NAME "." DEAD_NAME};
-
-    cr_assert(gs_directory_is_memory(DEAD_NAME GS_MEMORY_SUFFIX));
-    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
-        cr_assert_not(gs_directory_is_memory(others[i]), "%s", others[i]);
-}
-
 Test(share_directory, nothing_else_in_it_is_touched)
 {
     static const char *const names[] = {"notes.txt", "0123456789abcdef", DEAD_NAME "0",
                                         "g123456789abcdef0123456789abcdef", DEAD_NAME ".old",
-                                        DEAD_NAME GS_MEMORY_SUFFIX "y", "a.memory"};
+                                        DEAD_NAME ".memory"};
     char path[160];
 
     mkdir(dir, 0700);
@@ -395,9 +361,9 @@ Test(share_directory, nothing_else_in_it_is_touched)
         close(bind_at(names[i], true));
     snprintf(path, sizeof path, "%s/%s", dir, DEAD_NAME); /* our kind of name, not a socket */
     close(open(path, O_CREAT | O_WRONLY, 0600));
-    cr_assert_eq(side_dir_count(dir), 8);
+    cr_assert_eq(side_dir_count(dir), 7);
     sweep();
-    cr_assert_eq(side_dir_count(dir), 8);
+    cr_assert_eq(side_dir_count(dir), 7);
 }
 
 /* Opens a token whose exporter should be at `name`; the status, which must not take as long as an
@@ -597,7 +563,7 @@ Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
     int fd;
 
     mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/memory-2", dir);
+    snprintf(path, sizeof path, "%s/" GS_PAGE_FILE_NAME, dir);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     cr_assert_eq(fcntl(fd, F_OFD_SETLK, &listener), 0);
     cr_assert_eq(sweep_once(), GS_OK);
@@ -616,11 +582,30 @@ Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does
     other_start(&other, dir, NULL);
     other_offer(&other, 0, 512, 1, token);
     child = atoi(other_ask(&other, "fork") + 3);
-    usleep(50000); /* the child has called gs_share_at_exit by now */
+    cr_assert(all_rest(child)); /* the child has called gs_share_at_exit by now */
     cr_assert_eq(side_dir_count(dir), 1);
     kill(child, SIGKILL);
     other_ask(&other, "exit");
     cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
     cr_assert_eq(status, 0);
     cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* By its number alone, whatever else is listed. */
+Test(share_directory, who_is_listed_is_named_by_number)
+{
+    const uid_t other = geteuid() + 5;
+
+    options.gids[options.gid_count++] = 500;
+    options.gids[options.gid_count++] = 400;
+    options.uids[options.uid_count++] = other;
+    cr_assert(gs_process_is_listed(&options, other + 1, 500));
+    cr_assert(gs_process_is_listed(&options, other + 1, 400));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 450));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 399));
+    cr_assert_not(gs_process_is_listed(&options, other + 1, 501));
+    cr_assert(gs_process_is_listed(&options, other, 450));
+    cr_assert(gs_user_is_listed(&options, geteuid()));
+    cr_assert_not(gs_user_is_listed(&options, other - 1));
+    cr_assert_not(gs_user_is_listed(&options, other + 1));
 }

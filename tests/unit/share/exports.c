@@ -2,14 +2,17 @@
  * that its fcntl is the one below. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 static char dir[64];
 static struct gs_share_options options;
@@ -36,6 +39,18 @@ int __wrap_fcntl64(int fd, int command, ...)
            __atomic_load_n(&table_waits, __ATOMIC_SEQ_CST))
         usleep(1000);
     return __real_fcntl64(fd, command, argument);
+}
+
+/* How often this thread has taken a lock. */
+static _Thread_local unsigned locks;
+
+void __real_gs_lock_take(struct gs_lock *lock);
+void __wrap_gs_lock_take(struct gs_lock *lock);
+
+void __wrap_gs_lock_take(struct gs_lock *lock)
+{
+    locks++;
+    __real_gs_lock_take(lock);
 }
 
 static void setup(void)
@@ -192,7 +207,7 @@ Test(share_exports, ahead_stop_before_a_table_that_is_being_enlarged)
     for (int i = 0; i < MANY; i++)
         cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
     gs_offer_token(offers[MANY - 1], token);
-    usleep(100000); /* all are exported by now, if they are at all */
+    cr_assert(all_rest(0)); /* all are exported by now, if they are at all */
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(other_open(&other, token, &address), GS_OK);
         cr_assert_lt(memdriver_exports(), 64, "%u exports", memdriver_exports());
@@ -286,4 +301,88 @@ Test(share_exports, the_table_of_descriptors_is_enlarged_once)
     for (int i = 0; i < KEPT; i++)
         close(kept[i]);
     cr_assert(side_gets_back(&side, offer));
+}
+
+/* Chunks go in other threads meanwhile, and with them what is kept of them. */
+Test(share_exports, what_is_kept_is_looked_up_under_the_lock)
+{
+    struct gs_offer *offer;
+    bool fresh;
+    int fd, again;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(gs_export(side.share, offer, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert(fresh);
+    gs_export_keep(side.share, offer, fd);
+    locks = 0;
+    cr_assert_eq(gs_export(side.share, offer, &again, &fresh), CUDA_SUCCESS);
+    cr_assert_not(fresh);
+    cr_assert_eq(again, fd);
+    cr_assert_gt(locks, 0);
+    cr_assert(side_gets_back(&side, offer));
+}
+
+#define CHUNKS_KEPT 16
+#define OFFERS 40000 /* of each thread */
+
+static void *offer_many(void *arg)
+{
+    struct gs_offer *offer;
+
+    for (int i = 0; i < OFFERS; i++)
+        SIDE_MUST(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
+    return NULL;
+}
+
+/* Half a lock is none: threads that come at once lose no offer of each other's. */
+Test(share_exports, threads_that_offer_at_once_lose_nothing)
+{
+    struct gs_share_stats stats;
+    pthread_t thread[2];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, offer_many, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    gs_share_stats(side.share, &stats);
+    cr_assert_eq(stats.offers, 2 * OFFERS);
+}
+
+/* Whether there was a descriptor of the offer's chunk; there is one afterwards. */
+static bool was_kept(struct gs_offer *offer)
+{
+    bool fresh;
+    int fd;
+
+    cr_assert_eq(gs_export(side.share, offer, &fd, &fresh), CUDA_SUCCESS);
+    if (fresh)
+        gs_export_keep(side.share, offer, fd);
+    return !fresh;
+}
+
+Test(share_exports, the_least_recently_used_descriptor_goes_first)
+{
+    struct side_chunk chunks[CHUNKS_KEPT + 1];
+    struct gs_offer *offers[CHUNKS_KEPT + 1];
+    struct rlimit limit;
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i <= CHUNKS_KEPT; i++) {
+        chunks[i] = side_chunk_new(&side, 2 * MIB);
+        cr_assert_eq(side_offer(&side, &chunks[i], 0, 512, &offers[i]), GS_OK);
+    }
+    limit.rlim_cur = 8 * CHUNKS_KEPT; /* one in eight */
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < CHUNKS_KEPT; i++)
+        cr_assert_not(was_kept(offers[i]));
+    cr_assert(was_kept(offers[0]));
+    cr_assert_not(was_kept(offers[CHUNKS_KEPT])); /* in the place of the second */
+    cr_assert(was_kept(offers[0]));
+    cr_assert(was_kept(offers[2]));
+    cr_assert_not(was_kept(offers[1]));
+    for (int i = 0; i <= CHUNKS_KEPT; i++) {
+        cr_assert(side_gets_back(&side, offers[i]));
+        gs_share_chunk_gone(side.share, chunks[i].id);
+        side_chunk_free(&side, &chunks[i]);
+    }
 }

@@ -17,6 +17,7 @@
 #include "other.h"
 #include "side.h"
 #include "wrapped_thread.h"
+#include "tests/rest.h"
 
 #define MS UINT64_C(1000000)
 
@@ -99,7 +100,7 @@ Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the
     CUdeviceptr address = open_it(token);
 
     cr_assert_not(other_withdraws(&other));
-    usleep(20000);
+    cr_assert(all_rest(other.pid));
     cr_assert_eq(side_threads(), threads);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -110,7 +111,7 @@ Test(share_first, open_outlives_its_exporter)
     CUdeviceptr address = open_it(token);
 
     other_kill(&other);
-    usleep(20000);
+    cr_assert(all_rest(0));
     cr_assert_eq(memdriver_mapped(), 1);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(memdriver_mapped() == 0));
@@ -153,7 +154,7 @@ static void open_in_vain(void)
     stop_other();
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     kill(other.pid, SIGCONT);
-    usleep(100000); /* it is answered, and may be in vain */
+    cr_assert(all_rest(other.pid)); /* it is answered, and may be in vain */
 }
 
 Test(share_first, open_that_was_given_up_leaves_no_hold)
@@ -207,7 +208,7 @@ Test(share_first, blocks_in_use_go_back_later_without_a_thread)
 
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, second), GS_OK);
-    usleep(20000);
+    cr_assert(all_rest(other.pid));
     cr_assert_not(other_withdraws(&other));
     memdriver_hold(false);
     refuses = false;
@@ -412,7 +413,7 @@ Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked
     pthread_join(opener, &opened);
     cr_assert_null(opened);
     kill(other.pid, SIGCONT);
-    usleep(100000); /* it is answered */
+    cr_assert(all_rest(other.pid)); /* it is answered */
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     refuses = false;
     kill(child, SIGKILL);

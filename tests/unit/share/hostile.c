@@ -228,19 +228,6 @@ Test(share_hostile, other_versions_are_answered_with_the_reason)
     assert_serves();
 }
 
-/* As between those who hand memory over. */
-static void send_memory(int fd)
-{
-    union gs_wire_message message;
-    int memory = memfd_create("memory", MFD_CLOEXEC);
-
-    gs_wire_start(&message, GS_WIRE_MEMORY, 0);
-    message.memory.size = 2 * MIB;
-    if (gs_wire_send(fd, &message, memory) != 0) /* it takes none */
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    close(memory);
-}
-
 Test(share_hostile, every_fault_is_named_in_the_log)
 {
     static const char *const words[] = {"it did not greet first", "it wants another process",
@@ -248,7 +235,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
                                         "closed a block that it does not hold",
                                         "not an opener's to send", "for a broker",
                                         "something that is no message",
-                                        "not an opener's to send"};
+                                        "answers what it was not asked"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -256,7 +243,9 @@ Test(share_hostile, every_fault_is_named_in_the_log)
 
         if (i > 1)
             hello(fd);
-        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT : GS_WIRE_UNSHARE, 0);
+        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT
+                                                        : i == 8 ? GS_WIRE_FLUSHED
+                                                                 : GS_WIRE_UNSHARE, 0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);
         else if (i == 1)
@@ -265,8 +254,6 @@ Test(share_hostile, every_fault_is_named_in_the_log)
             hello(fd);
         else if (i == 7)
             send(fd, "x", 1, MSG_NOSIGNAL);
-        else if (i == 8)
-            send_memory(fd);
         else
             gs_wire_send(fd, &message, -1);
         cr_assert_eq(refusal(fd), GS_REFUSED_MESSAGE, "%s", words[i]);
@@ -951,7 +938,7 @@ static pid_t talker(enum gs_wire_type type, const unsigned char *at)
 Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 {
     static const enum gs_wire_type types[] = {GS_WIRE_RECALL, GS_WIRE_UNMAP, GS_WIRE_GRANT,
-                                              GS_WIRE_REFUSE, GS_WIRE_HELLO, GS_WIRE_MEMORY};
+                                              GS_WIRE_REFUSE, GS_WIRE_HELLO, GS_WIRE_FLUSH};
 
     usleep(100000); /* whoever shares has connected to all there are */
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {

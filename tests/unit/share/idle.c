@@ -16,6 +16,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 static char dir[64];
 static struct gs_share_options options;
@@ -57,7 +58,7 @@ Test(share_idle, reopening_asks_nobody)
     other_offer(&other, 0, 512, 7, token);
     address = open_it(token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    usleep(50000); /* time for a hold to go back, if it went */
+    cr_assert(all_rest(other.pid)); /* a hold has gone back, if it went */
     kill(other.pid, SIGSTOP);
     begin = side_now();
     for (int i = 0; i < 100000; i++) {
@@ -143,7 +144,7 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
     other_offer(&other, 0, 512, 7, token);
     address = open_it(token);
     cr_assert_not(other_withdraws(&other));
-    usleep(50000);
+    cr_assert(all_rest(other.pid));
     cr_assert_eq(*(char *)address, 7, "the mapping went under its user");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "nobody asks again");
@@ -160,7 +161,7 @@ Test(share_idle, called_back_it_waits_for_the_gpu)
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));
-    usleep(100000);
+    cr_assert(all_rest(other.pid));
     cr_assert_not(other_withdraws(&other), "given back while work may run");
     memdriver_hold(false);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -181,7 +182,7 @@ Test(share_idle, its_time_ends)
     address = open_it(token);
     closed = side_now();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    usleep(30000);
+    cr_assert(all_rest(other.pid));
     is_there = gs_map_find(&side.map, address) != NULL;
     cr_assert(is_there || !side_within(closed, briefly.idle_ns));
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
@@ -207,7 +208,7 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
     /* The last offer is closed first, so it is the one that goes; only it can be withdrawn here. */
     cr_assert_eq(gs_share_close(side.share, address[2]), GS_OK);
     cr_assert_eq(gs_share_close(side.share, address[1]), GS_OK);
-    usleep(50000);
+    cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "holds"), "ok 3");
     cr_assert_eq(gs_share_close(side.share, address[0]), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")));
@@ -294,9 +295,9 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     }
     for (int i = 0; i < 100; i++)
         gs_share_freed(side.share, offers[i], side_now());
-    usleep(100000);
+    cr_assert(all_rest(0));
     send_open(fd, 1000, token);
-    usleep(100000); /* the answer is given before anything is read */
+    cr_assert(all_rest(0)); /* the answer is given before anything is read */
     cr_assert(is_granted(fd, 1000), "hung up on for its exporter's own words");
     close(fd);
     for (int i = 0; i <= 100; i++)
@@ -325,7 +326,7 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
     }
     for (int i = 0; i < 20; i++)
         gs_share_freed(side.share, offers[i], side_now());
-    usleep(50000); /* as many were asked for as there is room for */
+    cr_assert(all_rest(0)); /* as many were asked for as there is room for */
     for (int i = 0; i < 20; i++) {
         gs_wire_start(&message, GS_WIRE_CLOSE, 0);
         gs_offer_token(offers[i], token);
@@ -336,7 +337,7 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
         cr_assert(side_gets_back(&side, offers[i]));
     while (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
         continue;
-    usleep(50000);
+    cr_assert(all_rest(0));
     begun = clock();
     usleep(500000);
     used = clock() - begun;

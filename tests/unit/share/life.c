@@ -12,6 +12,7 @@
 #include "core/share/token.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 static char dir[64];
 static struct gs_share_options options;
@@ -463,7 +464,7 @@ Test(share_life, while_a_capture_is_open_nothing_is_given_back)
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
     gs_fences_capture_begin(&side.fences, 1, SIDE_CONTEXT);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    usleep(100000);
+    cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     gs_fences_capture_end(&side.fences, 1);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -480,7 +481,7 @@ Test(share_life, a_context_that_is_leaving_is_not_asked)
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     gs_share_context_leaving(side.share, SIDE_CONTEXT);
     memdriver_hold(false);
-    usleep(100000);
+    cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     gs_share_context_stays(side.share, SIDE_CONTEXT);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -497,7 +498,7 @@ Test(share_life, a_driver_without_context_events_is_waited_for)
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    usleep(50000);
+    cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     memdriver_hold(false);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));

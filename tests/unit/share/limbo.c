@@ -2,10 +2,12 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -172,6 +174,7 @@ Test(share_limbo, below_the_bound_it_is_armed_anew)
     free_block(2);
     free_block(3);
     cr_assert(SIDE_WAIT(said(2)), "%s", side_logged());
+    cr_assert_not_null(strstr(side_logged(), "2 blocks, 7 KiB, are freed"), "%s", side_logged());
 }
 
 Test(share_limbo, an_old_block_is_said_with_who_has_held_it_since_when)
@@ -271,6 +274,87 @@ Test(share_limbo, what_comes_back_is_waited_for)
     gs_share_await_given_back(side.share, NULL, 300 * MS);
     __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
     cr_assert_geq(side_now() - begun, 300 * MS, "what is open since a moment ago was not waited for");
+}
+
+/* One that is stopped, while it has something open that was freed long ago. */
+Test(share_limbo, who_does_not_answer_is_waited_for_once)
+{
+    uint64_t begun;
+    int status;
+
+    start();
+    gs_share_freed(side.share, offer[0], side_now() - 30000 * MS);
+    gs_share_await_given_back(side.share, NULL, 0); /* it has a thread that answers */
+    kill(other.pid, SIGSTOP);
+    cr_assert_eq(waitpid(other.pid, &status, WUNTRACED), other.pid);
+    begun = side_now();
+    for (int i = 0; i < 40; i++)
+        gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert_lt(side_now() - begun, 10000 * MS, "it was waited for each time");
+    kill(other.pid, SIGCONT);
+    other_ask(&other, "close %lx", address[0]);
+    cr_assert(side_gets_back(&side, offer[0]));
+    gs_share_freed(side.share, offer[1], side_now() - 30000 * MS);
+    other_ask(&other, "close %lx", address[1]);
+    gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert(side_withdraws(&side, offer[1]), "what was closed is not waited for any more");
+}
+
+/* Several threads whose program needs memory at once. */
+static void *await_closed(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 200; i++)
+        gs_share_await_given_back(side.share, NULL, 0);
+    return NULL;
+}
+
+Test(share_limbo, many_threads_wait_for_what_is_closed)
+{
+    pthread_t thread[4];
+
+    start();
+    for (int i = 0; i < BLOCKS; i++)
+        gs_share_freed(side.share, offer[i], side_now() - 30000 * MS);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, await_closed, NULL), 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        other_ask(&other, "close %lx", address[i]);
+        gs_share_await_given_back(side.share, NULL, 0);
+        cr_assert(side_withdraws(&side, offer[i]), "block %d", i);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+}
+
+/* Here of one user alone: whatever there is of it is his. */
+Test(share_limbo, what_may_be_in_limbo_has_a_limit)
+{
+    struct gs_offer *more[4];
+    unsigned char tokens[4][GS_TOKEN_SIZE];
+    unsigned long opened[4];
+
+    options.limbo_limit = 3 * 1024 + 256;
+    options.grace_ns = SIDE_HOUR;
+    start();
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &more[i]), GS_OK);
+        gs_offer_token(more[i], tokens[i]);
+    }
+    free_block(0);
+    free_block(1); /* 3 KiB, and in their grace: */
+    gs_share_freed(side.share, more[0], side_now());
+    gs_share_freed(side.share, more[1], side_now());
+    cr_assert_eq(other_open(&other, tokens[0], &opened[0]), GS_OK, "it is opened below the limit");
+    cr_assert_neq(other_open(&other, tokens[1], &opened[1]), GS_OK, "it is freed");
+    cr_assert_eq(other_open(&other, tokens[2], &opened[2]), GS_OK, "it is not freed");
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
+    cr_assert_not_null(strstr(side_logged(), "share.limbo_limit"));
+    other_ask(&other, "close %lx", address[1]);
+    cr_assert(side_gets_back(&side, offer[1]));
+    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
+    cr_assert_eq(other_open(&other, tokens[1], &opened[1]), GS_OK, "there is room");
+    cr_assert(side_stays_held(&side, offer[0], 100), "it was taken away");
 }
 
 static uint64_t in_limbo(void)

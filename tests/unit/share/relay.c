@@ -13,6 +13,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/rest.h"
 
 #define GRACE_MS 300
 
@@ -237,7 +238,7 @@ Test(share_relay, what_was_closed_is_served_for_the_grace_and_then_no_more)
     other_kill(&first);
     closed = side_now();
     other_ask(&second, "close %lx", there);
-    usleep(50000);
+    cr_assert(all_rest(second.pid));
     served = can_be_opened_anew();
     cr_assert(served || !in_grace(closed));
     usleep(500000);
@@ -255,7 +256,7 @@ Test(share_relay, a_block_that_was_passed_on_is_held_for_the_grace)
     other_ask(&first, "freed");
     closed = side_now();
     other_ask(&second, "close %lx", there);
-    usleep(50000);
+    cr_assert(all_rest(second.pid));
     status = gs_share_open(third.share, token, SIDE_CONTEXT, 0, &address);
     cr_assert(status == GS_OK || !in_grace(closed), "%d", status);
     cr_assert(!address || *(char *)address == 71);
@@ -271,7 +272,7 @@ Test(share_relay, a_block_that_was_passed_on_does_not_go_back_in_the_grace)
     other_ask(&first, "freed");
     closed = side_now();
     other_ask(&second, "close %lx", there);
-    usleep(50000);
+    cr_assert(all_rest(second.pid));
     held = !strcmp(other_ask(&first, "withdraw"), "held");
     cr_assert(held || !in_grace(closed));
     if (held)

@@ -172,6 +172,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(grant, read_only), 72}, {AT(grant, strict), 76}, {AT(refuse, reason), 16},
         {AT(refuse, driver_error), 20}, {AT(close, block_id), 16}, {AT(recall, block_id), 16},
         {AT(keep, block_id), 16}, {AT(unmap, chunk_id), 16}, {AT(unmapped, chunk_id), 16},
+        {AT(flush, number), 16}, {AT(flushed, number), 16},
         {AT(share, token), 16}, {AT(share, chunk_size), 80}, {AT(share, offset), 88},
         {AT(share, uuid), 96}, {AT(share, read_only), 112}, {AT(share, zero), 116},
         {AT(unshare, block_id), 16}, {AT(query, index), 16}, {AT(query, zero), 20},
@@ -183,13 +184,13 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, limbo_hold_bytes), 120}, {AT(report, limbo_block_id), 128},
         {AT(report, limbo_block_size), 136}, {AT(report, limbo_block_freed_ns), 144},
         {AT(report, limbo_block_held_ns), 152}, {AT(report, left), 160}, {AT(report, name), 168},
-        {AT(report, client_name), 184}, {AT(memory, size), 16}, {AT(memory, uuid), 24},
+        {AT(report, client_name), 184},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 40};
+    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 3);
+    cr_assert_eq(GS_WIRE_VERSION, 4);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
@@ -258,7 +259,7 @@ Test(share_wire, without_room_for_its_descriptor_a_message_comes_again)
 
 Test(share_wire, every_reason_has_words)
 {
-    for (uint32_t reason = GS_REFUSED_TOKEN; reason <= GS_REFUSED_FLIGHT; reason++)
+    for (uint32_t reason = GS_REFUSED_TOKEN; reason <= GS_REFUSED_LIMBO; reason++)
         cr_assert_str_neq(gs_wire_reason_text(reason), gs_wire_reason_text(UINT32_MAX));
     cr_assert_str_eq(gs_wire_reason_text(0), gs_wire_reason_text(UINT32_MAX));
 }
@@ -310,4 +311,17 @@ Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)
     while (!error && sent++ < 100000)
         error = gs_wire_send(pair[0], &message, -1);
     cr_assert_eq(error, -EAGAIN);
+}
+
+/* They go to logs and terminals. */
+Test(share_wire, names_of_others_are_made_printable)
+{
+    char name[16] = "a\x1b[2J\n b~\x7f\xff";
+    char full[16];
+
+    gs_wire_printable(name);
+    cr_assert_str_eq(name, "a?[2J? b~??");
+    memset(full, 'x', sizeof full);
+    gs_wire_printable(full);
+    cr_assert_eq(strlen(full), 15);
 }

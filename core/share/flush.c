@@ -1,0 +1,243 @@
+/*
+ * Whether what a program has closed has been given back. An exporter whose GPU is full must not
+ * fail beside memory that is on its way: freed by its own program and closed by the opener's, but
+ * not given back yet, since the opener's thread has GPU work to see end before.
+ *
+ *   exporter: the GPU is full          opener
+ *   FLUSH ──── behind all RECALLs ───► what is recalled and closed goes back: CLOSE, or KEEP
+ *   has all of it  ◄──── FLUSHED ───── then; what the program still has open is not waited for
+ *
+ * Who holds something freed is asked, and waited for; one that has hung up until its lease has
+ * ended. One that did not answer in time (it is stopped, or means harm) is not waited for again
+ * before it does. So a wait here is ended by the opener's thread or by its end, and is SILENT_NS
+ * long at most, or what the rest after a hang-up takes, but no more than ENDING_NS.
+ */
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
+
+#define SILENT_NS (GS_NS_PER_S / 2)
+#define ENDING_NS (2 * GS_NS_PER_S)
+#define AGAIN_NS  GS_NS_PER_MS /* an opener answers once in this at most */
+
+/* ---- Exporter: the share thread ------------------------------------------------------------- */
+
+static bool holds_freed(const struct gs_client *client)
+{
+    const struct gs_hold *hold = client->holds;
+
+    while (hold && !__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
+        hold = hold->hh.next;
+    return hold != NULL;
+}
+
+/* Called with the lock held. */
+static void set_awaited_locked(struct gs_share *share, struct gs_client *client, bool awaited)
+{
+    if (client->awaited == awaited)
+        return;
+    client->awaited = awaited;
+    share->flush_awaited += awaited ? 1 : -1;
+    if (!awaited)
+        pthread_cond_broadcast(&share->given_back);
+}
+
+static void set_awaited(struct gs_share *share, struct gs_client *client, bool awaited)
+{
+    gs_lock_take(&share->lock);
+    set_awaited_locked(share, client, awaited);
+    gs_lock_release(&share->lock);
+}
+
+/* Sends FLUSH, behind what is due already. Whether the client can be expected to answer. */
+static bool ask(struct gs_share *share, struct gs_client *client, uint64_t now)
+{
+    if (client->flush) {
+        client->flush_again = true;
+        return now - client->flush_ns < SILENT_NS;
+    }
+    client->flush = ++share->flushes_sent;
+    client->flush_again = false;
+    client->flush_ns = now;
+    client->flush_due = true;
+    client->recalls_due++;
+    gs_client_send_due(share, client);
+    return true;
+}
+
+void gs_flush_work(struct gs_share *share, uint64_t now)
+{
+    struct gs_client *client, *next;
+    uint64_t wanted, ends = now;
+    bool recalling;
+
+    gs_lock_take(&share->lock);
+    wanted = share->flush_wanted;
+    recalling = share->work[GS_WORK_RECALL].first != NULL;
+    gs_lock_release(&share->lock);
+    if (wanted == share->flush_begun || recalling) /* those come first: again in the next round */
+        return;
+    HASH_ITER(hh, share->clients, client, next)
+    {
+        if (!holds_freed(client))
+            continue;
+        if (client->fd >= 0) {
+            set_awaited(share, client, ask(share, client, now));
+        } else {
+            set_awaited(share, client, true);
+            ends = client->due_ns > ends ? client->due_ns : ends;
+        }
+    }
+    gs_lock_take(&share->lock);
+    share->flush_begun = wanted;
+    share->flush_ends_ns = ends;
+    pthread_cond_broadcast(&share->given_back);
+    gs_lock_release(&share->lock);
+}
+
+bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_t number)
+{
+    bool again = client->flush_again;
+
+    if (!client->flush || number != client->flush)
+        return gs_client_fault(client, "it answers what it was not asked");
+    client->flush = 0;
+    set_awaited(share, client, again && ask(share, client, gs_now()));
+    return true;
+}
+
+void gs_flush_hung_up(struct gs_share *share, struct gs_client *client)
+{
+    gs_lock_take(&share->lock);
+    if (client->awaited && client->due_ns > share->flush_ends_ns)
+        share->flush_ends_ns = client->due_ns;
+    gs_lock_release(&share->lock);
+}
+
+void gs_flush_client_gone(struct gs_share *share, struct gs_client *client)
+{
+    if (client->awaited)
+        set_awaited(share, client, false);
+}
+
+/* ---- Exporter: who waits -------------------------------------------------------------------- */
+
+/* What somebody waits for. */
+struct wait {
+    const unsigned char *uuid;
+    uint64_t begun_ns, limit_ns;
+    uint64_t number; /* in flush_wanted */
+};
+
+/* Called with the lock held. How long the blocks themselves are waited for: what was freed a moment
+ * ago, and what the share thread is at. 0: not at all. */
+static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
+                                    uint64_t now, bool *ret_any)
+{
+    const struct gs_offer *offer = share->limbo_newest;
+    uint64_t end = wait->begun_ns + wait->limit_ns, until;
+
+    *ret_any = false;
+    for (; offer; offer = offer->limbo_older) {
+        if (!gs_is_of_device(wait->uuid, offer->source.uuid))
+            continue;
+        *ret_any = true;
+        until = offer->pins > 0 ? end : offer->freed_ns + wait->limit_ns;
+        if (until > now)
+            return until < end ? until : end;
+    }
+    return 0;
+}
+
+/* The same for those who hold them. */
+static uint64_t holders_until_locked(const struct gs_share *share, const struct wait *wait)
+{
+    uint64_t until = wait->begun_ns + SILENT_NS;
+
+    if (share->flush_begun >= wait->number && share->flush_awaited == 0)
+        return 0;
+    if (share->flush_begun >= wait->number && share->flush_ends_ns + SILENT_NS > until)
+        until = share->flush_ends_ns + SILENT_NS;
+    return until < wait->begun_ns + ENDING_NS ? until : wait->begun_ns + ENDING_NS;
+}
+
+void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
+                               uint64_t limit_ns)
+{
+    struct wait wait = {.uuid = uuid, .begun_ns = gs_now(), .limit_ns = limit_ns};
+    uint64_t now = wait.begun_ns, blocks, holders;
+    bool any;
+
+    gs_lock_take(&share->lock);
+    blocks_until_locked(share, &wait, now, &any);
+    if (share->thread_start == GS_STARTED &&
+        pthread_equal(share->background.thread, pthread_self()))
+        any = false; /* the thread that others wait for here */
+    if (any) {
+        wait.number = ++share->flush_wanted;
+        gs_thread_wake(share);
+    }
+    while (any) {
+        blocks = blocks_until_locked(share, &wait, now, &any);
+        holders = holders_until_locked(share, &wait);
+        if (holders > blocks)
+            blocks = holders;
+        any = any && blocks > now;
+        if (any)
+            gs_wait_given_back_locked(share, blocks);
+        now = gs_now();
+    }
+    gs_lock_release(&share->lock);
+}
+
+/* ---- Opener --------------------------------------------------------------------------------- */
+
+bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number)
+{
+    if (peer->flush || !number)
+        return false;
+    peer->flush = number;
+    gs_thread_wake(share);
+    return true;
+}
+
+/* Something of the peer's is on its way back. What a device of this machine has registered is not:
+ * that ends when its owner says so. */
+static bool is_closing_locked(const struct gs_share *share, const struct gs_peer *peer)
+{
+    const struct gs_opened *opened = share->closing;
+
+    while (opened && (opened->peer != peer || opened->held))
+        opened = opened->next;
+    return opened || peer->busy || peer->unsent;
+}
+
+uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_peer *peer, *next;
+    uint64_t due = GS_NEVER;
+
+    HASH_ITER(hh, share->peers, peer, next)
+    {
+        union gs_wire_message message;
+        uint64_t at = peer->flushed_ns + AGAIN_NS;
+
+        if (!peer->flush)
+            continue;
+        if (is_closing_locked(share, peer))
+            at = now + AGAIN_NS;
+        if (at > now) {
+            due = at < due ? at : due;
+            continue;
+        }
+        gs_wire_start(&message, GS_WIRE_FLUSHED, 0);
+        message.flushed.number = peer->flush;
+        gs_peer_look(peer);
+        if (peer->fd >= 0 && gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1))) {
+            due = now + AGAIN_NS;
+            continue;
+        }
+        peer->flush = 0;
+        peer->flushed_ns = now;
+    }
+    return due;
+}

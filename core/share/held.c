@@ -1,0 +1,124 @@
+/*
+ * Exporter: who has memory that the program has freed, in words for its log. Clients are the share
+ * thread's, so that tells: whoever asks waits for it, GS_SHARE_TELL_NS at most.
+ */
+#include "core/share/exporter.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* By a signal or a debugger. One that cannot be looked at is not: of another PID namespace, say. */
+static bool is_stopped(const struct gs_client *client)
+{
+    char path[32], text[512];
+    const char *fields;
+    ssize_t size;
+    int fd;
+
+    if (!client->is_seen)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)client->pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    size = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = 0;
+    fields = strrchr(text, ')'); /* the name before it may hold anything */
+    return fields && fields[1] == ' ' && (fields[2] == 'T' || fields[2] == 't');
+}
+
+static void look_at(struct gs_share *share, const struct gs_client *client,
+                    const unsigned char *uuid, uint64_t now, struct gs_share_holder *ret)
+{
+    const struct gs_hold *hold;
+
+    *ret = (struct gs_share_holder){.pid = client->pid};
+    memcpy(ret->name, client->name, sizeof ret->name);
+    for (hold = client->holds; hold; hold = hold->hh.next) {
+        const struct gs_offer *offer = hold->offer;
+
+        if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) ||
+            !gs_is_of_device(uuid, offer->source.uuid))
+            continue;
+        ret->bytes += offer->source.size;
+        if (now - hold->since_ns > ret->held_ns)
+            ret->held_ns = now - hold->since_ns;
+    }
+    ret->mapped = gs_keep_unanswered(share, client, uuid);
+}
+
+static void enter(struct gs_share_held *held, const struct gs_share_holder *holder)
+{
+    unsigned at = held->holders < GS_SHARE_HOLDERS ? held->holders : GS_SHARE_HOLDERS;
+
+    held->holders++;
+    held->bytes += holder->bytes;
+    held->mapped += holder->mapped;
+    held->any_stopped |= holder->stopped;
+    while (at > 0 && held->most[at - 1].bytes + held->most[at - 1].mapped <
+                         holder->bytes + holder->mapped) {
+        if (at < GS_SHARE_HOLDERS)
+            held->most[at] = held->most[at - 1];
+        at--;
+    }
+    if (at < GS_SHARE_HOLDERS)
+        held->most[at] = *holder;
+}
+
+void gs_held_work(struct gs_share *share, uint64_t now)
+{
+    struct gs_share_held held = {0};
+    const struct gs_client *client;
+    unsigned char uuid[16];
+    uint64_t wanted;
+    bool any_device;
+
+    gs_lock_take(&share->lock);
+    wanted = share->held_wanted;
+    any_device = share->held_any_device;
+    memcpy(uuid, share->held_uuid, sizeof uuid);
+    gs_lock_release(&share->lock);
+    if (wanted == share->held_told)
+        return;
+    for (client = share->clients; client; client = client->hh.next) {
+        struct gs_share_holder holder;
+
+        look_at(share, client, any_device ? NULL : uuid, now, &holder);
+        if (holder.bytes == 0 && holder.mapped == 0)
+            continue;
+        holder.stopped = is_stopped(client);
+        enter(&held, &holder);
+    }
+    gs_lock_take(&share->lock);
+    share->held = held;
+    share->held_told = wanted;
+    pthread_cond_broadcast(&share->given_back);
+    gs_lock_release(&share->lock);
+}
+
+void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
+                   struct gs_share_held *ret_held)
+{
+    uint64_t end = gs_now() + GS_SHARE_TELL_NS, wanted;
+    bool more;
+
+    memset(ret_held, 0, sizeof *ret_held);
+    gs_lock_take(&share->lock);
+    more = share->thread_start == GS_STARTED &&
+           !pthread_equal(share->background.thread, pthread_self());
+    if (more) {
+        wanted = ++share->held_wanted;
+        share->held_any_device = uuid == NULL;
+        if (uuid)
+            memcpy(share->held_uuid, uuid, sizeof share->held_uuid);
+        gs_thread_wake(share);
+        while (share->held_told < wanted && more)
+            more = gs_wait_given_back_locked(share, end);
+        if (share->held_told >= wanted)
+            *ret_held = share->held;
+    }
+    gs_lock_release(&share->lock);
+}

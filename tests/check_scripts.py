@@ -1,0 +1,136 @@
+"""Checks the scripts that build and count (tests/lib.sh, tests/count.py, shim/find_cuda.sh) on
+projects, headers and logs made up here.
+
+usage: check_scripts.py REPOSITORY
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+
+
+def check(what, got, expected):
+    if got != expected:
+        sys.exit(f'{what}: {got!r}, not {expected!r}')
+
+
+def shell(script, folder, **settings):
+    """What the functions of lib.sh make of a repository that lies in `folder`."""
+    environment = dict(os.environ, **settings)
+    environment.pop('LD_PRELOAD', None)
+    return subprocess.run(['sh', '-euc', f'root={folder}\n. {ROOT}/tests/lib.sh\n{script}'],
+                          env=environment, text=True, capture_output=True, check=False,
+                          stdin=subprocess.DEVNULL)
+
+
+# A project as this one in small: a test is built only where a header was found.
+PROJECT = '''project('small', 'c', meson_version: '>= 1.0.0')
+cc = meson.get_compiler('c')
+test('always', find_program('true'))
+if cc.has_header('came_later.h') and get_option('tests') and get_option('examples')
+  test('with the header', find_program('true'))
+endif
+'''
+
+
+def tests_of(build):
+    run = subprocess.run(['meson', 'test', '-C', build, '--list'], text=True, capture_output=True,
+                         check=False)
+    return sorted(line.rpartition('/')[2].strip() for line in run.stdout.splitlines()
+                  if 'always' in line or 'header' in line)
+
+
+def check_configure(folder):
+    """A folder that was configured before a header was there, or with tests off, builds the tests
+    that a new one does."""
+    headers = folder / 'headers'
+    headers.mkdir()
+    (folder / 'meson.build').write_text(PROJECT)
+    (folder / 'meson_options.txt').write_text(
+        "option('tests', type: 'boolean', value: true)\n"
+        "option('examples', type: 'boolean', value: true)\n")
+    build = folder / 'build'
+    configured = shell(f'configure {build}', folder, CPATH=str(headers))
+    check('a new folder', (configured.returncode, tests_of(build)), (0, ['always']))
+    (headers / 'came_later.h').write_text('')
+    configured = shell(f'configure {build}', folder, CPATH=str(headers))
+    check('the same folder, with what it lacked',
+          (configured.returncode, tests_of(build)), (0, ['always', 'with the header']))
+    subprocess.run(['meson', 'configure', build, '-Dtests=false'], check=True, capture_output=True)
+    configured = shell(f'configure {build} -Dwerror=true', folder, CPATH=str(headers))
+    check('a folder with tests off', (configured.returncode, tests_of(build)),
+          (0, ['always', 'with the header']))
+
+
+def toolkit(folder, version):
+    """A folder with a cuda.h of that version."""
+    place = folder / f'cuda-{version // 1000}.{version % 1000 // 10}'
+    (place / 'include').mkdir(parents=True)
+    (place / 'include' / 'cuda.h').write_text(f'#define CUDA_VERSION {version}\n')
+    return place
+
+
+def find_cuda(*arguments, **settings):
+    run = subprocess.run(['sh', ROOT / 'shim' / 'find_cuda.sh', *arguments], text=True,
+                         capture_output=True, env=dict(os.environ, **settings), check=False)
+    return run.returncode, run.stdout.strip(), run.stderr.strip()
+
+
+def check_find_cuda(folder):
+    places = {version: toolkit(folder, version) for version in (12040, 12060, 12080, 13020)}
+    modules = folder / 'modules'
+    modules.mkdir()
+    for version, place in places.items():
+        text = f'{version // 1000}.{version % 1000 // 10}'
+        (modules / f'cuda-{text}.pc').write_text(
+            f'Name: cuda\nDescription: made up\nVersion: {text}\nCflags: -I{place}/include\n')
+    for version, place in places.items():
+        fits = version >= 12080
+        text = f'{version // 1000}.{version % 1000 // 10}'
+        expected = (0, f'{place}/include', '') if fits else (
+            1, '', f'{place}/include/cuda.h is of CUDA {text}; 12.8 or newer is needed')
+        check(f'{text} by name', find_cuda(str(place)), expected)
+    check('nothing there', find_cuda(str(folder / 'nowhere')), (1, '', ''))
+    check('CUDA_HOME', find_cuda(CUDA_HOME=str(places[12080]))[:2],
+          (0, f'{places[12080]}/include'))
+    if pathlib.Path('/usr/local/cuda/include/cuda.h').exists() or not shutil.which('pkg-config'):
+        print('skipped: what pkg-config knows comes after /usr/local/cuda, which is here')
+        return
+    only = {'CUDA_HOME': '', 'PKG_CONFIG_LIBDIR': str(modules), 'PKG_CONFIG_PATH': ''}
+    check('the newest that pkg-config knows', find_cuda(**only), (0, f'{places[13020]}/include', ''))
+    for version in (13020, 12080):
+        shutil.rmtree(places[version])
+    status, found, said = find_cuda(**only)
+    check('too old ones', (status, found, said.count('12.8 or newer')), (1, '', 2))
+    check('lib.sh fetches then', shell('cuda_headers_found', ROOT, **only).returncode, 1)
+
+
+def check_count(folder):
+    log = folder / 'testlog.json'
+    tests = (('one', 'OK', 'fine\n', ''), ('fails as it should', 'EXPECTEDFAIL', '', ''),
+             ('whole', 'SKIP', 'skipped: no podman here\n', ''), ('mute', 'SKIP', '', ''),
+             ('criterion', 'OK', '', '[SKIP] suite::of_two: one device\n[PASS] suite::other: (0.1s)\n'
+              '[SKIP] suite::filtered: Test is disabled\n'),
+             ('in colours', 'OK', '[\x1b[0;33mSKIP\x1b[0m] \x1b[1ma::b\x1b[0m: why: so\n', ''),
+             ('part', 'OK', 'ok\nskipped: only root can be two users\n', ''),
+             ('bad', 'FAIL', 'a\nb\n', 'c\n[SKIP] bad::too: so\n'), ('slow', 'TIMEOUT', '', ''))
+    log.write_text(''.join(json.dumps(dict(zip(('name', 'result', 'stdout', 'stderr'), test))) + '\n'
+                           for test in tests))
+    run = subprocess.run([sys.executable, ROOT / 'tests' / 'count.py', log], text=True,
+                         capture_output=True, check=True)
+    check('counts', run.stdout.splitlines(), [
+        '5 2 6', 'failed: bad (FAIL)', 'failed: slow (TIMEOUT)',
+        'skipped: whole: no podman here', 'skipped: mute: no reason given',
+        'skipped: criterion: suite::of_two: one device', 'skipped: in colours: a::b: why: so',
+        'skipped: part: only root can be two users', 'skipped: bad: bad::too: so',
+        '== bad', 'a', 'b', '', 'c', '[SKIP] bad::too: so', '== slow'])
+
+
+for case in (check_configure, check_find_cuda, check_count):
+    with tempfile.TemporaryDirectory() as name:
+        case(pathlib.Path(name))

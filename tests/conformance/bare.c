@@ -1,0 +1,212 @@
+/*
+ * Nodes of graphs that name no context. A fill of memory of cuMemAlloc is done in the context that
+ * owns it, whichever is current, or none; of memory of a pool, and of the program's own mappings, it
+ * is refused. What is changed has a context already, and a copy needs none.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(bare, .init = conform_start, .timeout = 30);
+
+#define WORDS ((size_t)256)
+#define BYTES (4 * WORDS)
+
+static CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    params.memset.dst = dst;
+    params.memset.value = value;
+    params.memset.elementSize = 4;
+    params.memset.width = WORDS;
+    params.memset.height = 1;
+    return params;
+}
+
+static CUresult by_kind(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
+{
+    const CUDA_MEMSET_NODE_PARAMS fill = {.dst = params->memset.dst,
+                                          .value = params->memset.value,
+                                          .elementSize = params->memset.elementSize,
+                                          .width = params->memset.width,
+                                          .height = params->memset.height};
+
+    return cuGraphAddMemsetNode(node, graph, NULL, 0, &fill, NULL);
+}
+
+typedef CUresult add_fn(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
+typedef CUresult add_edges_fn(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *,
+                              size_t, CUgraphNodeParams *);
+
+/* The calls for fills and for nodes of any kind, by the version they came with; NOT_FOUND where the
+ * driver has none. */
+static const int versions[] = {0, 12020, 12030, 13040};
+#define FORMS (sizeof versions / sizeof *versions)
+
+static CUresult add(size_t form, CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
+{
+    void *function = driver_lookup("cuGraphAddNode", versions[form], 0);
+
+    if (form == 0)
+        return by_kind(node, graph, params);
+    if (!function)
+        return CUDA_ERROR_NOT_FOUND;
+    if (form == 1)
+        return ((add_fn *)function)(node, graph, NULL, 0, params);
+    return ((add_edges_fn *)function)(node, graph, NULL, NULL, 0, params);
+}
+
+/* Adds such a fill in every form, launches it, and changes it. */
+static void fills(CUdeviceptr dst, CUcontext during)
+{
+    for (size_t form = 0; form < FORMS; form++) {
+        const unsigned int value = 10 * (unsigned int)form;
+        CUgraphNodeParams params = a_fill(dst, value + 1);
+        CUgraphNode node = NULL;
+        CUgraphExec exec = NULL;
+        CUgraph graph = NULL;
+        CUresult r;
+
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuCtxSetCurrent(during));
+        r = add(form, &node, graph, &params);
+        if (r == CUDA_ERROR_NOT_FOUND) {
+            OK(cuGraphDestroy(graph));
+            continue;
+        }
+        cr_assert_eq(r, CUDA_SUCCESS, "form %d: %s", versions[form], result_name(r));
+        cr_assert_null(params.memset.ctx, "what the program gave was changed");
+        OK(cuCtxSetCurrent(context));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        cr_assert_eq(words_other(dst, value + 1, WORDS), 0, "form %d", versions[form]);
+        params = a_fill(dst, value + 2);
+        OK(cuGraphExecNodeSetParams(exec, node, &params));
+        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        cr_assert_eq(words_other(dst, value + 2, WORDS), 0, "form %d", versions[form]);
+        OK(cuGraphNodeSetParams(node, &params));
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+    }
+}
+
+Test(bare, fills_of_plain_memory_are_done_in_its_owner)
+{
+    CUcontext second = context_create(device);
+    CUdeviceptr small = 0, large = 0, others = 0;
+
+    OK(cuMemAlloc(&others, BYTES));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&small, 3 * BYTES));
+    OK(cuMemAlloc(&large, 4 * MIB));
+    fills(small, context);
+    fills(small + BYTES, context);
+    fills(large + 2 * MIB, context);
+    fills(others, context);
+    fills(small, second);
+    fills(small, NULL);
+    fills(others, NULL);
+    OK(cuMemFree(small));
+    OK(cuMemFree(large));
+    OK(cuMemFree(others));
+    OK(cuCtxDestroy(second));
+}
+
+/* It can be changed to, though not added. */
+static void is_refused(CUdeviceptr dst)
+{
+    for (size_t form = 0; form < FORMS; form++) {
+        CUgraphNodeParams params = a_fill(dst, 1), good = a_fill(dst, 1);
+        CUgraphNode node = NULL, other = NULL;
+        CUgraphExec exec = NULL;
+        CUgraph graph = NULL;
+        CUresult r;
+
+        OK(cuGraphCreate(&graph, 0));
+        r = add(form, &node, graph, &params);
+        cr_assert(r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_FOUND, "form %d: %s",
+                  versions[form], result_name(r));
+        good.memset.ctx = context;
+        r = form > 0 ? add(form, &other, graph, &good) : CUDA_ERROR_NOT_FOUND;
+        if (r != CUDA_ERROR_NOT_FOUND) {
+            OK(r);
+            OK(cuGraphNodeSetParams(other, &params));
+            OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+            OK(cuGraphExecNodeSetParams(exec, other, &params));
+            OK(cuGraphExecDestroy(exec));
+        }
+        OK(cuGraphDestroy(graph));
+    }
+}
+
+Test(bare, fills_of_memory_of_a_pool_are_refused)
+{
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAllocAsync(&ptr, BYTES, CU_STREAM_LEGACY));
+    OK(cuCtxSynchronize());
+    is_refused(ptr);
+    OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));
+}
+
+Test(bare, fills_of_mappings_of_ones_own_are_refused)
+{
+    const CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    OK(cuMemSetAccess(ptr, 2 * MIB, &access, 1));
+    is_refused(ptr);
+    OK(cuMemUnmap(ptr, 2 * MIB));
+    OK(cuMemAddressFree(ptr, 2 * MIB));
+    OK(cuMemRelease(handle));
+}
+
+Test(bare, copies_need_no_context)
+{
+    const CUDA_MEMCPY3D shape = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .WidthInBytes = BYTES,
+                                 .Height = 1,
+                                 .Depth = 1};
+
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        CUDA_MEMCPY3D copy = shape;
+        CUdeviceptr from = 0, to = 0;
+        CUgraphNode node = NULL;
+        CUgraphExec exec = NULL;
+        CUgraph graph = NULL;
+
+        OK(memory_alloc((enum memory_kind)kind, &from, BYTES));
+        OK(memory_alloc((enum memory_kind)kind, &to, BYTES));
+        OK(cuCtxSynchronize());
+        OK(fill_now(from, 5, WORDS));
+        copy.srcDevice = from;
+        copy.dstDevice = to;
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuCtxSetCurrent(NULL));
+        OK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, NULL));
+        OK(cuCtxSetCurrent(context));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        OK(cuGraphExecMemcpyNodeSetParams(exec, node, &copy, NULL));
+        OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        cr_assert_eq(words_other(to, 5, WORDS), 0);
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+        OK(memory_free((enum memory_kind)kind, from));
+        OK(memory_free((enum memory_kind)kind, to));
+    }
+}

@@ -1,0 +1,230 @@
+/* What calls answer at their edges, as measured on H200s: without a current context, of no bytes or
+ * more than there are, with outputs left out. What two drivers were seen to answer differently has
+ * its test here. */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+
+TestSuite(edges, .init = conform_start, .timeout = 30);
+
+#define NO_CONTEXT CUDA_ERROR_INVALID_CONTEXT
+
+/* ---- without a current context ---- */
+
+static void plain_and_async(CUstream stream, CUdeviceptr *ret_plain, CUdeviceptr *ret_async)
+{
+    OK(cuMemAlloc(ret_plain, 4096));
+    OK(cuMemAllocAsync(ret_async, 4096, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+Test(edges, without_a_context_memory_is_freed)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr plain = 0, async = 0, behind = 0;
+
+    plain_and_async(stream, &plain, &async);
+    OK(cuMemAlloc(&behind, 2 * MIB));
+    OK(launch_spin_fill(stream, behind, 7, 1024, 10 * MILLISECOND));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuMemFree(0));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain + 1));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(NOWHERE));
+    OK(cuMemFree(plain));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain));
+    OK(cuMemFree(behind));
+    CHECK(NO_CONTEXT, cuMemFreeAsync(async, CU_STREAM_LEGACY));
+    OK(cuMemFreeAsync(async, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+Test(edges, without_a_context_a_stream_of_ones_own_allocates)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+    size_t pitch;
+
+    OK(cuCtxSetCurrent(NULL));
+    CHECK(NO_CONTEXT, cuMemAlloc(&ptr, 10));
+    CHECK(NO_CONTEXT, cuMemAlloc(&ptr, 0));
+    CHECK(NO_CONTEXT, cuMemAllocPitch(&ptr, &pitch, 10, 10, 4));
+    CHECK(NO_CONTEXT, cuMemAllocAsync(&ptr, 10, CU_STREAM_LEGACY));
+    OK(cuMemAllocAsync(&ptr, 10, stream));
+    OK(cuMemFreeAsync(ptr, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+Test(edges, without_a_context_ranges_and_handles_are_not_told)
+{
+    CUdeviceptr plain = 0, async = 0, base;
+    CUstream stream = new_stream();
+    CUipcMemHandle handle;
+    unsigned int type;
+    size_t size;
+
+    plain_and_async(stream, &plain, &async);
+    OK(cuIpcGetMemHandle(&handle, plain));
+    OK(cuCtxSetCurrent(NULL));
+    CHECK(NO_CONTEXT, cuMemGetAddressRange(&base, &size, plain));
+    CHECK(NO_CONTEXT, cuMemGetAddressRange(NULL, &size, async));
+    CHECK(NO_CONTEXT, cuMemGetAddressRange(&base, NULL, NOWHERE));
+    OK(cuMemGetAddressRange(NULL, NULL, plain));
+    OK(cuMemGetAddressRange(NULL, NULL, NOWHERE));
+    CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, plain));
+    CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, NOWHERE));
+    for (unsigned int flags = 0; flags <= 2; flags++)
+        CHECK(NO_CONTEXT, cuIpcOpenMemHandle(&base, handle, flags));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(plain));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(async));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(NOWHERE));
+    CHECK(NO_CONTEXT, cuIpcCloseMemHandle(0));
+    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, plain));
+    CHECK(NO_CONTEXT, cuMemGetInfo(&size, &size));
+    CHECK(NO_CONTEXT, cuMemGetInfo(NULL, NULL));
+    OK(cuMemFree(plain));
+    OK(cuMemFree(async));
+}
+
+/* Also of memory where nothing is any more. */
+Test(edges, without_a_context_memory_that_was_freed_is_not_looked_at)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0, other = 0;
+    uint32_t word = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuMemAlloc(&other, 4096));
+    OK(cuMemFree(ptr));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 0, 16));
+    OK(cuCtxSetCurrent(NULL));
+    CHECK(NO_CONTEXT, cuMemsetD8(ptr, 0, 16));
+    CHECK(NO_CONTEXT, cuMemcpyDtoH(&word, ptr, 4));
+    CHECK(NO_CONTEXT, cuMemcpyDtoD(other, ptr, 16));
+    CHECK(NO_CONTEXT, cuMemsetD8(other, 0, 5000));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(ptr, 0, 16, stream));
+    OK(cuMemFree(other));
+}
+
+/* ---- sizes ---- */
+
+/* The pitch is told before the driver looks for memory, and the size is what is left of the product
+ * in 64 bits; nothing is larger than a pitch may be. */
+Test(edges, pitches_of_rows_that_are_too_long)
+{
+    static const struct {
+        size_t width, height, pitch;
+        CUresult result;
+    } of[] = {
+        {(size_t)1 << 40, 1, (size_t)1 << 40, CUDA_ERROR_OUT_OF_MEMORY},
+        {((size_t)1 << 40) + 1, 1, ((size_t)1 << 40) + 512, CUDA_ERROR_OUT_OF_MEMORY},
+        {SIZE_MAX / 2, 1, (size_t)1 << 63, CUDA_ERROR_OUT_OF_MEMORY},
+        {SIZE_MAX - 511, 1, SIZE_MAX - 511, CUDA_ERROR_OUT_OF_MEMORY},
+        {SIZE_MAX - 510, 1, 0, CUDA_ERROR_INVALID_VALUE},
+        {SIZE_MAX, 1, 0, CUDA_ERROR_INVALID_VALUE},
+        {SIZE_MAX / 2, 4, (size_t)1 << 63, CUDA_ERROR_INVALID_VALUE},
+        {(size_t)1 << 30, (size_t)1 << 30, (size_t)1 << 30, CUDA_ERROR_OUT_OF_MEMORY},
+        {100, SIZE_MAX, 512, CUDA_ERROR_OUT_OF_MEMORY},
+    };
+    CUdeviceptr ptr = 0;
+
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        size_t pitch = 77;
+        CUresult got = cuMemAllocPitch(&ptr, &pitch, of[i].width, of[i].height, 4);
+        cr_assert_eq(got, of[i].result, "%zu x %zu: %s", of[i].width, of[i].height,
+                     result_name(got));
+        cr_assert_eq(pitch, of[i].pitch, "%zu x %zu: %zu", of[i].width, of[i].height, pitch);
+    }
+    for (unsigned int element = 0; element <= 32; element++) {
+        CUresult want = element == 4 || element == 8 || element == 16 ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_INVALID_VALUE;
+        size_t pitch;
+        CHECK(want, cuMemAllocPitch(&ptr, &pitch, 64, 4, element));
+        if (!want)
+            OK(cuMemFree(ptr));
+    }
+}
+
+/* Beside a piece that has room, too. */
+Test(edges, async_memory_of_no_bytes_and_of_more_than_there_are)
+{
+    static const size_t much[] = {SIZE_MAX, SIZE_MAX - 100, SIZE_MAX - 510, (size_t)1 << 50};
+    CUstream stream = new_stream();
+    CUdeviceptr beside = 0;
+
+    OK(cuMemAllocAsync(&beside, 4096, stream));
+    for (size_t i = 0; i < sizeof much / sizeof *much; i++) {
+        CUdeviceptr ptr = 0;
+        CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&ptr, much[i], stream));
+        CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&ptr, much[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr ptr = 77;
+        OK(cuMemAllocAsync(&ptr, 0, stream));
+        cr_assert_eq(ptr, 0, "%llx", (unsigned long long)ptr);
+        OK(cuMemFreeAsync(ptr, stream));
+    }
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(NULL, 10, stream));
+    OK(cuMemFreeAsync(beside, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+/* ---- in a capture ---- */
+
+static void set_in_capture(CUstreamCaptureMode mode, CUdeviceptr ptr, CUresult want)
+{
+    CUstream stream = new_stream();
+    CUgraph graph = NULL;
+    unsigned int on = 1;
+
+    OK(cuStreamBeginCapture(stream, mode));
+    CHECK(want, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+    CHECK(want ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS,
+          cuStreamEndCapture(stream, &graph));
+    if (graph)
+        OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+}
+
+Test(edges, sync_memops_is_set_in_a_relaxed_capture_alone)
+{
+    static const enum memory_kind kinds[] = {MEMORY_PLAIN, MEMORY_ASYNC};
+
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr ptr = 0;
+        OK(memory_alloc(kinds[i], &ptr, 4096));
+        set_in_capture(CU_STREAM_CAPTURE_MODE_GLOBAL, ptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        set_in_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ptr,
+                       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        set_in_capture(CU_STREAM_CAPTURE_MODE_RELAXED, ptr, CUDA_SUCCESS);
+        OK(memory_free(kinds[i], ptr));
+    }
+}
+
+/* ---- outputs and flags ---- */
+
+Test(edges, memory_info_needs_no_output)
+{
+    size_t free_bytes = 0, total = 0;
+
+    OK(cuMemGetInfo(NULL, NULL));
+    OK(cuMemGetInfo(&free_bytes, NULL));
+    OK(cuMemGetInfo(NULL, &total));
+    cr_assert_gt(free_bytes, 0);
+    cr_assert_geq(total, free_bytes);
+}
+
+/* The flags come before the process that a handle is of. */
+Test(edges, ipc_handles_open_under_one_flag_alone)
+{
+    CUdeviceptr ptr = 0, opened = 0;
+    CUipcMemHandle handle;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuIpcGetMemHandle(&handle, ptr));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&opened, handle, 0));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&opened, handle, 2));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(NULL, handle, 1));
+    CHECK(NO_CONTEXT, cuIpcOpenMemHandle(&opened, handle, 1));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(NULL, ptr));
+    OK(cuMemFree(ptr));
+}

@@ -1,0 +1,433 @@
+/*
+ * Calls that have to come back although the GPU stands still until this very thread goes on: a
+ * stream is held by a host function that the test lets go after the call. It lets itself go after a
+ * while, so that a driver that waits for it is found out and does not hang.
+ */
+#include "conform.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+
+TestSuite(waits, .init = conform_start, .timeout = 180);
+
+#define GATE_NS (45 * 1000 * MILLISECOND)
+#define OLD     0x01d01d01u
+#define NEW     0x2e2e2e2eu
+#define WORDS   (MIB / 4)
+
+struct gate {
+    bool open;     /* atomic: by the test, */
+    bool by_itself; /* atomic: or by itself */
+};
+
+static void CUDA_CB wait_at(void *arg)
+{
+    struct gate *gate = arg;
+    uint64_t end = now_ns() + GATE_NS;
+
+    while (!__atomic_load_n(&gate->open, __ATOMIC_ACQUIRE) && now_ns() < end)
+        sleep_ms(1);
+    if (!__atomic_load_n(&gate->open, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&gate->by_itself, true, __ATOMIC_RELEASE);
+}
+
+static void hold(CUstream stream, struct gate *gate)
+{
+    *gate = (struct gate){false, false};
+    OK(cuLaunchHostFunc(stream, wait_at, gate));
+}
+
+/* Lets go, and everything be done. What failed before is said by who asks afterwards. */
+static bool let_go(struct gate *gate)
+{
+    bool held = !__atomic_load_n(&gate->by_itself, __ATOMIC_ACQUIRE);
+
+    __atomic_store_n(&gate->open, true, __ATOMIC_RELEASE);
+    return held;
+}
+
+static size_t part(unsigned tenths)
+{
+    return memory_free_bytes() / 10 * tenths & ~(2 * MIB - 1);
+}
+
+/* Most of the memory, freed in the order of a stream behind a host function. Returns what is more
+ * than there is beside it. */
+static size_t free_behind(CUstream stream, struct gate *gate)
+{
+    size_t size = part(7), wanted = part(6);
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAllocAsync(&ptr, size, stream));
+    OK(launch_fill(stream, ptr, OLD, 4096));
+    OK(cuStreamSynchronize(stream));
+    hold(stream, gate);
+    OK(launch_fill(stream, ptr, OLD, 4096));
+    OK(cuMemFreeAsync(ptr, stream));
+    return wanted;
+}
+
+Test(waits, an_allocation_in_another_stream_comes_behind_the_free)
+{
+    CUstream s1 = new_stream(), s2 = new_stream();
+    CUdeviceptr ptr = 0;
+    struct gate gate;
+    size_t wanted = free_behind(s1, &gate);
+    CUresult r = cuMemAllocAsync(&ptr, wanted, s2);
+    bool held;
+
+    if (r == CUDA_SUCCESS)
+        r = launch_fill(s2, ptr, NEW, 4096);
+    held = let_go(&gate);
+    OK(r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuStreamSynchronize(s2));
+    OK(cuStreamSynchronize(s1));
+    cr_assert_eq(words_other(ptr, NEW, 4096), 0, "the old owner's words");
+    OK(cuMemFreeAsync(ptr, s2));
+    OK(cuCtxSynchronize());
+}
+
+/* Another stream that stands still has nothing to do with it. */
+Test(waits, an_allocation_in_another_stream_comes_behind_no_third_one)
+{
+    CUstream s1 = new_stream(), s2 = new_stream(), s3 = new_stream();
+    size_t size = part(7), wanted = part(6);
+    CUdeviceptr first = 0, ptr = 0;
+    struct gate gate;
+    CUresult r;
+    bool held;
+
+    OK(cuMemAllocAsync(&first, size, s1));
+    OK(launch_fill(s1, first, OLD, 4096));
+    OK(launch_fill(s2, first, OLD, 16));
+    OK(cuStreamSynchronize(s2));
+    hold(s3, &gate);
+    OK(cuMemFreeAsync(first, s1));
+    r = cuMemAllocAsync(&ptr, wanted, s2);
+    if (r == CUDA_SUCCESS)
+        r = launch_fill(s2, ptr, NEW, 4096);
+    if (r == CUDA_SUCCESS)
+        r = cuStreamSynchronize(s2);
+    held = let_go(&gate);
+    OK(r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuStreamSynchronize(s1));
+    cr_assert_eq(words_other(ptr, NEW, 4096), 0, "the old owner's words");
+    OK(cuMemFreeAsync(ptr, s2));
+    OK(cuCtxSynchronize());
+}
+
+Test(waits, an_allocation_in_no_streams_order_fails_rather_than_wait)
+{
+    CUstream s1 = new_stream();
+    CUdeviceptr ptr = 0;
+    struct gate gate;
+    size_t wanted = free_behind(s1, &gate);
+    uint64_t began = now_ns();
+    CUresult r = cuMemAlloc(&ptr, wanted);
+    uint64_t took = now_ns() - began;
+    bool held = let_go(&gate);
+
+    probe("alloc_behind_a_host_function_ms", "%llu", (unsigned long long)(took / MILLISECOND));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    OK(cuMemAlloc(&ptr, wanted));
+    OK(cuMemFree(ptr));
+}
+
+static CUresult create(size_t size)
+{
+    const CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r = cuMemCreate(&handle, size, &prop, 0);
+
+    if (r == CUDA_SUCCESS)
+        OK(cuMemRelease(handle));
+    return r;
+}
+
+Test(waits, physical_memory_is_refused_rather_than_waited_for)
+{
+    CUstream s1 = new_stream();
+    struct gate gate;
+    size_t wanted = free_behind(s1, &gate);
+    CUresult r = create(wanted);
+    bool held = let_go(&gate);
+
+    probe("create_behind_a_host_function", "%s", result_name(r));
+    cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    OK(create(wanted));
+}
+
+/* What cuMemFree freed before the host function is there: natively that call waited for what came
+ * before it, and for nothing that came later. */
+static void freed_before(CUstream held_stream, CUstream user)
+{
+    size_t size = part(7), wanted = part(6);
+    CUdeviceptr ptr = 0;
+    struct gate gate;
+    CUresult r;
+    bool held;
+
+    OK(cuMemAlloc(&ptr, size));
+    OK(launch_spin_fill(user, ptr, OLD, 4096, 20 * MILLISECOND));
+    OK(cuMemFree(ptr));
+    hold(held_stream, &gate);
+    r = cuMemAlloc(&ptr, wanted);
+    held = let_go(&gate);
+    OK(r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    OK(cuMemFree(ptr));
+}
+
+Test(waits, memory_freed_before_the_host_function_is_there)
+{
+    CUstream s1 = new_stream(), s2 = new_stream();
+
+    freed_before(s1, s1);
+    freed_before(s1, s2);
+    OK(launch_spin(s1, 1));
+    OK(launch_spin(s2, 1));
+    freed_before(s1, s2);
+}
+
+/* The same of one block among many on a device that is full, for which alone the library records no
+ * event when it is freed. */
+Test(waits, one_block_freed_before_the_host_function_is_there)
+{
+    enum { MOST = 1024 };
+    const size_t size = 3 * MIB;
+    CUstream s1 = new_stream(), s2 = new_stream();
+    static CUdeviceptr ptr[MOST];
+    struct gate gate;
+    int count = 0;
+    CUresult r;
+    bool held;
+
+    if (!software_driver())
+        cr_skip_test("fills the whole device");
+    OK(launch_spin(s1, 1));
+    OK(launch_spin(s2, 1));
+    while (count < MOST && (r = cuMemAlloc(&ptr[count], size)) == CUDA_SUCCESS)
+        count++;
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, r);
+    OK(launch_spin_fill(s2, ptr[0], OLD, 4096, 20 * MILLISECOND));
+    OK(cuMemFree(ptr[0]));
+    hold(s1, &gate);
+    r = cuMemAlloc(&ptr[0], size);
+    held = let_go(&gate);
+    OK(r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < count; i++)
+        OK(cuMemFree(ptr[i]));
+}
+
+/* ---- Other threads ----------------------------------------------------------------------- */
+
+struct other {
+    pthread_t thread;
+    CUdeviceptr ptr;
+    struct gate *gate;
+    bool begins; /* atomic */
+    CUresult result;
+};
+
+static void *frees(void *arg)
+{
+    struct other *other = arg;
+
+    other->result = cuCtxSetCurrent(context);
+    __atomic_store_n(&other->begins, true, __ATOMIC_RELEASE);
+    if (other->result == CUDA_SUCCESS)
+        other->result = cuMemFree(other->ptr);
+    return NULL;
+}
+
+static void *lets_go(void *arg)
+{
+    struct other *other = arg;
+
+    sleep_ms(500);
+    let_go(other->gate);
+    return NULL;
+}
+
+/* A free that may wait, and what other threads do meanwhile; they may wait as well (a real driver
+ * does not submit what comes from them), but all goes on when the host function ends. */
+Test(waits, a_free_behind_a_host_function_ends_with_it)
+{
+    CUstream s1 = new_stream(), s2 = new_stream();
+    struct gate gate;
+    struct other frees_it = {.gate = &gate}, opens = {.gate = &gate};
+    CUdeviceptr mine = 0;
+    bool early;
+
+    OK(cuMemAlloc(&mine, MIB));
+    OK(cuMemAlloc(&frees_it.ptr, MIB));
+    OK(launch_fill(s1, frees_it.ptr, OLD, WORDS));
+    hold(s1, &gate);
+    cr_assert_eq(pthread_create(&frees_it.thread, NULL, frees, &frees_it), 0);
+    while (!__atomic_load_n(&frees_it.begins, __ATOMIC_ACQUIRE))
+        sleep_ms(1);
+    cr_assert_eq(pthread_create(&opens.thread, NULL, lets_go, &opens), 0);
+    OK(launch_fill(s2, mine, NEW, WORDS));
+    OK(cuStreamSynchronize(s2));
+    early = !__atomic_load_n(&gate.open, __ATOMIC_ACQUIRE);
+    probe("a_launch_beside_a_free_that_waits", "%s", early ? "goes on" : "waits");
+    pthread_join(frees_it.thread, NULL);
+    pthread_join(opens.thread, NULL);
+    OK(frees_it.result);
+    cr_assert_not(gate.by_itself);
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(mine, NEW, WORDS), 0);
+    OK(cuMemFree(mine));
+}
+
+/* Where the driver's own call waits, so does this, natively alone. */
+Test(waits, access_is_taken_from_a_peer_that_stands_still)
+{
+    CUcontext peer = NULL;
+    struct gate gate;
+    int devices = 0;
+    CUstream stream;
+    CUdeviceptr ptr;
+    CUresult r;
+    bool held;
+
+    OK(cuDeviceGetCount(&devices));
+    if (devices < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&peer, device + 1));
+    OK(cuCtxSetCurrent(peer));
+    OK(cuMemAlloc(&ptr, MIB));
+    OK(cuCtxSetCurrent(context));
+    r = cuCtxEnablePeerAccess(peer, 0);
+    if (r == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
+        cr_skip_test("the devices do not reach each other");
+    OK(r);
+    stream = new_stream();
+    OK(cuMemsetD32Async(ptr, NEW, WORDS, stream));
+    hold(stream, &gate);
+    r = cuCtxDisablePeerAccess(peer);
+    held = let_go(&gate);
+    OK(r);
+    probe("disabled_under_a_host_function", "%s", held ? "at once" : "when it had ended");
+    if (under_shim())
+        cr_assert(held, "it waited for the host function");
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(peer));
+    OK(cuMemFree(ptr));
+    OK(cuDevicePrimaryCtxRelease(device + 1));
+}
+
+/* ---- A stream of another context --------------------------------------------------------- */
+
+/* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
+static CUcontext second_context(void)
+{
+    typedef CUresult (*create_fn)(CUcontext *, unsigned int, CUdevice);
+    create_fn make = (create_fn)driver_lookup("cuCtxCreate", 11000, 0);
+    CUcontext made = NULL;
+
+    cr_assert(make, "no cuCtxCreate");
+    OK(make(&made, 0, device));
+    return made;
+}
+
+Test(waits, a_free_in_another_contexts_stream_waits_for_nothing)
+{
+    CUstream own = new_stream(), theirs;
+    CUdeviceptr ptr[2] = {0, 0}, fresh = 0;
+    CUcontext second;
+    struct gate gate;
+    CUresult r, twice;
+    bool held;
+
+    for (int i = 0; i < 2; i++)
+        OK(cuMemAllocAsync(&ptr[i], MIB, own));
+    OK(cuStreamSynchronize(own));
+    second = second_context();
+    theirs = new_stream();
+    hold(theirs, &gate);
+    OK(cuMemsetD32Async(ptr[0], OLD, WORDS, theirs));
+    r = cuMemFreeAsync(ptr[0], theirs);
+    twice = cuMemFreeAsync(ptr[0], theirs);
+    /* Not the next owner's before their stream has got there. */
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAllocAsync(&fresh, MIB, own));
+    OK(cuMemsetD32Async(fresh, NEW, WORDS, own));
+    OK(cuStreamSynchronize(own));
+    held = let_go(&gate);
+    OK(r);
+    FAILS(twice);
+    cr_assert(held, "it waited for the host function");
+    OK(cuStreamSynchronize(theirs));
+    cr_assert_eq(words_other(fresh, NEW, WORDS), 0, "the old owner's words");
+    OK(cuMemFreeAsync(fresh, own));
+    OK(cuMemFreeAsync(ptr[1], theirs));
+    OK(cuStreamSynchronize(theirs));
+    OK(cuStreamSynchronize(own));
+    OK(cuCtxDestroy(second));
+}
+
+Test(waits, a_free_in_another_contexts_stream_is_taken_while_something_captures)
+{
+    CUstream own = new_stream(), theirs, captures;
+    CUdeviceptr ptr = 0;
+    CUcontext second;
+    CUgraph graph = NULL;
+    CUresult r, twice;
+
+    OK(cuMemAllocAsync(&ptr, MIB, own));
+    OK(cuStreamSynchronize(own));
+    second = second_context();
+    theirs = new_stream();
+    captures = new_stream();
+    OK(cuStreamBeginCapture(captures, CU_STREAM_CAPTURE_MODE_RELAXED));
+    r = cuMemFreeAsync(ptr, theirs);
+    twice = cuMemFreeAsync(ptr, theirs);
+    OK(cuStreamEndCapture(captures, &graph));
+    OK(r);
+    FAILS(twice);
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamSynchronize(theirs));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(context));
+}
+
+/* It comes back in the end, whoever of the two contexts goes first. */
+Test(waits, memory_freed_in_another_contexts_stream_comes_back)
+{
+    for (int first = 0; first < 2; first++) {
+        CUstream own = new_stream(), theirs;
+        size_t size = part(7), wanted = part(6);
+        CUdeviceptr ptr = 0;
+        CUcontext second;
+        struct gate gate;
+
+        OK(cuMemAllocAsync(&ptr, size, own));
+        OK(cuStreamSynchronize(own));
+        second = second_context();
+        theirs = new_stream();
+        hold(theirs, &gate);
+        OK(cuMemFreeAsync(ptr, theirs));
+        let_go(&gate);
+        if (first)
+            OK(cuCtxDestroy(second));
+        else
+            OK(cuStreamSynchronize(theirs));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemAllocAsync(&ptr, wanted, own));
+        OK(cuMemFreeAsync(ptr, own));
+        OK(cuStreamSynchronize(own));
+        if (!first)
+            OK(cuCtxDestroy(second));
+    }
+}

@@ -1,0 +1,285 @@
+"""Programs of the differential fuzzer, two ways each, compared line by line:
+
+    run.py [--seconds N] [--seeds A-B] [--left SIDE] [--right SIDE] [--steps N] [--jobs N]
+    run.py record A-B [--left SIDE] > FILE
+    run.py --against FILE [--right SIDE]
+
+A SIDE is native or shim, and :software or :gpu, such as shim:gpu; the default is native:software
+against shim:software. Where there is no build folder, all is taken from the bundle that
+tests/gpu/bundle.sh made. --against takes what record wrote, on another machine maybe, for the left
+side. A seed that differs is tried with fewer steps until none can be left out; the steps that
+remain and both sides' lines are printed, and the exit status is 1. One that crashes or hangs is such
+a difference. What README's limits name is not compared: the program prints ~N in its place, and
+the words of the limit at its end, which README must have.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+BUILD = pathlib.Path(os.environ.get('GPUSHIM_BUILD', ROOT / 'build'))
+BUNDLE = ROOT / '.bundle'
+HANGS = 90  # seconds; a program ends itself after 60
+
+
+def of_bundle(mode, software):
+    result = dict(os.environ)
+    if software:
+        result['LD_LIBRARY_PATH'] = str(BUNDLE / 'softcuda')
+    if mode == 'shim':
+        result['LD_PRELOAD'] = str(BUNDLE / 'libgpushim.so')
+    return result
+
+
+def of_build(mode, software):
+    """What tests/with.sh runs a program under."""
+    command = ['sh', str(ROOT / 'tests/with.sh'), mode] + (['--software'] if software else [])
+    clean = {name: value for name, value in os.environ.items()
+             if name != 'LD_PRELOAD' and (name != 'LD_LIBRARY_PATH' or not software)}
+    text = subprocess.run(command + ['env', '-0'], env=clean, check=True, capture_output=True,
+                          text=True).stdout
+    return dict(line.split('=', 1) for line in text.split('\0') if '=' in line)
+
+
+def environment(side, scratch):
+    mode, _, driver = side.partition(':')
+    make = of_build if BUILD.exists() else of_bundle
+    result = make(mode, driver != 'gpu')
+    result['GPUSHIM_SHARE_DIR'] = str(scratch)
+    if driver != 'gpu':
+        # Each process has devices of its own: memory of one's is no use to another's.
+        result.update(SOFTCUDA_MEMORY='4G', SOFTCUDA_WITHOUT='sync_memops',
+                      GPUSHIM_POOL_NEIGHBOURS='off')
+    return result
+
+
+class Side:
+    def __init__(self, name, program, scratch):
+        self.name = name
+        self.program = program
+        self.environment = environment(name, scratch)
+
+    def run(self, seed, options, only=None):
+        """The lines of the program, and how it ended where it did not end well."""
+        command = [str(self.program), str(seed)] + options + (['--only', only] if only else [])
+        # A preload is the program's, not that of what starts it.
+        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors='replace')
+        try:
+            out, err = process.communicate(timeout=HANGS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        lines = out.splitlines()
+        if process.returncode:
+            lines.append(f'ended by {process.returncode}')
+        return lines, err
+
+
+def options_of(seed, arguments):
+    """Two processes in every second program, two devices in every fourth one where there are."""
+    options = ['--steps', str(arguments.steps)]
+    if seed % 2:
+        options.append('--with-two')
+    if arguments.devices > 1 and seed % 4 >= 2:
+        options += ['--devices', '2']
+    return options
+
+
+def first_difference(left, right):
+    for number, (one, other) in enumerate(zip(left, right)):
+        if one != other:
+            return number
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+def ranges(steps):
+    """Such as 0-5,9."""
+    parts = []
+    for step in steps:
+        if parts and step == parts[-1][1] + 1:
+            parts[-1][1] = step
+        else:
+            parts.append([step, step])
+    return ','.join(f'{a}-{b}' if a < b else f'{a}' for a, b in parts)
+
+
+def shrink(seed, options, left, right, steps, deadline):
+    """The fewest steps that still differ: pieces are left out, smaller ones each time."""
+    def differs(kept):
+        only = ranges(kept) or '999999'
+        return first_difference(left.run(seed, options, only)[0],
+                                right.run(seed, options, only)[0]) is not None
+
+    if differs([]):
+        return []
+    size = max(1, len(steps) // 2)
+    while time.monotonic() < deadline:
+        shorter = False
+        for start in range(len(steps) - size, -size, -size):
+            rest = steps[:max(start, 0)] + steps[start + size:]
+            if len(rest) < len(steps) and time.monotonic() < deadline and differs(rest):
+                steps = rest
+                shorter = True
+        if size == 1 and not shorter:
+            break
+        size = max(1, size // 2)
+    return steps
+
+
+def step_of(line):
+    word = line.split(' ', 1)[0]
+    return int(word) if word.isdigit() else None
+
+
+def report(seed, options, left, right, names, errors):
+    number = first_difference(left, right)
+    print(f'seed {seed} ({" ".join(options)}):')
+    for line in left[:number]:
+        if step_of(line) is not None:
+            print(f'    {line}')
+    for name, lines in zip(names, (left, right)):
+        line = lines[number] if number < len(lines) else 'nothing'
+        print(f'  {name + ":":18} {line}')
+        if number + 1 < len(lines) and lines[number + 1].startswith('ended by'):
+            print(f'  {"":18} {lines[number + 1]}')
+    for line in errors.splitlines()[-5:]:
+        print(f'  said: {line}')
+
+
+def one(seed, arguments, left, right):
+    """Whether both sides agree on a seed; what differs is told."""
+    options = options_of(seed, arguments)
+    a, said_a = left.run(seed, options)
+    b, said_b = right.run(seed, options)
+    number = first_difference(a, b)
+    if number is None:
+        if len(a) < 3 or a[-1].startswith('ended by'):
+            return f'seed {seed} does not run on either side: {(a or ["nothing"])[-1]}', said_a
+        return None
+    last = max((step_of(line) or 0 for line in a[:number + 1] + b[:number + 1]),
+               default=arguments.steps)
+    steps = list(range(min(last + 2, arguments.steps)))
+    if not arguments.whole:
+        steps = shrink(seed, options, left, right, steps, time.monotonic() + arguments.shrink)
+        only = ranges(steps) or '999999'
+        options += ['--only', only]
+        a, said_a = left.run(seed, options_of(seed, arguments), only)
+        b, said_b = right.run(seed, options_of(seed, arguments), only)
+        if first_difference(a, b) is None:
+            return f'seed {seed} differed, and does not any more', said_a + said_b
+    return seed, options, a, b, said_a + said_b
+
+
+def check_limits(lines):
+    """Each limit's words are README's."""
+    readme = ' '.join((ROOT / 'README.md').read_text().split()) if (ROOT / 'README.md').exists() \
+        else None
+    for line in lines:
+        if line.startswith('~') and readme is not None and line.split(' ', 1)[1] not in readme:
+            raise SystemExit(f'README.md does not name this limit: {line}')
+
+
+def seeds_of(text):
+    first, _, last = text.partition('-')
+    return int(first), int(last or first)
+
+
+def compare(arguments, left, right):
+    first, last = seeds_of(arguments.seeds)
+    until = time.monotonic() + arguments.seconds if arguments.seconds else None
+    made, bad = 0, 0
+    check_limits(left.run(first, options_of(first, arguments), '999999')[0])
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        waiting = set()
+        seed = first
+        while waiting or (seed <= last and (until is None or time.monotonic() < until)):
+            while (len(waiting) < arguments.jobs and seed <= last and
+                   (until is None or time.monotonic() < until) and bad < arguments.most):
+                waiting.add(pool.submit(one, seed, arguments, left, right))
+                seed += 1
+            if not waiting:
+                break
+            done, waiting = concurrent.futures.wait(
+                waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+            for result in (future.result() for future in done):
+                made += 1
+                if result is None:
+                    continue
+                bad += 1
+                if len(result) == 2:
+                    print(*result, sep='\n')
+                else:
+                    report(*result[:4], (left.name, right.name), result[4])
+                sys.stdout.flush()
+    print(f'differential: {made} programs of {arguments.steps} steps, {bad} differ')
+    return 1 if bad or not made else 0
+
+
+def record(arguments, side):
+    first, last = seeds_of(arguments.of)
+    print(f'steps {arguments.steps} devices {arguments.devices}')
+    for seed in range(first, last + 1):
+        print(f'seed {seed}')
+        print('\n'.join(side.run(seed, options_of(seed, arguments))[0]))
+    return 0
+
+
+def against(arguments, right):
+    """What another machine printed, and what this one does; nothing is left out of a program."""
+    bad = made = 0
+    with open(arguments.against, encoding='utf-8') as file:
+        words = file.readline().split()
+        arguments.steps, arguments.devices = int(words[1]), int(words[3])
+        programs = file.read().split('seed ')[1:]
+    for program in programs:
+        lines = program.splitlines()
+        seed = int(lines[0])
+        got, said = right.run(seed, options_of(seed, arguments))
+        made += 1
+        if first_difference(lines[1:], got) is not None:
+            bad += 1
+            report(seed, options_of(seed, arguments), lines[1:], got, ('record', right.name), said)
+    print(f'differential: {made} programs of {arguments.steps} steps, {bad} differ')
+    return 1 if bad or not made else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('what', nargs='?', choices=['record'])
+    parser.add_argument('of', nargs='?')
+    parser.add_argument('--seconds', type=float)
+    parser.add_argument('--seeds', default='1-1000000')
+    parser.add_argument('--left', default='native:software')
+    parser.add_argument('--right', default='shim:software')
+    parser.add_argument('--against')
+    parser.add_argument('--steps', type=int, default=300)
+    parser.add_argument('--devices', type=int, default=2)
+    parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
+    parser.add_argument('--shrink', type=float, default=60, help='seconds for each')
+    parser.add_argument('--whole', action='store_true', help='shrinks nothing')
+    parser.add_argument('--program', type=pathlib.Path)
+    arguments = parser.parse_args()
+    program = arguments.program or (BUILD / 'tests/fuzz/differential/differential'
+                                    if BUILD.exists() else BUNDLE / 'differential')
+    with tempfile.TemporaryDirectory(prefix='differential-') as folder:
+        scratch = pathlib.Path(folder) / 'share'
+        scratch.mkdir(mode=0o700)
+        if arguments.what:
+            return record(arguments, Side(arguments.left, program, scratch))
+        right = Side(arguments.right, program, scratch)
+        if arguments.against:
+            return against(arguments, right)
+        return compare(arguments, Side(arguments.left, program, scratch), right)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

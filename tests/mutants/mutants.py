@@ -1,0 +1,288 @@
+"""Plants bugs one after the other and runs the tests that are to catch them (tests/mutants.sh).
+
+    mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --check] [-DOPTION=VALUE…]
+
+The bugs are in the files *.txt beside this one. A bug is a paragraph:
+
+    NAME: FILE
+    by TEST[: FILTER]
+     a line of the file that stays
+    -a line of the file that the bug replaces
+    +what stands there instead
+
+The lines that stay and those that are replaced must be in the file exactly once, one after the
+other (an empty line between them stands for itself); a bug whose lines are not is a failure. TEST is one of `meson test --list`, FILTER chooses
+among the tests in that program, which then is one of Criterion's; where several tests are named
+they run in turn until one fails. A line that begins with # is a comment.
+
+Each of the tests first runs without any bug: one that fails then proves nothing.
+"""
+
+import fcntl
+import fnmatch
+import hashlib
+import json
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+NOT_COPIED = ("build*", ".*", "__pycache__")
+LIMIT_S = 60  # of a test under a bug, which may well wait for ever
+
+
+class Bug:
+    def __init__(self, group, name, file):
+        self.name = f"{group}/{name}"
+        self.file = file
+        self.tests = []  # (test, filter)
+        self.good = self.bad = ""
+
+
+def broken(text):
+    sys.exit(f"mutants: {text}")
+
+
+def read_line(bug, line, where):
+    if line.startswith("by "):
+        test, _, choice = line[3:].partition(": ")
+        bug.tests.append((test.strip(), choice.strip()))
+    elif line[0] in " -+":
+        bug.good += line[1:] + "\n" if line[0] in " -" else ""
+        bug.bad += line[1:] + "\n" if line[0] in " +" else ""
+    else:
+        broken(f"{where}: not a line of a bug: {line}")
+
+
+def read_table(path):
+    bugs, bug, empty = [], None, 0
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        where = f"{path.name}:{number}"
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            empty += 1
+        elif bug and (not empty or (bug.good and line[0] in " -+")):
+            for _ in range(empty):
+                read_line(bug, " ", where)
+            empty = 0
+            read_line(bug, line, where)
+        else:
+            found = re.fullmatch(r"([a-z0-9-]+): (\S+)", line)
+            if not found:
+                broken(f"{where}: a bug begins with NAME: FILE, not with: {line}")
+            bug, empty = Bug(path.stem, *found.groups()), 0
+            bugs.append(bug)
+    return bugs
+
+
+def read_tables():
+    bugs = [bug for path in sorted(HERE.glob("*.txt")) for bug in read_table(path)]
+    names = [bug.name for bug in bugs]
+    for bug in bugs:
+        if not bug.tests or bug.good == bug.bad or not bug.good or names.count(bug.name) > 1:
+            broken(f"{bug.name}: no test, no change, or twice the name")
+    return bugs
+
+
+# ---- The copy ---------------------------------------------------------------------------------
+
+
+def copied_files(folder):
+    for path in sorted(folder.iterdir()):
+        if any(fnmatch.fnmatch(path.name, pattern) for pattern in NOT_COPIED):
+            continue
+        if path.is_dir():
+            yield from copied_files(path)
+        else:
+            yield path
+
+
+def copy_tree(root, tree):
+    """Only what differs is written, so that only that is built anew."""
+    wanted = {path.relative_to(root) for path in copied_files(root)}
+    for name in wanted:
+        source, target = root / name, tree / name
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            shutil.copymode(source, target)
+    if tree.exists():
+        for path in [path for path in copied_files(tree) if path.relative_to(tree) not in wanted]:
+            path.unlink()
+
+
+def configure(folder, tree, options):
+    if (folder / "meson-private" / "coredata.dat").exists():
+        command = ["meson", "configure", folder, *options] if options else ["true"]
+    else:
+        command = ["meson", "setup", folder, tree, "-Ddebug=false", *options]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    error = done.stdout[-4000:] if done.returncode != 0 else build(folder, ["build.ninja"])
+    if error:
+        broken(error)
+
+
+def introspect(folder, what):
+    return json.loads((folder / "meson-info" / f"intro-{what}.json").read_text(encoding="utf-8"))
+
+
+def build(folder, targets):
+    """What ninja says, or None: it is built."""
+    done = subprocess.run(["ninja", "-C", folder, *sorted(targets)], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return None if done.returncode == 0 else done.stdout[-3000:]
+
+
+def targets_of_tests(folder):
+    """What is to be built for each test, and how long it may take."""
+    files = {target["id"]: [str(pathlib.Path(name).relative_to(folder))
+                            for name in target["filename"]]
+             for target in introspect(folder, "targets")}
+    return {test["name"]: ({name for target in test["depends"] for name in files[target]},
+                           test["timeout"]) for test in introspect(folder, "tests")}
+
+
+# ---- Running ----------------------------------------------------------------------------------
+
+
+def run_test(folder, test, choice, share):
+    """Whether it passed within that share of its time, and what says so: the names of what failed,
+    where Criterion tells."""
+    command = ["meson", "test", "-C", folder, "--no-rebuild", "-t", str(share), test]
+    if choice:
+        command.append("--test-args=--filter " + shlex.quote(choice))
+    log = folder / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    results = []
+    if log.exists():
+        results = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    if len(results) != 1:
+        return None, f"{len(results)} tests have the name {test}: {done.stdout[-500:]}"
+    result = results[0]
+    said = result.get("stdout", "") + result.get("stderr", "")
+    if result["result"] == "SKIP":
+        return None, "skipped"
+    said = re.sub(r"\x1b\[[0-9;]*m", "", said)  # colours
+    if choice and re.search(r"Tested: 0\b", said):
+        return None, f"no test has the name {choice}"
+    if done.returncode == 0:
+        return True, said
+    names = sorted(set(re.findall(r"\[FAIL\S* (\w+::\w+)", said)))
+    names = names[:3] + ["…"] if len(names) > 3 else names
+    return False, ", ".join(names) if names else result["result"].lower()
+
+
+class Run:
+    def __init__(self, folder, tree):
+        self.folder, self.tree = folder, tree
+        self.tests = targets_of_tests(folder)
+        self.count = {"caught": 0, "survived": 0, "broken": 0}
+        self.sound = {}  # (test, filter): None, or what is wrong without any bug
+
+    def say(self, verdict, bug, text, began=None):
+        took = f" ({time.monotonic() - began:.1f} s)" if began else ""
+        self.count[verdict] += 1
+        print(f"{verdict:<9} {bug.name:<34} {text}{took}", flush=True)
+
+    def build_for(self, tests):
+        return build(self.folder, set().union(*(self.tests[test][0] for test, _ in tests)))
+
+    def prepare(self, bugs):
+        """The build without a bug, and the tests on it."""
+        wanted = {test for bug in bugs for test in bug.tests}
+        unknown = sorted({test for test, _ in wanted} - set(self.tests))
+        if unknown:
+            broken(f"no test is called {', '.join(unknown)}")
+        error = self.build_for(wanted)
+        if error:
+            broken(f"the sources as they are do not build:\n{error}")
+        for test, choice in sorted(wanted):
+            passed, said = run_test(self.folder, test, choice, 3)
+            self.sound[test, choice] = None if passed else said[-1500:]
+
+    def one(self, bug):
+        began = time.monotonic()
+        unsound = [said for test in bug.tests if (said := self.sound[test])]
+        path = self.tree / bug.file
+        good = path.read_text(encoding="utf-8")
+        if unsound:
+            return self.say("broken", bug, f"fails without the bug: {unsound[0]}")
+        path.write_text(("\n" + good).replace("\n" + bug.good, "\n" + bug.bad)[1:],
+                        encoding="utf-8")
+        try:
+            error = self.build_for(bug.tests)
+            if error:
+                return self.say("broken", bug, f"does not build:\n{error}")
+            for test, choice in bug.tests:
+                passed, said = run_test(self.folder, test, choice,
+                                        LIMIT_S / self.tests[test][1])
+                if passed is None:
+                    return self.say("broken", bug, said)
+                if not passed:
+                    return self.say("caught", bug, f"by {test}: {said}", began)
+            return self.say("survived", bug, "not noticed by " +
+                            "; ".join(test for test, _ in bug.tests), began)
+        finally:
+            path.write_text(good, encoding="utf-8")
+
+
+def is_there(root, bug):
+    """Whether its lines are in the file exactly once."""
+    path = root / bug.file
+    text = "\n" + path.read_text(encoding="utf-8") if path.exists() else ""
+    return text.count("\n" + bug.good) == 1
+
+
+def choose(bugs, root, arguments):
+    if arguments[:1] != ["--sample"]:
+        pattern = re.compile(arguments[0] if arguments else "")
+        return [bug for bug in bugs if pattern.search(bug.name) or pattern.search(bug.file)]
+    commit = arguments[2] if len(arguments) > 2 else subprocess.run(
+        ["git", "-C", root, "rev-parse", "HEAD"], stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, check=False).stdout.strip()
+    print(f"mutants: {arguments[1]} of {len(bugs)}, chosen by {commit or 'no commit'}")
+    order = sorted(bugs, key=lambda bug: hashlib.sha256((commit + bug.name).encode()).digest())
+    return sorted(order[:int(arguments[1])], key=lambda bug: bug.name)
+
+
+def main():
+    root, folder = (pathlib.Path(name).resolve() for name in sys.argv[1:3])
+    options = [word for word in sys.argv[3:] if word.startswith("-D")]
+    arguments = [word for word in sys.argv[3:] if not word.startswith("-D")]
+    tree = folder / "tree"
+    bugs = read_tables()
+    gone = [bug for bug in bugs if not is_there(root, bug)]
+    for bug in gone:
+        print(f"broken    {bug.name:<34} its lines are not in {bug.file} exactly once")
+    if arguments == ["--check"]:
+        print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources")
+        sys.exit(1 if gone else 0)
+    bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone]
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "mutants.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        copy_tree(root, tree)
+        configure(folder, tree, options)
+        run = Run(folder, tree)
+        if bugs:
+            run.prepare(bugs)
+        for bug in bugs:
+            run.one(bug)
+    count = run.count
+    wrong = count["broken"] + len(gone)
+    print(f"mutants: {count['caught']} caught, {count['survived']} survived" +
+          (f", {wrong} broken" if wrong else ""))
+    sys.exit(0 if bugs and not wrong and not count["survived"] else 1)
+
+
+if __name__ == "__main__":
+    main()

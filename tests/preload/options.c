@@ -1,0 +1,218 @@
+/*
+ * Each option of the configuration comes to what it is for: shim/start.c between the environment
+ * and a core that only notes what it is given.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/start.h" /* before any cuda.h */
+#include "check.h"
+#include "config/config.h"
+#include "core/core.h"
+#include "core/share/directory.h"
+#include "shim/log.h"
+#include "shim/lookup.h"
+#include "shim/pinning.h"
+#include "shim/state.h"
+
+_Atomic int gs_state;
+enum gs_pin_keep gs_pin_keep;
+
+/* What came to the core and to those beside it. */
+static struct given {
+    struct gs_core_options core;
+    enum gs_pin_keep keep;
+    enum gs_log_level level;
+    char log_path[128];
+    bool started;
+} given;
+
+gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
+                         struct gs_core **ret_core)
+{
+    given.core = *options;
+    given.started = true;
+    *ret_core = (struct gs_core *)&given;
+    return GS_OK;
+}
+
+const struct gs_map *gs_core_map(const struct gs_core *core)
+{
+    return NULL;
+}
+
+struct gs_lone *gs_core_lone(struct gs_core *core)
+{
+    return NULL;
+}
+
+void gs_core_forked(struct gs_core *core)
+{
+}
+
+void gs_core_at_exit(struct gs_core *core)
+{
+}
+
+void *gs_lookup_driver_symbol(const char *name)
+{
+    return (void *)&given;
+}
+
+void gs_directory_default(char *ret_dir, size_t size)
+{
+    snprintf(ret_dir, size, "/default");
+}
+
+const char *gs_log_configure(enum gs_log_level level, const char *path)
+{
+    given.level = level;
+    snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
+    return NULL;
+}
+
+void gs_log(enum gs_log_level level, const char *format, ...)
+{
+}
+
+void gs_log_text(enum gs_log_level level, const void *place, const char *text)
+{
+    fprintf(stderr, "said: %s\n", text);
+    exit(1);
+}
+
+/* An option, a value that is not its default, and where that is to be seen, as it is to be seen
+ * there. */
+struct option {
+    const char *name, *value;
+    size_t place, size;
+    union {
+        unsigned char bytes[16];
+        uint64_t number;
+        bool on;
+    } seen;
+    const char *text; /* in place of it */
+};
+
+#define AT(field) offsetof(struct given, field), sizeof ((struct given *)0)->field
+#define NUMBER(section_key, word, field, is) {section_key, word, AT(field), {.number = is}, NULL}
+#define TEXT(section_key, word, field) {section_key, word, AT(field), {{0}}, word}
+#define MS UINT64_C(1000000)
+#define MIB (UINT64_C(1) << 20)
+
+static const struct option options[] = {
+    NUMBER("ENABLE", "off", started, false),
+    NUMBER("LOG", "debug", level, GS_LOG_DEBUG),
+    TEXT("LOG_TARGET", "/somewhere/else", log_path),
+    NUMBER("POOL_FREE", "native", core.free_native, true),
+    NUMBER("POOL_LONE_STREAM", "off", core.lone_stream, false),
+    NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),
+    NUMBER("POOL_EPOCH_BYTES", "3M", core.epoch_bytes, 3 * MIB),
+    NUMBER("POOL_RETIRING_LIMIT", "37", core.retiring_percent, 37),
+    NUMBER("POOL_DECAY", "77ms", core.decay_ns, 77 * MS),
+    NUMBER("POOL_CACHE_LIMIT", "5M", core.cache_limit, 5 * MIB),
+    NUMBER("POOL_CACHE_SHARE", "41", core.cache_percent, 41),
+    NUMBER("POOL_NEIGHBOURS", "off", core.neighbours, false),
+    NUMBER("SHARE_ENABLE", "off", core.share.enable, false),
+    TEXT("SHARE_DIR", "/some/folder", core.share.dir),
+    NUMBER("SHARE_GRACE", "78ms", core.share.grace_ns, 78 * MS),
+    NUMBER("SHARE_SETTLE", "79ms", core.share.settle_ns, 79 * MS),
+    NUMBER("SHARE_TIMEOUT", "80ms", core.share.timeout_ns, 80 * MS),
+    NUMBER("SHARE_UIDS", "4711", core.share.uids[0], 4711),
+    NUMBER("SHARE_GIDS", "4712", core.share.gids[0], 4712),
+    NUMBER("SHARE_STRATEGY", "broker", core.share.broker, true),
+    TEXT("SHARE_BROKER", "/some/broker", core.share.broker_program),
+    NUMBER("SHARE_KEEP", "81ms", core.share.keep_ns, 81 * MS),
+    NUMBER("SHARE_BROKER_BLOCKS", "17", core.share.left_max, 17),
+    NUMBER("SHARE_IDLE", "82ms", core.share.idle_ns, 82 * MS),
+    NUMBER("SHARE_IDLE_BLOCKS", "18", core.share.idle_blocks, 18),
+    NUMBER("SHARE_ACCESS", "read-only", core.share.read_only, true),
+    NUMBER("SHARE_ISOLATE", "refuse", core.share.isolate, true),
+    NUMBER("SHARE_LIMBO_WARNING", "7M", core.share.limbo_warning, 7 * MIB),
+    NUMBER("SHARE_LIMBO_WARNING_BLOCKS", "19", core.share.limbo_warning_blocks, 19),
+    NUMBER("SHARE_LIMBO_LIMIT", "9M", core.share.limbo_limit, 9 * MIB),
+    NUMBER("SHARE_LIMBO_WARNING_AGE", "83ms", core.share.limbo_warning_ns, 83 * MS),
+    NUMBER("SHARE_MAX_CLIENTS", "20", core.share.max_clients, 20),
+    NUMBER("REGISTRATIONS_KEEP", "all", keep, GS_PIN_KEEP_ALL),
+    NUMBER("REGISTRATIONS_COUNT", "21", core.registrations.count, 21),
+    NUMBER("REGISTRATIONS_BYTES", "9M", core.registrations.bytes, 9 * MIB),
+};
+#define OPTIONS (sizeof options / sizeof options[0])
+
+/* Those of the table: each has its line above. */
+static const char *const names[] = {
+#define NAME(section, key, type, standard, help) #section "_" #key,
+#define NAMES(section, list, help) list(NAME)
+    GS_CONFIG_SECTIONS(NAMES)
+};
+#define NAMES_COUNT (sizeof names / sizeof names[0])
+
+/* What is given with an option set, or with none. */
+static struct given start_with(const struct option *option)
+{
+    char name[64];
+
+    memset(&given, 0, sizeof given);
+    gs_pin_keep = GS_PIN_KEEP_NONE;
+    if (option) {
+        snprintf(name, sizeof name, "GPUSHIM_%s", option->name);
+        setenv(name, option->value, 1);
+    }
+    gs_shim_start();
+    given.keep = gs_pin_keep;
+    if (option)
+        unsetenv(name);
+    return given;
+}
+
+static bool is_there(const struct given *got, const struct option *option)
+{
+    const char *place = (const char *)got + option->place;
+
+    return option->text ? strcmp(place, option->text) == 0
+                        : memcmp(place, option->seen.bytes, option->size) == 0;
+}
+
+/* An option of the table by the name of its variable: those of `general` have no section in it. */
+static bool has_line(const char *name)
+{
+    char upper[64];
+    size_t i;
+
+    if (strncmp(name, "general_", 8) == 0)
+        name += 8;
+    for (i = 0; name[i] && i < sizeof upper - 1; i++)
+        upper[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 'a' + 'A' : name[i]);
+    upper[i] = 0;
+    for (i = 0; i < OPTIONS; i++)
+        if (strcmp(options[i].name, upper) == 0)
+            return true;
+    return fprintf(stderr, "no line for the option %s\n", upper), false;
+}
+
+int main(void)
+{
+    struct given standard;
+    char file[] = "/tmp/gpushim-options-XXXXXX"; /* says nothing */
+
+    CHECK(mkstemp(file) >= 0, "no file");
+    clearenv(); /* of what else the test's surroundings set */
+    setenv("GPUSHIM_CONFIG", file, 1);
+    standard = start_with(NULL);
+    CHECK(standard.started, "it does not start");
+    for (size_t i = 0; i < NAMES_COUNT; i++)
+        if (!has_line(names[i]))
+            return 1;
+    for (size_t i = 0; i < OPTIONS; i++) {
+        struct given got = start_with(&options[i]);
+
+        if (is_there(&standard, &options[i]) || !is_there(&got, &options[i])) {
+            fprintf(stderr, "%s=%s is not seen, or is the default\n", options[i].name,
+                    options[i].value);
+            return 1;
+        }
+    }
+    unlink(file);
+    return 0;
+}

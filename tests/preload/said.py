@@ -1,0 +1,89 @@
+"""What the library says in a program's log, and when it says nothing: at the start, to a pipe that
+nobody reads, where it was loaded too late.
+
+usage: said.py LIBGPUSHIM FOLDER_OF_LIBCUDA VERSION
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+library, driver, version = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
+STAMP = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z gpushim\[\d+\]: '
+CALL = '''import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+ok = cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
+assert ok
+'''
+
+
+def run(program, preload, stderr=subprocess.PIPE, **settings):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith('GPUSHIM_') and name not in ('LD_PRELOAD', 'HOME')}
+    environment.update(LD_LIBRARY_PATH=driver, XDG_CONFIG_HOME='/nonexistent', **settings)
+    if preload:
+        environment['LD_PRELOAD'] = library
+    return subprocess.run([sys.executable, '-c', program], env=environment, timeout=60, text=True,
+                          stdout=subprocess.PIPE, stderr=stderr, check=False)
+
+
+def expect(what, ran, *patterns):
+    """The lines of its log, a pattern each, and nothing else; it ended well."""
+    lines = (ran.stderr or '').splitlines()
+    if ran.returncode != 0 or len(lines) != len(patterns) or not all(
+            re.fullmatch(STAMP + pattern, line) for pattern, line in zip(patterns, lines)):
+        sys.exit(f'{what}: it ended with {ran.returncode} and said {lines}, not {patterns}')
+
+
+def begins_with(what, ran, pattern):
+    lines = ran.stderr.splitlines()
+    if ran.returncode != 0 or not lines or not re.fullmatch(STAMP + pattern, lines[0]) or any(
+            re.fullmatch(STAMP + pattern, line) for line in lines[1:]):
+        sys.exit(f'{what}: it ended with {ran.returncode} and said {lines}, not {pattern} first')
+
+
+def starts(folder):
+    name = os.path.join(folder, 'some.conf')
+    with open(name, 'w', encoding='utf-8') as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write('log = info\n')
+    begins = rf'info: libgpushim {re.escape(version)} starts in python\S*; '
+    expect('a start', run(CALL, True))
+    begins_with('a start at info', run(CALL, True, GPUSHIM_LOG='info', GPUSHIM_CONFIG=''),
+                begins + 'no configuration file was read')
+    begins_with('a start with a file', run(CALL, True, GPUSHIM_CONFIG=name),
+                begins + f'configuration read from {re.escape(name)}')
+    expect('a program without CUDA', run('pass', True, GPUSHIM_LOG='info'))
+    expect('switched off', run(CALL, True, GPUSHIM_CONFIG=name, GPUSHIM_ENABLE='0'),
+           rf'info: libgpushim {re.escape(version)} is switched off in python\S*; .*')
+
+
+def nobody_reads():
+    """A program as most are, to which SIGPIPE is the end, with a stderr that is a dead pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = 'import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n' + CALL
+    ran = run(program, True, stderr=writer, GPUSHIM_COLOUR='red')  # no option: a warning
+    os.close(writer)
+    expect('a log that nobody reads', ran)
+
+
+def too_late():
+    load = f'import ctypes\nfor i in range(2): ctypes.CDLL({library!r})\n'
+    late = 'warning: loaded when the program had begun .*: start the program with ' \
+           f'LD_PRELOAD={re.escape(library)}'
+    expect('loaded by dlopen', run(load, False), late)
+    expect('loaded by dlopen for all', run(load.replace(')\n', ', mode=ctypes.RTLD_GLOBAL)\n'),
+                                           False), late)
+    expect('loaded by dlopen, with CUDA there', run(CALL + load, False), late)
+    expect('loaded by dlopen, log off', run(load, False, GPUSHIM_LOG='off'))
+    expect('loaded by dlopen, switched off', run(load, False, GPUSHIM_ENABLE='0'))
+    expect('preloaded, and loaded again', run(load, True))
+    expect('preloaded, and found', run('import ctypes; ctypes.CDLL(None).gpushim_memory', True))
+
+
+with tempfile.TemporaryDirectory() as made:
+    starts(made)
+nobody_reads()
+too_late()

@@ -1,0 +1,97 @@
+/* Handles that nobody opens: whoever has not the library gets an error from the driver and cannot
+ * tell, so the exporter asks. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+
+#define MS UINT64_C(1000000)
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct side_chunk chunk;
+static struct gs_offer *offer[2];
+static struct other other;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    options.grace_ns = 100 * MS;
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    for (size_t i = 0; i < 2; i++)
+        cr_assert_eq(side_offer(&side, &chunk, i * MIB, MIB, &offer[i]), GS_OK);
+}
+
+static void teardown(void)
+{
+    if (other.pid)
+        other_stop(&other);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+    side_broker_end(dir);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_unopened, .init = setup, .fini = teardown, .timeout = 60);
+
+static int times_said(void)
+{
+    int times = 0;
+
+    for (const char *at = side_logged(); (at = strstr(at, "none was ever opened")); at++)
+        times++;
+    return times;
+}
+
+/* Freed, and its grace is over. */
+static void ends(int i)
+{
+    uint64_t freed = side_now();
+
+    gs_share_freed(side.share, offer[i], freed);
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i], freed, side_now(), false)));
+}
+
+Test(share_unopened, it_is_said_once_and_with_their_number)
+{
+    cr_assert_eq(times_said(), 0, "neither is freed yet");
+    ends(0);
+    if (side_with_broker()) {
+        cr_assert_eq(times_said(), 0, "others may ask the broker");
+        ends(1);
+        return;
+    }
+    cr_assert_not_null(strstr(side_logged(),
+                              "2 IPC handles were given out and none was ever opened"));
+    ends(1);
+    gs_share_at_exit(side.share);
+    cr_assert_eq(times_said(), 1, "%s", side_logged());
+}
+
+Test(share_unopened, it_is_said_at_the_end_where_nothing_was_freed)
+{
+    gs_share_at_exit(side.share);
+    cr_assert_eq(times_said(), side_with_broker() ? 0 : 1, "%s", side_logged());
+    for (int i = 0; i < 2; i++)
+        cr_assert(side_gets_back(&side, offer[i]));
+}
+
+Test(share_unopened, who_has_opened_one_has_the_library)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    unsigned long address;
+
+    other_start(&other, dir, "strict=1");
+    gs_offer_token(offer[0], token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "close %lx", address), "status 0");
+    ends(1);
+    ends(0);
+    gs_share_at_exit(side.share);
+    cr_assert_eq(times_said(), 0, "%s", side_logged());
+}
