@@ -243,6 +243,7 @@ static int receive(struct gs_share *share, struct gs_client *client,
         return error;
     close(share->spare_fd);
     share->spare_fd = -1;
+    share->spare_given = true;
     return gs_wire_receive(client->fd, ret_message, ret_fd);
 }
 
@@ -546,10 +547,14 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     struct gs_client *client, *next;
     uint64_t due = GS_NEVER;
 
-    if (share->spare_fd < 0 && share->listener >= 0)
+    if (share->spare_given) {
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+        share->spare_given = share->spare_fd < 0;
+    }
     if (share->listener_pause && share->listener_pause <= now) {
         share->listener_pause = 0;
+        if (share->spare_fd < 0)
+            share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         gs_watch(share, EPOLL_CTL_MOD, share->listener, EPOLLIN, GS_WATCH_LISTENER, 0);
     }
     if (share->listener_pause)

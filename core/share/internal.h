@@ -137,6 +137,7 @@ struct gs_share {
     unsigned last_export;    /* the number of the descriptor that was made last */
     bool fds_made;           /* the table of descriptors has its final size, or never will */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
+    bool spare_given;        /* a message has got it: another is to be had */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t listener_pause; /* when to listen again; 0: listening */
     struct gs_share_stats stats; /* as they were told last, */
