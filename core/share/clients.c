@@ -472,8 +472,8 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
         return GS_REFUSED_FDS;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    if (share->options.is_broker && !gs_discards_crowded(who.uid))
-        gs_socket_take_rights(fd, true);
+    if (gs_discards_crowded(who.uid))
+        gs_socket_take_rights(fd, false);
     client->id = ++share->next_client;
     client->fd = fd;
     client->kept_fd = gs_fd_keep(fd);

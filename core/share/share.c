@@ -266,7 +266,9 @@ static gs_status socket_start(struct gs_share *share)
         listener = gs_directory_listen(directory, &share->options, share->name, reason);
     }
     if (listener >= 0) {
-        if (tells_who(listener)) /* then nobody has to send his pidfd; of clients a broker takes more */
+        /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it
+         * is stopped. */
+        if (!share->options.is_broker && tells_who(listener))
             gs_socket_take_rights(listener, false);
         __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
         __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
