@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "core/reclaim.h"
+#include "core/share/directory.h"
 #include "core/stats.h"
 
 /* What this thread looked up last. Generations never repeat in a process, so one core's are not
@@ -221,6 +222,27 @@ static bool keeps_anchor(const struct gs_core *core)
     return core->options.share.enable && core->options.share.export_ahead;
 }
 
+/* Called with the contexts' lock held. Where this process could share nothing the driver's own
+ * memory is better, which the driver's IPC shares: nobody else can switch that off. */
+static bool stays_native(struct gs_core *core)
+{
+    char reason[GS_REASON_SIZE];
+
+    if (core->shares == GS_SHARES_UNKNOWN)
+        core->shares = GS_SHARES;
+    else
+        return core->shares == GS_SHARES_NOT;
+    if (!core->options.share.enable || gs_share_can(core->share, reason))
+        return false;
+    core->shares = GS_SHARES_NOT;
+    gs_log_line(&core->options.log, GS_LOG_WARNING,
+                "memory could not be shared with other processes (%s): allocations stay the "
+                "driver's own, as without the library, so that CUDA IPC works; with "
+                "share.enable = off the library allocates all the same",
+                reason);
+    return true;
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -251,7 +273,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     }
     if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
         gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
-                        keeps_anchor(core) ? &core->fds : NULL,
+                        keeps_anchor(core) ? &core->fds : NULL, stays_native(core),
                         &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     if (status == GS_OK)

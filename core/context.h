@@ -68,6 +68,8 @@ struct gs_core {
     unsigned dead; /* contexts that are gone and have memory; atomic for readers */
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
+    /* Whether memory of one's own can be shared here; asked before the first allocation, once. */
+    enum { GS_SHARES_UNKNOWN = 0, GS_SHARES, GS_SHARES_NOT } shares;
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;

@@ -202,7 +202,7 @@ size_t gs_device_let_go(struct gs_device *device, struct gs_fds *fds)
 }
 
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     struct gs_fds *fds, struct gs_device *ret_device)
+                     struct gs_fds *fds, bool native, struct gs_device *ret_device)
 {
     int fd = -1;
     CUuuid uuid;
@@ -216,6 +216,9 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
     if (driver->device_get_default_pool &&
         driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
         ret_device->default_pool = NULL;
-    climb(driver, log, ret_device, &fd);
+    if (native)
+        ret_device->rung = GS_RUNG_NATIVE;
+    else
+        climb(driver, log, ret_device, &fd);
     moor(ret_device, fds, fd);
 }

@@ -36,7 +36,7 @@ struct gs_device {
 
 /*
  * Finds out about a device; needs no current context. Does not fail: a device that cannot is on the
- * last rung, and the log says why.
+ * last rung, and the log says why; with `native` it is put there, for a reason that is known.
  *
  * An export takes 650 us where no process has an exported handle of the device's memory, and 20 us
  * where one has (measured on an H200; export_costs.c). So that this process's first one is of the
@@ -44,7 +44,7 @@ struct gs_device {
  * 2 MiB with it, until gs_device_let_go: when the device is full, or its last context ends.
  */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     struct gs_fds *fds, struct gs_device *ret_device);
+                     struct gs_fds *fds, bool native, struct gs_device *ret_device);
 /* Closes it, once; the bytes that come back. */
 size_t gs_device_let_go(struct gs_device *device, struct gs_fds *fds);
 

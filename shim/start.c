@@ -5,6 +5,7 @@
 #include "start.h"
 
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "core/share/directory.h"
 #include "late.h"
 #include "log.h"
 #include "lookup.h"
@@ -81,16 +81,56 @@ static const char *fill_driver(struct gs_driver *driver)
 
 _Static_assert(GS_CONFIG_IDS_MAX <= GS_IDS_MAX, "every id that the options take has room");
 
+struct beside {
+    const char *name;
+    char path[GS_CONFIG_PATH_SIZE];
+};
+
+/* The loaded object that this code is in. */
+static int find_library(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct beside *beside = arg;
+    uintptr_t here = (uintptr_t)find_library;
+    const char *slash = strrchr(info->dlpi_name, '/');
+
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+
+        if (part->p_type != PT_LOAD || here - info->dlpi_addr - part->p_vaddr >= part->p_memsz)
+            continue;
+        if (slash)
+            snprintf(beside->path, sizeof beside->path, "%.*s/%s",
+                     (int)(slash - info->dlpi_name), info->dlpi_name, beside->name);
+        return 1;
+    }
+    return 0;
+}
+
+/* Where it was installed, or beside this library: one that was copied elsewhere takes its broker
+ * along. */
+static const char *installed_broker(struct beside *beside)
+{
+    const char *slash = strrchr(GS_BROKER_PROGRAM, '/');
+
+    beside->name = slash ? slash + 1 : GS_BROKER_PROGRAM;
+    beside->path[0] = 0;
+    if (access(GS_BROKER_PROGRAM, X_OK) != 0)
+        dl_iterate_phdr(find_library, beside);
+    return beside->path[0] == '/' && access(beside->path, X_OK) == 0 ? beside->path
+                                                                      : GS_BROKER_PROGRAM;
+}
+
 static void fill_broker(struct gs_share_options *options, const struct gs_config *config)
 {
     const char *program = config->share.broker.text;
+    struct beside beside;
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->keep_ns = config->share.keep;
     options->left_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
-    if (strcmp(program, "installed") == 0)
-        program = GS_BROKER_PROGRAM;
+    if (options->broker && strcmp(program, "installed") == 0)
+        program = installed_broker(&beside);
     if (strlen(program) < sizeof options->broker_program)
         memcpy(options->broker_program, program, strlen(program) + 1);
     else if (options->broker)
@@ -123,17 +163,10 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)
         options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
-    if (!dir[0]) {
-        gs_directory_default(options->dir, sizeof options->dir);
-    } else if (strlen(dir) < sizeof options->dir) {
-        memcpy(options->dir, dir, strlen(dir) + 1);
-    } else {
-        options->enable = false;
-        gs_log(GS_LOG_WARNING,
-               "share.dir is longer than %zu characters, too long for a socket: memory is not "
-               "shared; choose a shorter path",
-               sizeof options->dir - 1);
-    }
+    /* One that is too long for a socket is none. */
+    if (strlen(dir) >= sizeof options->dir)
+        dir = "too long";
+    memcpy(options->dir, dir, strlen(dir) + 1);
 }
 
 static size_t to_size(uint64_t bytes)

@@ -4,20 +4,25 @@
  *
  *   exporter (leave.c)                            broker (this file; shim/broker/main.c)
  *   first offer: connects, starts one if need be
+ *   LEAVE users (+ memfd)          ------->       of whose users it is, and where it confirms
  *   SHARE token (+ descriptor)     ------->       keeps it; openers go to the exporter meanwhile
- *   UNSHARE, before any reuse      ------->       drops it
- *   ends, in order or killed       - - - ->       serves it, for keep_ns beyond its last opener
+ *   strikes it out of the memfd
+ *   UNSHARE, when that goes        ------->       drops it
+ *   ends, in order or killed       - - - ->       serves what stands in the memfd, for keep_ns
+ *                                                 beyond its last opener, to those users
  *
- * What must hold: the broker never serves bytes that have been given to another block. So an
- * UNSHARE is in the broker's socket before the block may be used again, the broker reads all that
- * an exporter said before it takes note of its end, and one that has lost its connection and lives
- * on is not trusted to have said everything: what it left is dropped.
+ * What must hold: the broker never serves bytes that have been given to another block, and no
+ * exporter ever waits for the broker, which may be stopped. So what may be served is what the
+ * exporter confirms in its own memory (confirm.c): struck out there before the block may be used
+ * again, and read by the broker once the exporter has ended. One that has lost its connection and
+ * lives on may still change it: what it left is dropped.
  *
  * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
  * offer with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
 #include "core/share/exporter.h"
+#include "core/share/opener.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -32,6 +37,7 @@ struct gs_left_chunk {
     struct gs_offer_key key; /* of the chunk: the exporter's instance and the chunk's id */
     int fd;
     unsigned offers;
+    struct gs_user *user; /* whose process left it here */
     UT_hash_handle hh;
 };
 
@@ -54,13 +60,15 @@ static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
     if (--chunk->offers > 0)
         return;
     HASH_DEL(share->left_chunks, chunk);
+    chunk->user->chunks--;
+    gs_user_reap(share, chunk->user);
     close(chunk->fd);
     free(chunk);
 }
 
 /* The chunk's record with one offer more; *fd becomes -1 where it is kept. NULL: no memory. */
 static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_offer_key *key,
-                                        int *fd)
+                                        struct gs_user *user, int *fd)
 {
     struct gs_left_chunk *chunk;
 
@@ -76,6 +84,8 @@ static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_
             return NULL;
         }
         chunk->fd = *fd;
+        chunk->user = user;
+        user->chunks++;
         *fd = -1;
     }
     chunk->offers++;
@@ -99,6 +109,8 @@ static void offer_drop(struct gs_share *share, struct gs_offer *offer)
     HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
     chunk_drop(share, (struct gs_left_chunk *)(uintptr_t)offer->source.handle);
+    gs_leaver_user(offer->leaver)->offers--;
+    gs_leaver_unref(share, offer->leaver);
     free(offer);
 }
 
@@ -108,8 +120,7 @@ static bool is_sound(const struct gs_wire_share *message, const struct gs_token 
     return token->size > 0 && message->chunk_size > 0 && message->chunk_size % GS_PAGE_SIZE == 0 &&
            message->chunk_size <= UINT64_C(1) << GS_MAP_ADDRESS_BITS &&
            token->size <= message->chunk_size &&
-           message->offset <= message->chunk_size - token->size && message->read_only <= 1 &&
-           !message->zero;
+           message->offset <= message->chunk_size - token->size && message->read_only <= 1;
 }
 
 static struct gs_offer *offer_new(const struct gs_client *client,
@@ -124,6 +135,7 @@ static struct gs_offer *offer_new(const struct gs_client *client,
     offer->key.id = token->block_id;
     memcpy(offer->token, message->token, GS_TOKEN_SIZE);
     offer->owner = client->id;
+    offer->slot = message->slot;
     offer->read_only = message->read_only != 0;
     offer->source = (struct gs_share_source){.chunk_id = token->chunk_id,
                                              .chunk_size = message->chunk_size,
@@ -132,6 +144,25 @@ static struct gs_offer *offer_new(const struct gs_client *client,
                                              .size = token->size};
     memcpy(offer->source.uuid, message->uuid, sizeof offer->source.uuid);
     return offer;
+}
+
+/* Whether the socket of the client's instance is the client's, as far as the kernel tells: of its
+ * user, and where process ids can be seen of that process. Of this broker's own user it is believed:
+ * his processes could end each other. */
+static bool is_its_name(struct gs_share *share, const struct gs_client *client)
+{
+    char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    bool is = client->uid == geteuid();
+    int directory;
+
+    gs_instance_name(client->instance, name);
+    while (!is && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        is = gs_directory_is_of(directory, &share->options, name, client->uid,
+                                client->is_seen ? client->pid : 0);
+        close(directory);
+    }
+    return is;
 }
 
 /* Whether the client is who shares under its instance: the first one that said so, for as long as
@@ -147,8 +178,8 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
         if (other->shares && memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) == 0)
             return false;
     }
-    client->shares = true;
-    return true;
+    client->shares = is_its_name(share, client);
+    return client->shares;
 }
 
 /* How many chunks' descriptors are kept: what the clients may need stays free, or half of all. */
@@ -164,11 +195,15 @@ static unsigned chunks_max(const struct gs_share *share)
                                                  : UINT32_MAX;
 }
 
-/* Whether there is room for one more; one client takes half of all at most. */
+/* Whether there is room for one more; one client takes half of all at most, and so does another
+ * user of what is left. */
 static bool has_room(struct gs_share *share, const struct gs_client *client, int fd)
 {
     unsigned most = share->options.left_max, chunks = chunks_max(share);
-    bool has = fd >= 0 && HASH_COUNT(share->offers) < most && client->left < (most + 1) / 2 &&
+    const struct gs_user *user = client->user;
+    bool may = gs_user_may(user, user->offers, HASH_COUNT(share->offers), most) &&
+               gs_user_may(user, user->chunks, HASH_COUNT(share->left_chunks), chunks);
+    bool has = may && fd >= 0 && HASH_COUNT(share->offers) < most && client->left < (most + 1) / 2 &&
                HASH_COUNT(share->left_chunks) < chunks && client->left_chunks < (chunks + 1) / 2;
 
     if (has)
@@ -191,7 +226,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     struct gs_offer *offer;
     bool entered;
 
-    if (!share->options.is_broker || !client->greeted)
+    if (!share->options.is_broker || !client->leaver)
         return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
                                                        : "it did not greet first");
     if (gs_token_read(message->token, &token) != GS_OK || !is_sound(message, &token))
@@ -211,12 +246,14 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
         free(offer);
         return gs_client_fault(client, "it shared one block twice");
     }
-    chunk = chunk_take(share, &chunk_key, fd);
+    chunk = chunk_take(share, &chunk_key, client->user, fd);
     if (!chunk) {
         free(offer);
         return true;
     }
     offer->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
+    offer->leaver = gs_leaver_ref(client->leaver);
+    client->user->offers++;
     gs_lock_take(&share->lock);
     HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
@@ -226,6 +263,8 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
         client->left_chunks += *fd < 0;
     } else {
         chunk_drop(share, chunk);
+        client->user->offers--;
+        gs_leaver_unref(share, offer->leaver);
         free(offer);
     }
     return true;
@@ -262,7 +301,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
     {
         if (offer->owner != client->id)
             continue;
-        if (!ended) {
+        if (!ended || !gs_leaver_confirms(offer->leaver, offer)) {
             offer_drop(share, offer);
             continue;
         }
@@ -320,6 +359,9 @@ void gs_broker_free(struct gs_share *share)
     if (share->broker_fd >= 0)
         close(share->broker_fd);
     share->broker_fd = -1;
+    gs_lock_take(&share->lock);
+    gs_confirm_end_locked(share);
+    gs_lock_release(&share->lock);
     if (!share->options.is_broker)
         return;
     HASH_ITER(hh, share->offers, offer, next)

@@ -161,6 +161,9 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     client_forget_exit(share, client);
     HASH_DEL(share->clients, client);
     share->client_count--;
+    client->user->clients--;
+    gs_user_reap(share, client->user);
+    gs_leaver_unref(share, client->leaver);
     free(client);
 }
 
@@ -387,16 +390,18 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
     close(fd);
 }
 
-/* Makes room for one more client; false if all have holds. */
-static bool make_room(struct gs_share *share)
+/* Makes room for one more client of the user's; false if all have holds. A user that has as many as
+ * he may makes room himself. */
+static bool make_room(struct gs_share *share, const struct gs_user *user)
 {
     struct gs_client *client, *next, *oldest = NULL;
+    bool over = !gs_user_may(user, user->clients, share->client_count, share->options.max_clients);
 
-    if (share->client_count < share->options.max_clients)
+    if (!over && share->client_count < share->options.max_clients)
         return true;
     HASH_ITER(hh, share->clients, client, next)
     {
-        if (is_needed(client) || client->fd < 0)
+        if (is_needed(client) || client->fd < 0 || (over && client->user != user))
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
             oldest = client;
@@ -420,17 +425,16 @@ static int peer_pidfd(int fd, int *ret_error)
     return -1;
 }
 
-/* Takes a connection in as a client, or says why not. */
-static enum gs_wire_reason admit(struct gs_share *share, int fd)
+/* Takes a connection of the user's in as a client, or says why not. */
+static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct ucred *caller,
+                                 struct gs_user *user)
 {
     const int buffer = SEND_BUFFER;
-    const struct ucred who = caller_of(fd);
+    const struct ucred who = *caller;
     struct gs_client *client;
     int error;
 
-    if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid))
-        return GS_REFUSED_USER;
-    if (!make_room(share))
+    if (!make_room(share, user))
         return GS_REFUSED_BUSY;
     client = calloc(1, sizeof *client);
     if (!client)
@@ -444,7 +448,9 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
     client->id = ++share->next_client;
     client->fd = fd;
     client->uid = who.uid;
+    client->gid = who.gid;
     client->pid = who.pid;
+    client->user = user;
     client->is_seen = who.pid > 0;
     client->since_ns = gs_now();
     client->due_ns = client->since_ns + share->options.timeout_ns;
@@ -456,6 +462,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
         return GS_REFUSED_MEMORY;
     }
     share->client_count++;
+    user->clients++;
     gs_client_watch_exit(share, client);
     if (gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
@@ -465,6 +472,26 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd)
     gs_thread_expect(share, client->since_ns);
     gs_client_readable(share, client->id); /* one that has spoken is not evicted for silence */
     return 0;
+}
+
+/* The same, for a caller who may open something here. */
+static enum gs_wire_reason admit_listed(struct gs_share *share, int fd)
+{
+    const struct ucred who = caller_of(fd);
+    enum gs_wire_reason reason;
+    struct gs_user *user;
+
+    if (who.uid == (uid_t)-1 || (!gs_process_is_listed(&share->options, who.uid, who.gid) &&
+                                 !gs_leavers_let(share, who.uid, who.gid)))
+        return GS_REFUSED_USER;
+    user = gs_user_of(share, who.uid);
+    if (!user)
+        return GS_REFUSED_MEMORY;
+    user->refs++; /* it stays while room is made for it */
+    reason = admit(share, fd, &who, user);
+    user->refs--;
+    gs_user_reap(share, user);
+    return reason;
 }
 
 /* No descriptor is left for a caller: the spare one is given up for as long as it takes to tell
@@ -502,7 +529,7 @@ void gs_clients_accept(struct gs_share *share)
                 listener_rest(share);
             return;
         }
-        reason = admit(share, fd);
+        reason = admit_listed(share, fd);
         if (reason)
             turn_away(share, fd, reason);
     }

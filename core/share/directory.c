@@ -1,7 +1,6 @@
 /* The runtime directory and the sockets in it (core/share/directory.h). */
 #include "core/share/directory.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,129 +11,33 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/share/token.h"
 
 #define BACKLOG       128
-#define NEW_SUFFIX    ".new" /* a socket that does not listen yet */
-#define NEW_AGE_S     60     /* older than this, its maker was killed in between */
-#define SWEEP_ENTRIES 4096
 #define LOCK_TRIES    100 /* of the directory, for a broker: */
 #define LOCK_WAIT_US  10000
-#define RELAY_ENTRIES 65536
-#define SWEEP_SOCKETS 2048 /* connected to, to see whether they live; 10 us each */
+#define MAKE_TRIES    50
 
-bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
+void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE])
 {
-    if (uid == geteuid())
-        return true;
-    for (unsigned i = 0; i < options->uid_count; i++)
-        if (options->uids[i] == uid)
-            return true;
-    return false;
-}
+    char boot[GS_BOOT_SIZE];
 
-bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid)
-{
-    for (unsigned i = 0; i < options->gid_count; i++)
-        if (options->gids[i] == gid)
-            return true;
-    return gs_user_is_listed(options, uid);
-}
-
-/* statx, since the stat family of a new libc is not found in an older one. */
-static int look(int directory, const char *name, struct statx *ret_info)
-{
-    return statx(directory, name, AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH),
-                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_MTIME, ret_info);
-}
-
-void gs_directory_default(char *ret_dir, size_t size)
-{
-    unsigned long uid = geteuid();
-    struct statx run;
-
-    snprintf(ret_dir, size, "/run/user/%lu", uid);
-    if (look(AT_FDCWD, ret_dir, &run) == 0 && S_ISDIR(run.stx_mode) && run.stx_uid == uid)
-        snprintf(ret_dir, size, "/run/user/%lu/gpushim", uid);
-    else
-        snprintf(ret_dir, size, "/tmp/gpushim-%lu", uid);
-}
-
-/* Whether a directory may be used; the reason if not. */
-static bool check(const struct statx *info, const struct gs_share_options *options,
-                  char *ret_reason)
-{
-    if (info->stx_uid != 0 && !gs_user_is_listed(options, info->stx_uid)) {
-        snprintf(ret_reason, GS_REASON_SIZE,
-                 "%s belongs to user %u, who is not to be trusted with shared memory; name a "
-                 "directory of your own",
-                 options->dir, (unsigned)info->stx_uid);
-        return false;
-    }
-    if (info->stx_mode & (S_IWGRP | S_IWOTH)) {
-        snprintf(ret_reason, GS_REASON_SIZE,
-                 "%s has mode %04o, others may write to it; take that right away (chmod go-w)",
-                 options->dir, (unsigned)info->stx_mode & 07777);
-        return false;
-    }
-    return true;
-}
-
-static bool is_path(const struct gs_share_options *options)
-{
-    return options->dir[0] == '/' && memchr(options->dir, 0, sizeof options->dir);
-}
-
-int gs_directory_open(const struct gs_share_options *options, bool make,
-                      char ret_reason[GS_REASON_SIZE])
-{
-    struct statx info;
-    int directory;
-
-    if (!is_path(options)) {
-        snprintf(ret_reason, GS_REASON_SIZE,
-                 "the runtime directory has no absolute path of at most %zu bytes; name one",
-                 sizeof options->dir - 1);
-        return -1;
-    }
-    if (make && mkdir(options->dir, 0700) != 0 && errno != EEXIST) {
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be made: %s; make it, with mode 0700",
-                 options->dir, strerror(errno));
-        return -1;
-    }
-    directory = open(options->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (directory < 0) {
-        int cause = errno;
-        bool is_link = (cause == ELOOP || cause == ENOTDIR) &&
-                       look(AT_FDCWD, options->dir, &info) == 0 && S_ISLNK(info.stx_mode);
-
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; name a directory you own",
-                 options->dir, is_link ? "it is a symbolic link" : strerror(cause));
-        return -1;
-    }
-    if (look(directory, "", &info) != 0)
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be looked at: %s", options->dir,
-                 strerror(errno));
-    else if (check(&info, options, ret_reason))
-        return directory;
-    close(directory);
-    return -1;
+    gs_boot_id(boot);
+    snprintf(ret_name, GS_BROKER_NAME_SIZE, GS_BROKER_NAME "%s%s", boot[0] ? "." : "", boot);
 }
 
 /* By the directory's path; false where that is too long. */
-static bool path_of(const struct gs_share_options *options, const char *name,
-                    struct sockaddr_un *ret_address)
+static bool path_of(const char *folder, const char *name, struct sockaddr_un *ret_address)
 {
-    size_t dir = strlen(options->dir), length = strlen(name);
+    size_t dir = strlen(folder), length = strlen(name);
 
     memset(ret_address, 0, sizeof *ret_address);
     ret_address->sun_family = AF_UNIX;
-    if (dir + 1 + length >= sizeof ret_address->sun_path)
+    if (dir == 0 || dir + 1 + length >= sizeof ret_address->sun_path)
         return false;
-    memcpy(ret_address->sun_path, options->dir, dir);
+    memcpy(ret_address->sun_path, folder, dir);
     ret_address->sun_path[dir] = '/';
     memcpy(ret_address->sun_path + dir + 1, name, length);
     return true;
@@ -147,26 +50,29 @@ static bool path_of(const struct gs_share_options *options, const char *name,
 static int address_of(int directory, const struct gs_share_options *options, const char *name,
                       struct sockaddr_un *ret_address)
 {
-    char by_fd[40];
+    char by_fd[40], path[GS_FOLDER_SIZE];
     int length;
 
     memset(ret_address, 0, sizeof *ret_address);
     ret_address->sun_family = AF_UNIX;
     snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", directory);
-    length = snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s/%s",
-                      access(by_fd, X_OK) == 0 ? by_fd : options->dir, name);
+    if (access(by_fd, X_OK) != 0)
+        gs_directory_path(options, directory, path);
+    else
+        memcpy(path, by_fd, sizeof by_fd);
+    length = snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s/%s", path, name);
     return length < (int)sizeof ret_address->sun_path ? 0 : -ENAMETOOLONG;
 }
 
 /* Binds under a first name, listens, and only then gives the socket its own name. 0 or an errno. */
 static int put_up(int fd, int directory, const struct gs_share_options *options, const char *name)
 {
-    char first[GS_RELAY_NAME_SIZE + sizeof NEW_SUFFIX];
+    char first[GS_RELAY_NAME_SIZE + sizeof GS_NEW_SUFFIX];
     struct sockaddr_un address;
     mode_t mode = options->uid_count + options->gid_count > 0 ? 0666 : 0600;
     int error;
 
-    snprintf(first, sizeof first, "%s" NEW_SUFFIX, name);
+    snprintf(first, sizeof first, "%s" GS_NEW_SUFFIX, name);
     error = -address_of(directory, options, first, &address);
     if (error)
         return error;
@@ -185,14 +91,17 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int error = fd < 0 ? errno : put_up(fd, directory, options, name);
+    char path[GS_FOLDER_SIZE];
 
     if (error == 0)
         return fd;
-    snprintf(ret_reason, GS_REASON_SIZE, "no socket can be made in %s: %s%s", options->dir,
-             strerror(error),
+    gs_directory_path(options, directory, path);
+    snprintf(ret_reason, GS_REASON_SIZE, "no socket can be made in %s: %s%s",
+             path[0] ? path : gs_directory_words(options), strerror(error),
              error == EACCES || error == EROFS ? "; name a directory you can write to" : "");
     if (fd >= 0)
         close(fd);
+    errno = error;
     return -1;
 }
 
@@ -218,7 +127,7 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
     if (fd < 0)
         return -errno;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    error = path_of(options, name, &address) ? connect_to(fd, &address) : -ENOENT;
+    error = path_of(options->dir, name, &address) ? connect_to(fd, &address) : -ENOENT;
     if (error == -ENOENT || error == -ENOTDIR || error == -EACCES) { /* seen from another root */
         error = address_of(directory, options, name, &address);
         if (!error)
@@ -231,24 +140,35 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
     return fd;
 }
 
-int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
+/* -EAGAIN: not there, or not now. */
+static int connect_through(const struct gs_share_options *options, const char *folder,
+                           const char *name)
 {
-    char ignored[GS_REASON_SIZE];
     struct sockaddr_un address;
-    struct statx info;
     int fd;
 
-    if (!is_path(options) || !path_of(options, name, &address))
+    if (folder[0] != '/' || !path_of(folder, name, &address))
         return -EAGAIN;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -EAGAIN;
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-        look(AT_FDCWD, options->dir, &info) == 0 && S_ISDIR(info.stx_mode) &&
-        check(&info, options, ignored))
+        gs_directory_is_good(options, folder))
         return fd;
     close(fd);
     return -EAGAIN;
+}
+
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
+{
+    char folder[GS_FOLDER_SIZE];
+    int fd = -EAGAIN;
+
+    if (!memchr(options->dir, 0, sizeof options->dir))
+        return -EAGAIN;
+    for (unsigned n = 0; fd < 0 && gs_directory_likely(options, n, folder); n++)
+        fd = connect_through(options, folder, name);
+    return fd;
 }
 
 #ifndef SO_PEERPIDFD
@@ -280,8 +200,29 @@ bool gs_directory_is_gone(int directory, const struct gs_share_options *options,
     return gone;
 }
 
-/* Whether nobody listens there any more. In doubt it lives. */
-static bool is_dead(int directory, const struct gs_share_options *options, const char *name)
+bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
+                        uid_t uid, pid_t pid)
+{
+    struct sockaddr_un address;
+    struct ucred who = {.uid = uid};
+    socklen_t size = sizeof who;
+    struct statx info;
+    int fd;
+
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID, &info) != 0 ||
+        !S_ISSOCK(info.stx_mode) || info.stx_uid != uid ||
+        address_of(directory, options, name, &address) != 0)
+        return false;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    if (fd >= 0)
+        close(fd);
+    return who.uid == uid && (pid <= 0 || who.pid <= 0 || who.pid == pid);
+}
+
+bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
+                          const char *name)
 {
     struct sockaddr_un address;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -294,89 +235,6 @@ static bool is_dead(int directory, const struct gs_share_options *options, const
             connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
     close(fd);
     return dead;
-}
-
-enum entry_kind { FOREIGN, SOCKET, NEW_SOCKET };
-
-/* What follows an instance, or what takes its place; NULL: there is none. */
-static const char *past_instance(const char *name)
-{
-    return strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1
-               ? name + GS_SOCKET_NAME_SIZE - 1
-               : NULL;
-}
-
-static enum entry_kind kind_of(const char *name)
-{
-    const char *rest = past_instance(name), *more;
-
-    if (!rest)
-        return FOREIGN;
-    if (*rest == '.' && (more = past_instance(rest + 1)))
-        rest = more;
-    if (*rest == 0)
-        return SOCKET;
-    return strcmp(rest, NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
-}
-
-/* A socket of another name than ours never comes back under the same name: instances are random.
- * So what was dead when it was looked at is dead when it is removed. */
-static void sweep_entry(int directory, const struct gs_share_options *options, const char *name,
-                        enum entry_kind kind)
-{
-    struct statx info;
-
-    if (look(directory, name, &info) != 0 || !S_ISSOCK(info.stx_mode))
-        return;
-    if (kind == NEW_SOCKET ? time(NULL) - info.stx_mtime.tv_sec > NEW_AGE_S
-                           : is_dead(directory, options, name))
-        unlinkat(directory, name, 0);
-}
-
-int gs_directory_relays(int directory, const char *instance,
-                        char ret_names[][GS_RELAY_NAME_SIZE], int max)
-{
-    int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = again < 0 ? NULL : fdopendir(again);
-    const struct dirent *entry;
-    unsigned seen = 0;
-    int count = 0;
-
-    if (!list) {
-        if (again >= 0)
-            close(again);
-        return 0;
-    }
-    while (count < max && seen++ < RELAY_ENTRIES && (entry = readdir(list)))
-        if (strlen(entry->d_name) == GS_RELAY_NAME_SIZE - 1 &&
-            strncmp(entry->d_name, instance, GS_SOCKET_NAME_SIZE - 1) == 0 &&
-            kind_of(entry->d_name) == SOCKET)
-            memcpy(ret_names[count++], entry->d_name, GS_RELAY_NAME_SIZE);
-    closedir(list);
-    return count;
-}
-
-void gs_directory_sweep(int directory, const struct gs_share_options *options)
-{
-    int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = again < 0 ? NULL : fdopendir(again);
-    const struct dirent *entry;
-    unsigned seen = 0, sockets = 0;
-
-    if (!list) {
-        if (again >= 0)
-            close(again);
-        return;
-    }
-    while (seen++ < SWEEP_ENTRIES && sockets < SWEEP_SOCKETS && (entry = readdir(list))) {
-        enum entry_kind kind = kind_of(entry->d_name);
-
-        if (kind == FOREIGN)
-            continue;
-        sockets++;
-        sweep_entry(directory, options, entry->d_name, kind);
-    }
-    closedir(list);
 }
 
 /* Two brokers that start at once have it for a moment each. Anybody who may read the directory can
@@ -397,27 +255,101 @@ static bool lock_for_broker(int directory)
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE])
 {
+    char name[GS_BROKER_NAME_SIZE], unborn[GS_BROKER_NAME_SIZE + sizeof GS_NEW_SUFFIX];
     int fd;
 
     if (options->listen_fd >= 0)
         return options->listen_fd;
+    gs_broker_name(name);
     if (!lock_for_broker(directory)) {
         snprintf(ret_reason, GS_REASON_SIZE,
-                 "%s cannot be locked: %s; see who else has it open (fuser)", options->dir,
-                 strerror(errno));
+                 "%s cannot be locked: %s; see who else has it open (fuser)",
+                 gs_directory_words(options), strerror(errno));
         return -1;
     }
-    fd = gs_directory_connect(directory, options, GS_BROKER_NAME, 0); /* busy or not, it is there */
+    fd = gs_directory_connect(directory, options, name, 0); /* busy or not, it is there */
     if (fd >= 0 || (fd != -ENOENT && fd != -ECONNREFUSED)) {
-        snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already", options->dir);
+        snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already",
+                 gs_directory_words(options));
         if (fd >= 0)
             close(fd);
         fd = -1;
     } else {
         /* Whoever made one has the lock until it has its own name: this one's maker was killed. */
-        unlinkat(directory, GS_BROKER_NAME NEW_SUFFIX, 0);
-        fd = gs_directory_listen(directory, options, GS_BROKER_NAME, ret_reason);
+        snprintf(unborn, sizeof unborn, "%s" GS_NEW_SUFFIX, name);
+        unlinkat(directory, unborn, 0);
+        fd = gs_directory_listen(directory, options, name, ret_reason);
     }
     flock(directory, LOCK_UN);
     return fd;
+}
+
+static int listen_in(int directory, const struct gs_share_options *options, const char *name,
+                     bool broker, char *ret_reason)
+{
+    return broker ? gs_directory_listen_broker(directory, options, ret_reason)
+                  : gs_directory_listen(directory, options, name, ret_reason);
+}
+
+/* In the n-th place; as gs_directory_put_up. Whoever only tried it may have made the directory, and
+ * removes it again just now: then it is made again. */
+static int put_up_in(const struct gs_share_options *options, unsigned n, const char *name,
+                     bool broker, int *ret_directory, char *ret_reason)
+{
+    for (int i = 0; i < MAKE_TRIES; i++) {
+        int error, listener, directory = gs_directory_open_place(options, n, true, ret_reason);
+
+        if (directory == -ENOENT)
+            return -ENOENT;
+        listener =
+            directory < 0 ? -1 : listen_in(directory, options, name, broker, ret_reason);
+        error = errno;
+        if (listener >= 0) {
+            *ret_directory = directory;
+            return listener;
+        }
+        if (directory >= 0)
+            close(directory);
+        if (error != ENOENT)
+            break;
+    }
+    return -1;
+}
+
+int gs_directory_put_up(const struct gs_share_options *options, const char *name, bool broker,
+                        int *ret_directory, char ret_reason[GS_REASON_SIZE])
+{
+    char reason[GS_REASON_SIZE];
+
+    ret_reason[0] = 0;
+    for (unsigned n = 0;; n++) {
+        int listener = put_up_in(options, n, name, broker, ret_directory, reason);
+
+        if (listener >= 0)
+            return listener;
+        if (listener == -ENOENT)
+            return -1;
+        gs_reason_add(ret_reason, reason);
+    }
+}
+
+bool gs_directory_try(const struct gs_share_options *options, const char *name,
+                      char ret_reason[GS_REASON_SIZE])
+{
+    char path[GS_FOLDER_SIZE];
+    uint64_t absent = 0;
+    int directory, listener;
+
+    for (unsigned n = 0; gs_directory_likely(options, n, path); n++)
+        absent |= (uint64_t)(access(path, F_OK) != 0) << n;
+    listener = gs_directory_put_up(options, name, false, &directory, ret_reason);
+    if (listener >= 0) {
+        unlinkat(directory, name, 0);
+        close(listener);
+        close(directory);
+    }
+    for (unsigned n = 0; absent && gs_directory_likely(options, n, path); n++)
+        if (absent >> n & 1)
+            rmdir(path); /* unless somebody uses it by now */
+    return listener >= 0;
 }

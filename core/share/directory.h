@@ -7,14 +7,31 @@
  * exchanged after the check. Others' sockets are connected to by its path, which saves the kernel's
  * look at /proc, some 20 us in a new process: whose they are their user says, and who could
  * exchange the directory could have done it before the check.
+ *
+ * Where the options name none there are several that it may be, in this order; each process uses
+ * the first that can be had when it first shares, and looks for others' sockets in all:
+ *
+ *   /run/user/UID/gpushim   where /run/user/UID is this user's; it goes when he logs out
+ *   /tmp/gpushim-UID        unless somebody else was there first, or the disk is full
+ *   /dev/shm/gpushim-UID
+ *
+ * One that others may write to (a volume of Kubernetes, 0777 or 2775; a folder like /tmp, 1777) is
+ * not used itself: each user makes one of his own in it, gpushim-UID, or gpushim-UID.1 and so on
+ * where another's lies there, and looks into those of the users he may share with.
+ *
+ * folder.c finds, makes and checks them, directory.c has the sockets in one, sweep.c clears it.
  */
 #ifndef GS_CORE_SHARE_DIRECTORY_H
 #define GS_CORE_SHARE_DIRECTORY_H
 
+#include "core/share/instance.h"
 #include "core/share/share.h"
 
-#define GS_REASON_SIZE      256
-#define GS_BROKER_NAME      "broker"
+#define GS_REASON_SIZE      384
+#define GS_FOLDER_SIZE      112 /* a folder's path: the longest of options, and a user's own in it */
+#define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
+#define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
+#define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
 #define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
 /* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
 #define GS_RELAY_NAME_SIZE  66
@@ -23,12 +40,50 @@ bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
 /* The same for a process: its group may be named instead. */
 bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid);
 
-/* The directory of processes that name none, the same for all of a user. */
-void gs_directory_default(char *ret_dir, size_t size);
+void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE]);
 
-/* Opens and checks the directory; `make` makes it first where only its last part is missing.
- * The descriptor, or -1 with the cause and the way out in words. */
+/* ---- folder.c ------------------------------------------------------------------------------- */
+
+/* Opens and checks the first directory of this user's that there is; `make` makes one where only
+ * its last part is missing. The descriptor, or -1 with the cause and the way out in words. */
 int gs_directory_open(const struct gs_share_options *options, bool make,
+                      char ret_reason[GS_REASON_SIZE]);
+
+/* All that there are, of others too, one after the other: opens the next one. *place is 0 at first.
+ * -1: there is none any more, with a reason where there was none at all. */
+int gs_directory_next(const struct gs_share_options *options, unsigned *place,
+                      char ret_reason[GS_REASON_SIZE]);
+
+/* The n-th place where this user's own may be; opens, makes and checks it. -1 with the reason, and
+ * errno: with ENOENT it was removed just now. -ENOENT: there is no such place. */
+int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
+                            char ret_reason[GS_REASON_SIZE]);
+
+/* The path of one that is open; "" where it is none of this user's. */
+void gs_directory_path(const struct gs_share_options *options, int directory,
+                       char ret_path[GS_FOLDER_SIZE]);
+/* The n-th path that a socket may be under, without a look at it; false: there are no more. */
+bool gs_directory_likely(const struct gs_share_options *options, unsigned n,
+                         char ret_path[GS_FOLDER_SIZE]);
+/* Whether what is there may be used as it is. */
+bool gs_directory_is_good(const struct gs_share_options *options, const char *path);
+/* Adds to what was said before. */
+void gs_reason_add(char reason[GS_REASON_SIZE], const char *more);
+/* Where they may be, in words. */
+const char *gs_directory_words(const struct gs_share_options *options);
+
+/* ---- directory.c ---------------------------------------------------------------------------- */
+
+/*
+ * Opens a directory and puts the socket `name` up in it, in the first place where both can be done
+ * (a disk may be full). The socket, with *ret_directory; or -1 with the reasons in words. Where
+ * `broker`, as gs_directory_listen_broker.
+ */
+int gs_directory_put_up(const struct gs_share_options *options, const char *name, bool broker,
+                        int *ret_directory, char ret_reason[GS_REASON_SIZE]);
+
+/* Whether that can be done: leaves nothing behind. */
+bool gs_directory_try(const struct gs_share_options *options, const char *name,
                       char ret_reason[GS_REASON_SIZE]);
 
 /*
@@ -57,12 +112,26 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
 /* Whether whoever put the socket there has ended. Does not wait; in doubt it has not. */
 bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name);
 
+/* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the kernel
+ * tells its own. Does not wait. */
+bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
+                        uid_t uid, pid_t pid);
+
+/* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
+bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name);
+
 /* Writes the names of those who pass on what `instance` (in hex) had shared, `max` at most; how
  * many. */
 int gs_directory_relays(int directory, const char *instance,
                         char ret_names[][GS_RELAY_NAME_SIZE], int max);
 
-/* Removes sockets that killed processes left. A bounded number of entries is looked at. */
+/* ---- sweep.c -------------------------------------------------------------------------------- */
+
+/* Removes sockets that killed processes left: at once those of this PID namespace, those of others
+ * when they were not touched for an hour, of other kernels for a day (gs_directory_touch). A
+ * bounded number of entries is looked at, and the living are not connected to. */
 void gs_directory_sweep(int directory, const struct gs_share_options *options);
+#define GS_TOUCH_S 1200 /* how often who lives says so there, and clears it */
+void gs_directory_touch(int directory, const char *name);
 
 #endif

@@ -21,7 +21,9 @@ struct gs_offer {
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool given_out; /* until then it may be withdrawn at any time: nobody else's work pins it */
     bool opened;    /* somebody has held it: no grace any more */
-    bool brokered;  /* a broker has it too */
+    bool brokered;  /* a broker has it too, and as long as this slot says so may serve it later */
+    uint32_t slot;
+    struct gs_leaver *leaver; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
     bool read_only; /* openers are to map it for reading */
@@ -30,6 +32,8 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
+    bool in_grace; /* freed and never opened, in the list of such by the time of the free */
+    struct gs_offer *grace_older, *grace_newer;
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
     struct gs_offer *limbo_older, *limbo_newer;
@@ -104,11 +108,14 @@ struct gs_client {
     int pidfd; /* -1: not to be had, or the exit was seen */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
+    struct gs_leaver *leaver; /* what it said before it left anything with this broker */
     uint64_t left; /* offers that it has left with this broker */
     unsigned left_chunks; /* in so many chunks, each with a descriptor */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
     bool exited; /* the exit was seen */
     uid_t uid;
+    gid_t gid;
+    struct gs_user *user;
     pid_t pid; /* for people: who holds what */
     bool is_seen; /* the kernel told pid; else the process did, of its own PID namespace */
     char name[16];
@@ -130,12 +137,57 @@ struct gs_client {
 /* leave.c: leaves the offer with the broker; `fd` stays the caller's. The offer is pinned by the
  * share thread. */
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
-/* Called with the lock held: takes it back. False: try again later. Never waits. */
-bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
+/* Called with the lock held: takes it back. Never waits, whatever the broker does. */
+void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
 /* The broker's connection has something to say, or has ended. */
 void gs_broker_event(struct gs_share *share);
 /* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
+/* confirm.c: what a broker may serve after this process's end, said in memory that it reads then.
+ * For a new connection: a descriptor for the broker, the caller's, or a negative errno. */
+int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots);
+void gs_confirm_end_locked(struct gs_share *share);
+/* False: there is no slot left. */
+bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer);
+/* Never fails, never waits. The broker is to be told so that it lets go of the memory: the id is
+ * kept until that goes. */
+void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer);
+/* The same for one that it never heard of. */
+void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer);
+/* How many blocks it was not told of, and their bytes; tells it: 0, or why that does not go now. */
+uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes);
+int gs_confirm_tell_locked(struct gs_share *share);
+
+/* leaver.c, of a broker: who leaves something, and for whom. */
+struct gs_leaver;
+/* As gs_client_serve. */
+bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,
+                        const struct gs_wire_leave *message, int *fd);
+/* Whether its process confirmed the offer. Once it has ended that is for ever. */
+bool gs_leaver_confirms(const struct gs_leaver *leaver, const struct gs_offer *offer);
+bool gs_leaver_lets(const struct gs_leaver *leaver, uid_t uid, gid_t gid);
+/* Whether any of them lets a process open, so that it may connect. */
+bool gs_leavers_let(const struct gs_share *share, uid_t uid, gid_t gid);
+/* Of the user it runs as. */
+struct gs_user *gs_leaver_user(const struct gs_leaver *leaver);
+struct gs_leaver *gs_leaver_ref(struct gs_leaver *leaver);
+void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver);
+
+/* quota.c: what each user takes of what this process has for all. Another user takes at most half
+ * of what the others leave; this process's own user as much as there is. */
+struct gs_user {
+    uid_t uid;
+    unsigned clients, offers, chunks; /* connections; and left with this broker */
+    unsigned refs;                    /* it stays for these, too */
+    UT_hash_handle hh;
+};
+/* NULL: no host memory. */
+struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
+/* Frees it where it has nothing. */
+void gs_user_reap(struct gs_share *share, struct gs_user *user);
+/* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
+bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
+
 /* broker.c: messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
@@ -157,6 +209,8 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
 bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
 /* It does not any more, or has a hold instead; nothing where it did not. */
 void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* Whether anybody has a chunk of the device mapped that was called back. Lock held. */
+bool gs_keep_any_asked_locked(const struct gs_share *share, const unsigned char *uuid);
 /* Bytes that it has mapped and was asked for. */
 size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
                           const unsigned char *uuid);

@@ -99,6 +99,16 @@ void gs_held_work(struct gs_share *share, uint64_t now)
     gs_lock_release(&share->lock);
 }
 
+/* Called with the lock held. Else there is nothing to be told, nor to wait for. */
+static bool has_any_locked(const struct gs_share *share, const unsigned char *uuid)
+{
+    const struct gs_offer *offer = share->limbo_newest;
+
+    while (offer && (!offer->limbo_held || !gs_is_of_device(uuid, offer->source.uuid)))
+        offer = offer->limbo_older;
+    return offer || gs_keep_any_asked_locked(share, uuid);
+}
+
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held)
 {
@@ -107,7 +117,7 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
 
     memset(ret_held, 0, sizeof *ret_held);
     gs_lock_take(&share->lock);
-    more = share->thread_start == GS_STARTED &&
+    more = share->thread_start == GS_STARTED && has_any_locked(share, uuid) &&
            !pthread_equal(share->background.thread, pthread_self());
     if (more) {
         wanted = ++share->held_wanted;

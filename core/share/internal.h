@@ -1,8 +1,9 @@
 /*
  * What the files of core/share have in common.
  *
- *   share.c    make, end, start on first use      directory.c  sockets in the runtime directory
- *   thread.c   the share thread: one epoll loop   wire.c       messages      token.c  tokens
+ *   share.c    make, end, start on first use      folder.c, directory.c, sweep.c, instance.c
+ *   thread.c   the share thread: one epoll loop              the runtime directory
+ *   socket.c   this process's place there         wire.c     messages      token.c  tokens
  *   exporter.h                                    opener.h
  *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
@@ -34,6 +35,7 @@
 #include <sys/types.h>
 
 #include "core/background.h"
+#include "core/fd.h"
 #include "core/lock.h"
 #include "core/share/directory.h"
 #include "core/share/share.h"
@@ -70,20 +72,28 @@ struct gs_share {
     struct gs_share_events events;
     pid_t pid; /* of the process that made this: a forked child keeps away */
     unsigned char instance[GS_INSTANCE_SIZE];
-    char name[GS_SOCKET_NAME_SIZE];
+    char name[GS_BROKER_NAME_SIZE]; /* of its socket */
     bool ending; /* atomic: the process ends, the driver is not called any more */
     bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
 
     struct gs_lock lock; /* rank SHARE: from here to the blank line */
     pthread_cond_t started;
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
+    char socket_path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
+    uint64_t socket_inode, socket_device; /* what was put up there */
+    struct gs_fd directory_is, listener_is;
     int broker_fd;     /* the connection to the broker, or -1 */
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
     uint64_t broker_slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
+    bool broker_full;        /* atomic: its socket has no room, and the kernel says when it has; */
+    uint64_t broker_full_ns; /* when that is told of */
+    struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
+    struct gs_leaver *leavers;         /* likewise */
+    struct gs_user *users;             /* the share thread's own */
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
     struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */
@@ -111,13 +121,14 @@ struct gs_share {
     unsigned flush_awaited;             /* clients that are to answer, or rest */
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
+    struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
-    /* Written before the thread starts (listener: before it is watched), then read only. */
+    /* Written before the thread starts, then read only. */
     struct gs_background background; /* the share thread */
     uint64_t thread_asked_ns;        /* when it was started */
     int epoll, wake;
-    int directory, listener;
+    int directory, listener; /* written before it is watched; then socket.c exchanges what they are */
     bool stop; /* atomic */
 
     /* The share thread's own. */
@@ -134,6 +145,8 @@ struct gs_share {
     bool fds_made;           /* the table of descriptors has its final size, or never will */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
+    uint64_t touch_ns;       /* when to say in the directory that this process lives */
+    uint64_t socket_look_ns; /* when to look whether the socket is still there */
     uint64_t listener_pause; /* when to listen again; 0: listening */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
@@ -177,7 +190,8 @@ enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDF
 
 /* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
 gs_status gs_thread_start(struct gs_share *share);
-/* The same, and the socket that openers connect to. GS_NOT_OFFERED (logged once). */
+/* The same, and the socket that openers connect to; where that has gone, another. GS_NOT_OFFERED
+ * (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
 /* The share thread: an opener's next message is likely to come within microseconds. */
@@ -187,11 +201,18 @@ void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
 void gs_say_not_offered(struct gs_share *share, const char *reason);
+/* Runs `start` once for all callers; where it failed, again for the next. */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *));
 /* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
  * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
 void gs_say_unopened(struct gs_share *share);
-/* Clears the directory of what killed processes left, once and not before the socket is there. */
+/* socket.c. Clears the directory of what killed processes left, once and not before the socket is
+ * there. */
 void gs_sweep(struct gs_share *share);
+bool gs_socket_is_given(const struct gs_share *share);
+/* The share thread: sees that the socket is there and clears the directory; when to come again. */
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id);

@@ -137,6 +137,15 @@ void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t c
         drop(share, client, keep);
 }
 
+bool gs_keep_any_asked_locked(const struct gs_share *share, const unsigned char *uuid)
+{
+    const struct gs_kept_chunk *chunk = share->kept_chunks;
+
+    while (chunk && (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid)))
+        chunk = chunk->hh.next;
+    return chunk != NULL;
+}
+
 size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
                           const unsigned char *uuid)
 {

@@ -23,11 +23,12 @@
 #endif
 
 #define SEND_WAIT_MS   500 /* for a broker that does not answer or read: openers wait meanwhile */
-#define RETRY_NS       (10 * GS_NS_PER_MS)
+#define RETRY_NS       (20 * GS_NS_PER_MS) /* where too many descriptors are under way */
 #define START_STACK    (64 * 1024)
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
 #define START_AGAIN_NS (50 * GS_NS_PER_MS)
-#define SLOW_NS        GS_NS_PER_S /* a broker that does not read is left alone for so long */
+#define FULL_SAID_NS   GS_NS_PER_S /* a broker that reads nothing for so long is told of, */
+#define FULL_AGAIN_NS  (60 * GS_NS_PER_S) /* and then so often */
 #define LOOK_FIRST_NS  GS_NS_PER_S /* for another broker, and then twice as late each time, but */
 #define LOOK_LAST_NS   (64 * GS_NS_PER_S)
 
@@ -71,9 +72,11 @@ static int stand_between(void *arg)
 }
 
 /*
- * Starts the broker; it puts itself into the background and its socket up. The program's SIGCHLD
- * handler and its wait() see nothing of it: the process between has no exit signal, and the
- * broker, which would get one by its exec, is not our child.
+ * Starts the broker, which puts its socket up. The program's SIGCHLD handler and its wait() see
+ * nothing of it: the process between has no exit signal, and the broker, which would get one by its
+ * exec, is not our child. It becomes the child of whoever takes orphans here, a launcher perhaps:
+ * the kernel has no way around that. So it is one process, which forks no other, and it ends when
+ * that one waits for it alone (shim/broker/main.c).
  */
 static int start_broker(struct gs_share *share)
 {
@@ -82,7 +85,7 @@ static int start_broker(struct gs_share *share)
         uids[24 + 12 * GS_IDS_MAX], gids[24 + 12 * GS_IDS_MAX];
     struct command command = {
         .program = options->broker_program,
-        .arguments = {(char *)"gpushim-broker", (char *)"--detach"},
+        .arguments = {(char *)"gpushim-broker", (char *)"--started"},
         .environment = {dir, keep, settle, timeout, clients, blocks, uids, gids,
                         (char *)"GPUSHIM_CONFIG="},
     };
@@ -153,14 +156,37 @@ static int greet(struct gs_share *share, int fd)
     return error;
 }
 
+/* Whose it may be when this process has ended, and what of it. */
+static int send_leave(struct gs_share *share, int fd)
+{
+    const struct gs_share_options *options = &share->options;
+    union gs_wire_message message;
+    int error, memory;
+
+    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
+    message.leave.uid_count = options->uid_count;
+    message.leave.gid_count = options->gid_count;
+    memcpy(message.leave.uids, options->uids, options->uid_count * sizeof *options->uids);
+    memcpy(message.leave.gids, options->gids, options->gid_count * sizeof *options->gids);
+    memory = gs_confirm_start(share, &message.leave.slots);
+    if (memory < 0)
+        return memory;
+    error = send_waiting(fd, &message, memory);
+    close(memory);
+    return error;
+}
+
 /* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
 static int connect_broker(struct gs_share *share)
 {
     struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who;
-    int error, fd = gs_directory_connect(share->directory, &share->options, GS_BROKER_NAME,
-                                         SEND_WAIT_MS * GS_NS_PER_MS);
+    char name[GS_BROKER_NAME_SIZE];
+    int error, fd;
 
+    gs_broker_name(name);
+    fd = gs_directory_connect(share->directory, &share->options, name,
+                              SEND_WAIT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
     fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -174,6 +200,8 @@ static int connect_broker(struct gs_share *share)
     } else {
         error = greet(share, fd);
     }
+    if (!error)
+        error = send_leave(share, fd);
     if (!error)
         error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
     if (error) {
@@ -276,15 +304,74 @@ static bool has_offers(struct gs_share *share)
     return has;
 }
 
+/* The broker's socket is full: nobody waits, the kernel says when it has read. */
+static void await_room(struct gs_share *share)
+{
+    if (share->broker_full)
+        return;
+    share->broker_full_ns = gs_now() + FULL_SAID_NS;
+    __atomic_store_n(&share->broker_full, true, __ATOMIC_RELEASE);
+    gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN | EPOLLOUT, GS_WATCH_BROKER, 0);
+}
+
+static void say_full(struct gs_share *share, uint64_t now)
+{
+    struct ucred who = {.pid = 0};
+    socklen_t size = sizeof who;
+    uint64_t bytes;
+    uint32_t blocks;
+
+    gs_lock_take(&share->lock);
+    blocks = gs_confirm_untold_locked(share, &bytes);
+    gs_lock_release(&share->lock);
+    share->broker_full_ns = now + FULL_AGAIN_NS;
+    getsockopt(share->broker_fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the broker (process %d) reads nothing: %u blocks that were freed here, %llu KiB, "
+                "are kept by it, so the driver does not get them back, and what is shared now is "
+                "as long as this process runs; let it go on, or end it",
+                (int)who.pid, blocks, (unsigned long long)(bytes + 1023) / 1024);
+}
+
+/* Why something did not go. */
+static void take_note(struct gs_share *share, int error)
+{
+    if (error == -EAGAIN)
+        await_room(share);
+    else if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
+        share->broker_slow_ns = gs_now() + RETRY_NS;
+}
+
+/* It is told what it was not told yet; false: not now. */
+static bool tell(struct gs_share *share)
+{
+    int error;
+
+    gs_lock_take(&share->lock);
+    error = gs_confirm_tell_locked(share);
+    gs_lock_release(&share->lock);
+    take_note(share, error);
+    return error == 0;
+}
+
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
 {
-    if (share->broker_fd >= 0) {
-        if (!share->broker_slow_ns || now < share->broker_slow_ns)
-            return share->broker_slow_ns ? share->broker_slow_ns : GS_NEVER;
-        share->broker_slow_ns = 0;
-        leave_all(share);
-        return GS_NEVER;
+    if (share->broker_fd >= 0 && share->broker_full) {
+        if (now >= share->broker_full_ns)
+            say_full(share, now);
+        return share->broker_full_ns;
     }
+    if (share->broker_fd >= 0 && now >= share->broker_slow_ns) {
+        bool was_slow = share->broker_slow_ns != 0;
+
+        share->broker_slow_ns = 0;
+        if (tell(share) && was_slow)
+            leave_all(share);
+    }
+    if (share->broker_fd >= 0)
+        return share->broker_full      ? share->broker_full_ns
+               : share->broker_slow_ns ? share->broker_slow_ns
+                                       : GS_NEVER;
     if (!share->broker_pause_ns)
         return GS_NEVER;
     if (now < share->broker_retry_ns)
@@ -295,6 +382,21 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
     return share->broker_fd < 0 ? share->broker_retry_ns : GS_NEVER;
 }
 
+/* Whether the offer has its place in what this process confirms. */
+static bool confirm(struct gs_share *share, struct gs_offer *offer)
+{
+    bool confirmed;
+
+    gs_lock_take(&share->lock);
+    confirmed = gs_confirm_locked(share, offer);
+    gs_lock_release(&share->lock);
+    if (!confirmed)
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "a block is shared without the broker: it has as many of this process as it "
+                    "keeps (share.broker_blocks)");
+    return confirmed;
+}
+
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 {
     union gs_wire_message message;
@@ -302,7 +404,8 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 
     if (share->broker_fd < 0 && gs_now() >= share->broker_retry_ns)
         find_broker(share);
-    if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns)
+    if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns || share->broker_full ||
+        !tell(share) || !confirm(share, offer))
         return;
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
@@ -310,38 +413,29 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     message.share.offset = offer->source.offset;
     memcpy(message.share.uuid, offer->source.uuid, sizeof message.share.uuid);
     message.share.read_only = offer->read_only;
-    error = send_waiting(share->broker_fd, &message, fd);
-    if (error == -EAGAIN || error == -ETOOMANYREFS)
-        share->broker_slow_ns = gs_now() + SLOW_NS;
-    if (error)
+    message.share.slot = offer->slot;
+    error = gs_wire_send(share->broker_fd, &message, fd);
+    take_note(share, error);
+    if (error && !share->broker_full && !share->broker_slow_ns)
         gs_log_line(&share->log, GS_LOG_WARNING,
-                    "a block is shared without the broker, which does not take it%s: %s",
-                    share->broker_slow_ns ? " now" : "", strerror(-error));
+                    "a block is shared without the broker, which does not take it: %s",
+                    strerror(-error));
     gs_lock_take(&share->lock);
     offer->brokered = !error;
+    if (error)
+        gs_confirm_cancel_locked(share, offer);
     gs_lock_release(&share->lock);
 }
 
-bool gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
+void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    union gs_wire_message message;
-    uint64_t retry;
-
     if (!offer->brokered || share->broker_fd < 0)
-        return true;
-    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-    message.unshare.block_id = offer->key.id;
-    /* A broker that cannot be told for now would serve the block; one that has gone does not. */
-    if (!gs_wire_goes_later(gs_wire_send(share->broker_fd, &message, -1))) {
-        offer->brokered = false;
-        return true;
-    }
-    retry = gs_now() + RETRY_NS;
-    if (retry < share->grace_due_ns) { /* then the pool is told to ask again */
-        share->grace_due_ns = retry;
+        return;
+    offer->brokered = false;
+    gs_confirm_revoke_locked(share, offer);
+    if (!__atomic_load_n(&share->broker_full, __ATOMIC_ACQUIRE) &&
+        gs_wire_goes_later(gs_confirm_tell_locked(share)))
         gs_thread_wake(share);
-    }
-    return false;
 }
 
 /* What a broker that hangs up has said last. */
@@ -365,19 +459,36 @@ static void say_lost(struct gs_share *share, int fd)
                         : "");
 }
 
+/* The broker reads again. */
+static void on_room(struct gs_share *share)
+{
+    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
+    gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN, GS_WATCH_BROKER, 0);
+    if (tell(share))
+        leave_all(share);
+}
+
 void gs_broker_event(struct gs_share *share)
 {
+    struct pollfd state = {.fd = share->broker_fd, .events = POLLIN | POLLOUT};
     struct gs_offer *offer, *next;
     int fd = share->broker_fd;
 
-    if (fd < 0)
+    if (fd < 0 || poll(&state, 1, 0) != 1)
         return;
+    if (!(state.revents & ~POLLOUT)) {
+        if (share->broker_full)
+            on_room(share);
+        return;
+    }
     gs_unwatch(share, fd);
     gs_lock_take(&share->lock);
     share->broker_slow_ns = 0;
+    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
     share->broker_fd = -1;
     HASH_ITER(hh, share->offers, offer, next)
     offer->brokered = false;
+    gs_confirm_end_locked(share);
     gs_lock_release(&share->lock);
     say_lost(share, fd);
     close(fd);

@@ -8,6 +8,7 @@
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
+#define GRACES_NS (10 * GS_NS_PER_MS) /* those that end within it are told of together */
 
 static bool write_token(struct gs_share *share, struct gs_offer *offer)
 {
@@ -234,6 +235,33 @@ void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOK
     memcpy(ret_token, offer->token, GS_TOKEN_SIZE);
 }
 
+/* The list is by the time of the free: threads that free at once come a little out of order. */
+static void grace_start_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    struct gs_offer *older = share->grace_newest;
+
+    if (offer->in_grace)
+        return;
+    while (older && older->freed_ns > offer->freed_ns)
+        older = older->grace_older;
+    offer->in_grace = true;
+    offer->grace_older = older;
+    offer->grace_newer = older ? older->grace_newer : share->grace_oldest;
+    *(older ? &older->grace_newer : &share->grace_oldest) = offer;
+    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->grace_newest) = offer;
+}
+
+static void grace_stop_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    if (!offer->in_grace)
+        return;
+    *(offer->grace_older ? &offer->grace_older->grace_newer : &share->grace_oldest) =
+        offer->grace_newer;
+    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->grace_newest) =
+        offer->grace_older;
+    offer->in_grace = false;
+}
+
 void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns)
 {
     uint64_t end = freed_ns + share->options.grace_ns;
@@ -243,7 +271,9 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
     __atomic_store_n(&offer->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
     recall_locked(share, offer);
     gs_limbo_note_locked(share, offer);
-    if (!offer->opened && end < share->grace_due_ns) {
+    if (!offer->opened)
+        grace_start_locked(share, offer);
+    if (!offer->opened && offer == share->grace_oldest && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
     }
@@ -254,20 +284,19 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 {
-    struct gs_offer *offer, *next;
     uint64_t due;
 
     gs_lock_take(&share->lock);
     if (share->grace_due_ns <= now) {
-        share->grace_due_ns = GS_NEVER;
-        share->lease_ended = true;
-        HASH_ITER(hh, share->offers, offer, next)
-        {
-            uint64_t end = offer->freed_ns + share->options.grace_ns;
+        struct gs_offer *oldest;
 
-            if (offer->freed_ns && !offer->opened && end > now && end < share->grace_due_ns)
-                share->grace_due_ns = end;
-        }
+        share->lease_ended = true;
+        while ((oldest = share->grace_oldest) &&
+               (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now))
+            grace_stop_locked(share, oldest);
+        share->grace_due_ns = oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
+        if (share->grace_due_ns < now + GRACES_NS)
+            share->grace_due_ns = now + GRACES_NS;
     }
     due = share->grace_due_ns;
     gs_lock_release(&share->lock);
@@ -286,10 +315,11 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     offer->wanted |= held;
     if (held)
         recall_locked(share, offer);
-    else if (!in_grace && !gs_broker_take_back_locked(share, offer))
-        held = true;
-    else if (!in_grace)
+    else if (!in_grace) {
+        gs_broker_take_back_locked(share, offer);
+        grace_stop_locked(share, offer);
         HASH_DEL(share->offers, offer);
+    }
     gs_lock_release(&share->lock);
     if (held || in_grace)
         return false;

@@ -143,6 +143,8 @@ gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
                            struct gs_wire_grant *ret_grant, int *ret_fd);
 /* Nothing of the peer's is here any more: takes its name down. */
 void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
+/* Puts all names up where the socket is now. No lock. */
+void gs_relay_put_up_again(struct gs_share *share);
 /* Removes the names from the directory. No lock. */
 void gs_relay_at_exit(struct gs_share *share, int directory);
 void gs_relay_free(struct gs_share *share);

@@ -152,7 +152,7 @@ static gs_status connect_failed(struct gs_share *share, int error)
     if (error == -ENOENT || error == -ECONNREFUSED)
         snprintf(reason, sizeof reason,
                  "the process that shared it has ended, or uses another directory than %s",
-                 share->options.dir);
+                 gs_directory_words(&share->options));
     else if (error == -EACCES || error == -EPERM)
         snprintf(reason, sizeof reason,
                  "its socket is another user's; name this user in the other's share.uids or "
@@ -234,28 +234,51 @@ bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
     return true;
 }
 
-/* The exporter, or who serves what it left, is looked for with all patience. As gs_peer_connect. */
-static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
+static bool is_absent(int error)
 {
-    char reason[GS_REASON_SIZE], relay[1][GS_RELAY_NAME_SIZE];
-    bool passed_on;
-    int fd, pidfd, directory = gs_directory_open(&share->options, false, reason);
+    return error == -ENOENT || error == -ECONNREFUSED;
+}
 
-    if (directory < 0) {
-        gs_say_unreachable(share, reason);
-        return GS_UNREACHABLE;
-    }
-    fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
-    if (fd == -ENOENT || fd == -ECONNREFUSED) {
-        int broker = connect_checked(share, directory, GS_BROKER_NAME, peer->deadline_ns, &pidfd);
+/* In one directory: the exporter, or who serves what it left. The descriptor, or why there is none
+ * there. *ret_passed_on: somebody passes it on. */
+static int connect_in(struct gs_share *share, int directory, struct gs_peer *peer,
+                      const char *name, int *ret_pidfd, bool *ret_passed_on)
+{
+    char relay[1][GS_RELAY_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE];
+    int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
 
+    if (is_absent(fd)) {
+        int broker;
+
+        gs_broker_name(broker_name);
+        broker = connect_checked(share, directory, broker_name, peer->deadline_ns, ret_pidfd);
         peer->by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
-    passed_on = (fd == -ENOENT || fd == -ECONNREFUSED) &&
-                gs_directory_relays(directory, name, relay, 1) > 0;
-    close(directory);
-    if (passed_on) /* nothing to say yet */
+    if (is_absent(fd) && gs_directory_relays(directory, name, relay, 1) > 0)
+        *ret_passed_on = true;
+    return fd;
+}
+
+/* The same with all patience, in all directories. As gs_peer_connect. */
+static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
+{
+    char reason[GS_REASON_SIZE];
+    bool passed_on = false;
+    unsigned place = 0;
+    int fd = -ENOENT, pidfd, directory, looked = 0;
+
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
+        close(directory);
+        looked++;
+    }
+    if (!looked) {
+        gs_say_unreachable(share, reason);
+        return GS_UNREACHABLE;
+    }
+    if (is_absent(fd) && passed_on) /* nothing to say yet */
         return GS_UNREACHABLE;
     if (fd == -EPERM)
         return GS_UNREACHABLE;

@@ -93,7 +93,7 @@ static bool put_up(struct gs_share *share, const struct gs_peer *peer)
         gs_log_line(&share->log, GS_LOG_INFO,
                     "what is passed on can be opened while the process that shared it runs: no "
                     "name for it in %s: %s",
-                    share->options.dir, strerror(errno));
+                    gs_directory_words(&share->options), strerror(errno));
         free(entry);
         return false;
     }
@@ -254,6 +254,16 @@ void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
     unlinkat(share->directory, name, 0);
 }
 
+void gs_relay_put_up_again(struct gs_share *share)
+{
+    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
+
+    for (; entry; entry = entry->next)
+        if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0)
+            gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
+                        strerror(errno));
+}
+
 void gs_relay_at_exit(struct gs_share *share, int directory)
 {
     const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
@@ -274,19 +284,17 @@ void gs_relay_free(struct gs_share *share)
 
 /* ---- Opening what was passed on ------------------------------------------------------------- */
 
-/* One after the other. Each that does not answer takes an equal part of the time that is left, so
- * one that is stopped does not keep the next from being asked. */
-gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, uint64_t deadline_ns,
-                           struct gs_wire_grant *ret_grant, int *ret_fd)
+/* Those whose names stand in one directory, one after the other. Each that does not answer takes an
+ * equal part of the time that is left, so one that is stopped does not keep the next from being
+ * asked. */
+static gs_status request_in(struct gs_share *share, int directory, const struct gs_token *token,
+                            const unsigned char *bytes, uint64_t deadline_ns,
+                            struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     char names[RELAYS_MAX][GS_RELAY_NAME_SIZE], instance[GS_SOCKET_NAME_SIZE];
-    char reason[GS_REASON_SIZE];
     gs_status status = GS_UNREACHABLE;
-    int count, directory = gs_directory_open(&share->options, false, reason);
+    int count;
 
-    if (directory < 0)
-        return GS_UNREACHABLE;
     gs_instance_name(token->instance, instance);
     count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
     for (int i = 0; i < count && status != GS_OK; i++) {
@@ -302,6 +310,22 @@ gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
         status = gs_peer_ask(share, &relay, token, bytes, true, NULL, ret_grant, ret_fd);
         gs_peer_disconnect(share, &relay);
     }
-    close(directory);
+    return status;
+}
+
+gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
+                           const unsigned char *bytes, uint64_t deadline_ns,
+                           struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    char reason[GS_REASON_SIZE];
+    gs_status status = GS_UNREACHABLE;
+    unsigned place = 0;
+    int directory;
+
+    while (status != GS_OK &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
+        close(directory);
+    }
     return status;
 }

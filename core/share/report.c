@@ -61,6 +61,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     const struct gs_share_stats *stats;
     uint64_t now = gs_now();
     uint32_t index = 0;
+    int pidfd = -1;
 
     if (query->zero)
         return gs_client_fault(client, "its message has fields that make no sense");
@@ -78,8 +79,10 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
     HASH_ITER(hh, share->clients, other, next)
     {
-        if (index++ == query->index)
-            gs_report_client(other, now, &message.report);
+        if (index++ != query->index)
+            continue;
+        gs_report_client(other, now, &message.report);
+        pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }
-    return gs_wire_send(client->fd, &message, -1) == 0;
+    return gs_wire_send(client->fd, &message, pidfd) == 0;
 }

@@ -227,6 +227,10 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         gs_offer_unpin(share, offer, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
     }
+    if (offer && offer->leaver && !gs_leaver_lets(offer->leaver, client->uid, client->gid)) {
+        gs_offer_unpin(share, offer, false);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
+    }
     if (offer && gs_limbo_refuses(share, client, offer)) {
         gs_offer_unpin(share, offer, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
@@ -267,6 +271,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_UNMAPPED:
         gs_keep_remove(share, client, message->unmapped.chunk_id);
         return client->greeted;
+    case GS_WIRE_LEAVE:
+        return gs_leaver_on_leave(share, client, &message->leave, fd);
     case GS_WIRE_FLUSHED:
         return gs_flush_answered(share, client, message->flushed.number);
     case GS_WIRE_SHARE:

@@ -1,5 +1,4 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/neighbour.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -50,7 +49,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
 
     if (!share)
         return GS_NO_HOST_MEMORY;
-    if (!gs_random(share->instance, sizeof share->instance)) {
+    if (!gs_instance_new(getpid(), share->instance)) {
         gs_log_line(log, GS_LOG_ERROR,
                     "the kernel gives no random bytes (getrandom: %s), and handles of memory need "
                     "them: allow that call (seccomp)",
@@ -61,7 +60,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
         snprintf(share->name + 2 * i, 3, "%02x", share->instance[i]);
     if (options->is_broker)
-        snprintf(share->name, sizeof share->name, GS_BROKER_NAME);
+        gs_broker_name(share->name);
     share->driver = driver;
     share->map = map;
     share->fences = fences;
@@ -98,12 +97,6 @@ static void close_descriptors(struct gs_share *share)
     }
 }
 
-/* Whether the socket belongs to whoever started this broker. */
-static bool is_given(const struct gs_share *share)
-{
-    return share->options.is_broker && share->options.listen_fd >= 0;
-}
-
 void gs_share_destroy(struct gs_share *share)
 {
     if (!share)
@@ -113,7 +106,7 @@ void gs_share_destroy(struct gs_share *share)
         gs_thread_wake(share);
         pthread_join(share->background.thread, NULL);
     }
-    if (share->directory >= 0 && !is_given(share)) {
+    if (share->directory >= 0 && !gs_socket_is_given(share)) {
         unlinkat(share->directory, share->name, 0);
         gs_sweep(share);
     }
@@ -131,16 +124,6 @@ void gs_share_destroy(struct gs_share *share)
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener_lock);
     free(share);
-}
-
-/* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
-void gs_sweep(struct gs_share *share)
-{
-    if (__atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
-        return;
-    gs_directory_sweep(share->directory, &share->options);
-    gs_neighbour_sweep(share->directory);
-    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 
 void gs_share_at_exit(struct gs_share *share)
@@ -166,8 +149,8 @@ void gs_share_at_exit(struct gs_share *share)
  * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
  * made or not. After a failure the next caller tries again.
  */
-static gs_status start_once(struct gs_share *share, enum gs_start *state,
-                            gs_status (*start)(struct gs_share *))
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *))
 {
     gs_status status = GS_OK;
 
@@ -225,54 +208,5 @@ static gs_status thread_start(struct gs_share *share)
 
 gs_status gs_thread_start(struct gs_share *share)
 {
-    return start_once(share, &share->thread_start, thread_start);
-}
-
-#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
-
-static gs_status socket_start(struct gs_share *share)
-{
-    char reason[GS_REASON_SIZE];
-    int directory = gs_directory_open(&share->options, true, reason);
-    int listener = -1;
-
-    if (directory >= 0 && share->options.is_broker) {
-        listener = gs_directory_listen_broker(directory, &share->options, reason);
-    } else if (directory >= 0) {
-        listener = gs_directory_listen(directory, &share->options, share->name, reason);
-    }
-    if (listener >= 0) {
-        __atomic_store_n(&share->directory, directory, __ATOMIC_RELEASE);
-        __atomic_store_n(&share->listener, listener, __ATOMIC_RELEASE);
-        if (share->spare_fd < 0) /* an attempt before this one may have failed below */
-            share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
-        if (gs_watch(share, EPOLL_CTL_ADD, listener, EPOLLIN, GS_WATCH_LISTENER, 0) == 0) {
-            if (!share->options.is_broker) {
-                __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
-                gs_thread_wake(share); /* or it sleeps until somebody connects */
-            }
-            return GS_OK;
-        }
-        snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(errno));
-        unlinkat(directory, share->name, 0);
-        close(listener);
-        share->listener = -1;
-        share->directory = -1;
-    }
-    if (directory >= 0)
-        close(directory);
-    gs_say_not_offered(share, reason);
-    return GS_NOT_OFFERED;
-}
-
-gs_status gs_share_serve(struct gs_share *share)
-{
-    return gs_socket_start(share);
-}
-
-gs_status gs_socket_start(struct gs_share *share)
-{
-    gs_status status = start_once(share, &share->thread_start, thread_start);
-
-    return status == GS_OK ? start_once(share, &share->socket_start, socket_start) : GS_NOT_OFFERED;
+    return gs_start_once(share, &share->thread_start, thread_start);
 }

@@ -40,7 +40,9 @@
 
 struct gs_share_options {
     bool enable;          /* false: offers are refused with GS_NOT_OFFERED, tokens not opened */
-    char dir[80];         /* the runtime directory; made with mode 0700 if its parent is there */
+    /* The runtime directory; made with mode 0700 if its parent is there. "": the first of several
+     * (core/share/directory.h) that can be had. */
+    char dir[80];
     uint64_t grace_ns;    /* how long an unopened offer keeps its block after the free */
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
@@ -120,6 +122,9 @@ struct gs_offer;
 extern const struct gs_driver gs_broker_driver;
 /* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
 uint64_t gs_share_unneeded_since(struct gs_share *share);
+/* Whether this process could offer anything at all: tries, and leaves nothing behind. If not, why
+ * not. */
+bool gs_share_can(struct gs_share *share, char *ret_reason);
 /* Broker: opens its socket. GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
 gs_status gs_share_serve(struct gs_share *share);
 

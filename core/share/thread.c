@@ -82,16 +82,6 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
     }
 }
 
-static uint64_t sweep_tick(struct gs_share *share, uint64_t now)
-{
-    uint64_t due = __atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE);
-
-    if (due > now)
-        return due;
-    gs_sweep(share);
-    return GS_NEVER;
-}
-
 /* Does what is due; for how many milliseconds there is nothing to do. */
 static int tick(struct gs_share *share)
 {
@@ -105,7 +95,7 @@ static int tick(struct gs_share *share)
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
     limbo = gs_limbo_tick(share, now);
-    sweep = sweep_tick(share, now);
+    sweep = gs_socket_tick(share, now);
 
     if (share->options.is_broker) {
         uint64_t left = gs_broker_tick(share, now);

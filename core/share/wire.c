@@ -24,6 +24,7 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
     [GS_WIRE_FLUSH] = sizeof(struct gs_wire_flush),
     [GS_WIRE_FLUSHED] = sizeof(struct gs_wire_flushed),
+    [GS_WIRE_LEAVE] = sizeof(struct gs_wire_leave),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

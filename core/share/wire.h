@@ -14,10 +14,11 @@
  *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
  *   FLUSHED number           ------->    what its program had closed by then has been given back
  *
- * An exporter that leaves its offers with a broker says HELLO to it and then SHARE token (+ the
- * chunk's descriptor) and UNSHARE block, without answers. Once the exporter has ended the broker
- * serves its openers in the same words as it did. Anybody who may open may also QUERY the n-th
- * client and is sent a REPORT.
+ * An exporter that leaves its offers with a broker says HELLO to it, LEAVE users (+ a memfd), and
+ * then SHARE token (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd it
+ * confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended the
+ * broker serves its openers in the same words as it did. Anybody who may open may also QUERY the
+ * n-th client and is sent a REPORT.
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
@@ -40,7 +41,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 4
+#define GS_WIRE_VERSION 5
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -58,6 +59,7 @@ enum gs_wire_type {
     GS_WIRE_UNMAPPED = 13,
     GS_WIRE_FLUSH = 14,
     GS_WIRE_FLUSHED = 15,
+    GS_WIRE_LEAVE = 16,
     GS_WIRE_TYPES
 };
 
@@ -150,6 +152,15 @@ struct gs_wire_flushed {
     uint64_t number;
 };
 
+/* Comes with a sealed memfd of `slots` block ids, 8 bytes each. */
+struct gs_wire_leave {
+    struct gs_wire_head head;
+    uint32_t slots;
+    uint32_t uid_count, gid_count; /* whom the exporter shares with besides its own user */
+    uint32_t zero;
+    uint32_t uids[GS_IDS_MAX], gids[GS_IDS_MAX];
+};
+
 struct gs_wire_share {
     struct gs_wire_head head;
     unsigned char token[GS_TOKEN_SIZE];
@@ -157,7 +168,7 @@ struct gs_wire_share {
     uint64_t offset;        /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
-    uint32_t zero;
+    uint32_t slot; /* which holds the block's id for as long as it may be served */
 };
 
 struct gs_wire_unshare {
@@ -206,6 +217,7 @@ union gs_wire_message {
     struct gs_wire_unmapped unmapped;
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
+    struct gs_wire_leave leave;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

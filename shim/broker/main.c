@@ -5,6 +5,7 @@
  *
  *   gpushim-broker           in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim-broker --detach  in the background once it listens; ends when nobody needs it
+ *   gpushim-broker --started the same as a child of a process that shares, which is all it forks
  *   gpushim-broker ps        lists the processes that share, and who holds what of theirs
  *   gpushim-broker --help, --version
  */
@@ -75,9 +76,7 @@ static bool read_options(struct gs_share_options *options)
         options->uids[options->uid_count++] = (uid_t)config.share.uids.ids[i];
     for (size_t i = 0; i < config.share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config.share.gids.ids[i];
-    if (!dir[0])
-        gs_directory_default(options->dir, sizeof options->dir);
-    else if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
+    if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
         return complain(NULL, "share.dir is too long for a socket; choose a shorter path"), false;
     return true;
 }
@@ -116,7 +115,56 @@ static void leave_behind(void)
         return; /* it only keeps a file system busy */
 }
 
-/* Serves until it is told to end, or is needed no more where `until_unneeded`. */
+/* ---- Whose child it is ---------------------------------------------------------------------- */
+
+static bool read_of(pid_t pid, const char *task, const char *what, char *ret_text, size_t size)
+{
+    char path[128];
+    int fd;
+    ssize_t got;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, what);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    got = fd < 0 ? -1 : read(fd, ret_text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    ret_text[got < 0 ? 0 : got] = 0;
+    return got >= 0;
+}
+
+/*
+ * Whether who took this orphan (a launcher that is PID 1 or a subreaper) has no other child and
+ * waits for one: all that it started has ended, and this broker is what it waits for. Where that
+ * cannot be seen it is not so.
+ */
+static bool is_waited_for_alone(void)
+{
+    char path[64], text[256], own[16];
+    const pid_t parent = getppid();
+    const struct dirent *entry;
+    bool waits = false, alone = true;
+    DIR *tasks;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    snprintf(own, sizeof own, "%d ", (int)getpid());
+    tasks = parent > 0 ? opendir(path) : NULL;
+    while (tasks && alone && (entry = readdir(tasks))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (!read_of(parent, entry->d_name, "children", text, sizeof text))
+            alone = false;
+        else if (text[0] && strcmp(text, own) != 0)
+            alone = false;
+        if (read_of(parent, entry->d_name, "wchan", text, sizeof text) && strstr(text, "do_wait"))
+            waits = true;
+    }
+    if (tasks)
+        closedir(tasks);
+    return waits && alone;
+}
+
+/* Serves until it is told to end; where a process that shares has started it also until it is needed
+ * no more, or keeps a launcher from its end. */
 static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
 {
     static struct gs_map map;
@@ -128,6 +176,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     sigset_t none;
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
+    int waited_for = 0;
 
     signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
     sigaction(SIGTERM, &act, NULL);
@@ -153,17 +202,28 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
 
         if (until_unneeded && since && gs_now() - since >= limit)
             break;
+        waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
+        if (waited_for >= 2) /* not only between one of its processes and the next */
+            break;
         poll(NULL, 0, LOOK_MS);
     }
     gs_share_destroy(share);
     return 0;
 }
 
+/* By a process that shares, which looks by itself when the socket is there. */
+static int serve_started(const struct gs_share_options *options)
+{
+    leave_behind();
+    return serve(options, true, -1);
+}
+
 /* The parent returns once the child listens, or has found that another broker does. */
 static int serve_detached(const struct gs_share_options *options)
 {
-    int ready[2], fd = -1;
-    char byte;
+    char byte, name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    int ready[2], fd = -1, directory;
+    unsigned place = 0;
     pid_t child;
 
     leave_behind();
@@ -176,15 +236,17 @@ static int serve_detached(const struct gs_share_options *options)
     close(ready[1]);
     if (read(ready[0], &byte, 1) == 1)
         return 0;
-    fd = open(options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fd = fd < 0 ? -1 : gs_directory_connect(fd, options, GS_BROKER_NAME, ANSWER_NS);
+    gs_broker_name(name);
+    while (fd < 0 && (directory = gs_directory_next(options, &place, reason)) >= 0)
+        fd = gs_directory_connect(directory, options, name, ANSWER_NS);
     return fd < 0;
 }
 
 /* ---- Listing -------------------------------------------------------------------------------- */
 
-/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. */
-static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
+/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
+ * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
+static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     union gs_wire_message query;
@@ -192,6 +254,7 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
 
     gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
     query.query.index = index;
+    *ret_pidfd = -1;
     error = gs_wire_send(fd, &query, -1);
     if (error && error != -EPIPE) /* what made it hang up may lie there */
         return error;
@@ -200,22 +263,95 @@ static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer)
     while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     if (ready != 1)
         return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, NULL);
+    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;
     return error;
 }
 
-/* Who listens there, where the kernel can tell. */
-static void print_who(int fd, const char *name)
+static bool is_broker(const char *name)
+{
+    size_t length = strlen(GS_BROKER_NAME);
+
+    return strncmp(name, GS_BROKER_NAME, length) == 0 &&
+           (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
+}
+
+/* The pid of who listens there as this process sees it; 0: it does not. */
+static long pid_of_listener(int fd)
 {
     struct ucred who = {.pid = 0};
     socklen_t size = sizeof who;
 
-    printf("%s ", strcmp(name, GS_BROKER_NAME) == 0 ? "broker" : "process");
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0)
-        printf("pid %d", (int)who.pid);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.pid : 0;
+}
+
+/* The same of a process that there is a pidfd of. */
+static long pid_of(int pidfd)
+{
+    char path[64], line[128];
+    long pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    file = pidfd < 0 ? NULL : fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Pid: %ld", &pid) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return pid > 0 ? pid : 0;
+}
+
+/* Where the process runs, if that is another control group than this one's: the last part of its
+ * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
+static const char *container_of(long pid)
+{
+    static char own[512], line[512];
+    char path[64], *name;
+    FILE *file;
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
+        file = fopen(path, "re");
+        if (!file)
+            return "";
+        if (!fgets(i ? line : own, sizeof own, file))
+            own[0] = line[0] = 0;
+        fclose(file);
+    }
+    if (strcmp(own, line) == 0)
+        return "";
+    line[strcspn(line, "\n")] = 0;
+    name = strrchr(line, '/');
+    for (char *c = line; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    return name ? name + 1 : "";
+}
+
+/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
+static void print_pid(long seen, unsigned long long told)
+{
+    const char *container = seen ? container_of(seen) : "";
+
+    if (seen && container[0])
+        printf("pid %ld in %s", seen, container);
+    else if (seen)
+        printf("pid %ld", seen);
+    else
+        printf("pid %llu of another PID namespace", told);
+}
+
+/* Who listens there, where the kernel can tell. */
+static void print_who(int fd, const char *name)
+{
+    long pid = pid_of_listener(fd);
+
+    printf("%s ", is_broker(name) ? "broker" : "process");
+    if (pid)
+        print_pid(pid, 0);
     else
         printf("of another PID namespace (%s)", name);
 }
@@ -247,19 +383,30 @@ static unsigned long long in_seconds(uint64_t ns)
     return (unsigned long long)(ns / GS_NS_PER_S);
 }
 
-static void print_client(const struct gs_wire_report *report)
+/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
+ * if his is the one that is seen here. */
+static void print_client(const struct gs_wire_report *report, int pidfd, long listener)
 {
-    if (report->left)
-        printf("  from pid %llu (%.15s) for %llu s: %llu blocks left here\n",
-               (unsigned long long)report->client_pid, report->client_name,
+    long pid = pid_of(pidfd);
+
+    if (!pid && listener == (long)report->pid)
+        pid = (long)report->client_pid;
+
+    if (report->left) {
+        printf("  from ");
+        print_pid(pid, (unsigned long long)report->client_pid);
+        printf(" (%.15s) for %llu s: %llu blocks left here\n", report->client_name,
                in_seconds(report->client_age_ns), (unsigned long long)report->left);
-    if (report->holds)
-        printf("  held by pid %llu (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of "
-               "freed ones %llu, %llu KiB\n",
-               (unsigned long long)report->client_pid, report->client_name,
-               (unsigned long long)report->holds, in_kib(report->hold_bytes),
+    }
+    if (report->holds) {
+        printf("  held by ");
+        print_pid(pid, (unsigned long long)report->client_pid);
+        printf(" (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
+               "KiB\n",
+               report->client_name, (unsigned long long)report->holds, in_kib(report->hold_bytes),
                in_seconds(report->hold_age_ns), (unsigned long long)report->limbo_holds,
                in_kib(report->limbo_hold_bytes));
+    }
     if (report->limbo_holds)
         printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
                (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
@@ -267,11 +414,13 @@ static void print_client(const struct gs_wire_report *report)
                in_seconds(report->limbo_block_freed_ns));
 }
 
-static void print_process(const struct gs_wire_report *report)
+static void print_process(const struct gs_wire_report *report, int fd)
 {
-    printf("%s pid %llu (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the "
-           "oldest for %llu s\n",
-           report->is_broker ? "broker" : "process", (unsigned long long)report->pid, report->name,
+    printf("%s ", report->is_broker ? "broker" : "process");
+    print_pid(pid_of_listener(fd), (unsigned long long)report->pid);
+    printf(" (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
+           "%llu s\n",
+           report->name,
            (unsigned long long)report->offers, in_kib(report->bytes),
            (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
            in_seconds(report->limbo_age_ns));
@@ -282,51 +431,67 @@ static void list_one(int directory, const struct gs_share_options *options, cons
     int fd = gs_directory_connect(directory, options, name, ANSWER_NS);
     union gs_wire_message answer;
     uint32_t clients = 1;
+    int pidfd;
 
     if (fd < 0)
         return;
     for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
-        int error = ask(fd, i, &answer);
+        int error = ask(fd, i, &answer, &pidfd);
 
         if (error || answer.head.type != GS_WIRE_REPORT) {
             print_silent(fd, name, error, &answer);
+            if (pidfd >= 0)
+                close(pidfd);
             break;
         }
         gs_wire_printable(answer.report.name);
         gs_wire_printable(answer.report.client_name);
         if (i == 0)
-            print_process(&answer.report);
+            print_process(&answer.report, fd);
         clients = answer.report.clients;
         if (i < clients)
-            print_client(&answer.report);
+            print_client(&answer.report, pidfd, pid_of_listener(fd));
+        if (pidfd >= 0)
+            close(pidfd);
     }
     close(fd);
 }
 
 static bool is_ours(const char *name)
 {
-    return strcmp(name, GS_BROKER_NAME) == 0 ||
+    return is_broker(name) ||
            (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
             strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
 }
 
-static int list(const struct gs_share_options *options)
+static void list_all(int directory, const struct gs_share_options *options)
 {
-    char reason[GS_REASON_SIZE];
-    int directory = gs_directory_open(options, false, reason);
-    DIR *names = directory < 0 ? NULL : fdopendir(dup(directory));
+    DIR *names = fdopendir(dup(directory));
     const struct dirent *entry;
 
     if (!names) {
-        complain(NULL, directory < 0 ? reason : strerror(errno));
-        return 1;
+        complain(NULL, strerror(errno));
+        return;
     }
     while ((entry = readdir(names)))
         if (is_ours(entry->d_name))
             list_one(directory, options, entry->d_name);
     closedir(names);
-    close(directory);
-    return 0;
+}
+
+static int list(const struct gs_share_options *options)
+{
+    char reason[GS_REASON_SIZE];
+    unsigned place = 0, looked = 0;
+    int directory;
+
+    for (; (directory = gs_directory_next(options, &place, reason)) >= 0; looked++) {
+        list_all(directory, options);
+        close(directory);
+    }
+    if (!looked)
+        complain(NULL, reason);
+    return !looked;
 }
 
 static const char usage[] =
@@ -353,6 +518,8 @@ int main(int argc, char **argv)
         return list(&options);
     if (argc == 2 && strcmp(argv[1], "--detach") == 0)
         return serve_detached(&options);
+    if (argc == 2 && strcmp(argv[1], "--started") == 0)
+        return serve_started(&options);
     if (argc != 1) {
         fputs(usage, stderr);
         return 2;

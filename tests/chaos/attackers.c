@@ -4,6 +4,9 @@
  */
 #include "hostile.h"
 
+#include "../unit/share/leave_by_hand.h"
+#include "core/share/directory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,11 +32,14 @@
 int dial(void)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
+    char broker[GS_BROKER_NAME_SIZE] = "";
     struct gs_token token;
-    int n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir,
-                     board->by_broker ? "broker" : "");
+    int n;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
+    if (board->by_broker)
+        gs_broker_name(broker);
+    n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir, broker);
     memcpy(&token, board->token, sizeof token);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE && !board->by_broker; i++)
         n += sprintf(to.sun_path + n, "%02x", token.instance[i]);
@@ -283,6 +289,7 @@ static void fill(void)
 
     gs_random(token.instance, sizeof token.instance);
     hello_as(fd, (const unsigned char *)&token, 1, -1);
+    leave_by_hand(fd);
     while (!time_is_up()) {
         token.block_id++;
         token.chunk_id = token.block_id < 8000 ? token.block_id : 1;
@@ -304,6 +311,8 @@ static void squat(void)
 
         gs_token_read(board->own, &token);
         hello_as(fd, board->own, 1, -1);
+        if (i % 4)
+            leave_by_hand(fd);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         message.unshare.block_id = token.block_id;
         gs_wire_send(fd, &message, -1);

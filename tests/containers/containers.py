@@ -342,12 +342,18 @@ class Case:
             take.remove()
             give.remove()
 
+    def broker_socket(self):
+        """Where a broker listens under this kernel."""
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip().replace("-", "")
+        return os.path.join(self.shared, "run", "broker." + boot)
+
     def play_left(self, broker, host, kill_giver):
         """The giver ends, or its container is killed; another container opens what it shared."""
         settings = {**BROKERED, "GPUSHIM_SHARE_BROKER": "installed"}
         running = [broker.start(self)]
         try:
-            wait_for(os.path.join(self.shared, "run", "broker"), "the broker's start", running[0])
+            wait_for(self.broker_socket(), "the broker's start", running[0])
             give = self.start("give-left", HERE, settings)
             running += [give, self.start("take-left", HERE, settings)]
             wait_for(self.talk("handle"), "the giver's handle", give)
@@ -375,7 +381,7 @@ class Case:
         running = [give]
         try:
             running.append(self.start("take-left", HERE, settings))
-            wait_for(os.path.join(self.shared, "run", "broker"), "the broker's start", give)
+            wait_for(self.broker_socket(), "the broker's start", give)
             wait_for(self.talk("handle"), "the giver's handle", give)
             host.wait_for_block(self)
             self.say("leave")
@@ -383,7 +389,7 @@ class Case:
             self.say("gone")
             self.check("take-left", running[1])
             give.kill()
-            wait_for_silence(os.path.join(self.shared, "run", "broker"))
+            wait_for_silence(self.broker_socket())
             running.append(self.start("take-lost", HERE, settings))
             self.check("take-lost", running[2])
             if "has ended, or uses another directory" not in self.log("take-lost"):

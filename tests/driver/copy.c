@@ -134,6 +134,12 @@ bool sd_known_host(uint64_t address, size_t bytes)
     return block && !sd_block_is_device(block) && address + bytes <= block->base + block->size;
 }
 
+bool sd_may_be_host(uint64_t address, size_t bytes)
+{
+    return !sd_space_is_devices(address) ||
+           sd_block_range_ok(NULL, address, bytes, SD_ACCESS_READ, true);
+}
+
 static CUresult wait_tail(struct sd_queue *queue)
 {
     struct sd_context *context = queue->context;
@@ -183,7 +189,8 @@ CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream
         result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
-    if (!src || !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, true))
+    if (!src || !sd_may_be_host((uint64_t)src, bytes) ||
+        !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, true))
         return CUDA_ERROR_INVALID_VALUE;
     return host_to_device(queue, dst, src, bytes, async);
 }
@@ -211,7 +218,8 @@ CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream strea
         result = sd_sync_allowed(queue, async);
     if (result || !bytes)
         return result;
-    if (!dst || !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, true))
+    if (!dst || !sd_may_be_host((uint64_t)dst, bytes) ||
+        !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, true))
         return CUDA_ERROR_INVALID_VALUE;
     return device_to_host(queue, dst, src, bytes, async);
 }

@@ -67,7 +67,8 @@ static bool end_ok(const struct end *end, const struct sd_context *context, size
 {
     if (end->array)
         return end->y <= end->array->rows && rows <= end->array->rows - end->y;
-    return !end->device || sd_block_range_ok(context, end->base, bytes, access, true);
+    return end->device ? sd_block_range_ok(context, end->base, bytes, access, true)
+                       : sd_may_be_host(end->base, bytes);
 }
 
 static CUresult do_copy(struct sd_queue *queue, struct end *to, struct end *from, size_t width,

@@ -92,7 +92,8 @@ CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags)
 
     if (result)
         return result;
-    if (!ptr || !bytes || (uint64_t)ptr + bytes < (uint64_t)ptr)
+    if (!ptr || !bytes || (uint64_t)ptr + bytes < (uint64_t)ptr ||
+        !sd_may_be_host((uint64_t)ptr, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (next < sd_blocks.count && sd_blocks.at[next].base < (uint64_t)ptr + bytes)
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

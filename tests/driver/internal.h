@@ -7,6 +7,7 @@
  *   engine.c      work that runs later: operations, what they wait for, the threads that run them
  *   stream.c event.c eventshare.c capture.c graph.c nodes.c   order of work
  *   segment.c     physical memory, its mappings, and each access that work makes to it
+ *   space.c       where mappings may be
  *   span.c block.c memory.c array.c texture.c pool.c poolshare.c vmm.c ipc.c host.c   allocations as programs see them
  *   attributes.c copy.c copy2d.c copy3d.c batch.c module.c kernels.c device.c context.c green.c
  *   errors.c procaddress.c
@@ -718,9 +719,15 @@ void sd_phys_list(struct sd_phys *phys);
 struct sd_phys *sd_phys_ref(struct sd_phys *phys);
 void sd_phys_unref(struct sd_phys *phys);
 
+/* ---- space.c ---- */
+
+/* Whether an address is of the part of the address space that is the devices' alone. */
+bool sd_space_is_devices(uint64_t address);
 /* Address space without memory, at `at` if that is free (0: anywhere). 0 when there is none. */
 uint64_t sd_address_reserve(size_t size, size_t align, uint64_t at);
 void sd_address_release(uint64_t base, size_t size);
+
+/* ---- segment.c again ---- */
 
 /* Maps it into reserved address space and makes it known, taking a reference of its own; `listed`
    ones can be accessed by nobody yet. A failure leaves the space reserved. */
@@ -994,6 +1001,9 @@ CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned wi
 /* On a queue that was checked. */
 CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
                        unsigned width, size_t count, size_t rows, bool other_devices);
+/* Memory that the host can read and write, for all that is known: not of the devices' part of the
+   address space, or live there. */
+bool sd_may_be_host(uint64_t address, size_t bytes);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
 bool sd_known_host(uint64_t address, size_t bytes);
 CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);

@@ -3,7 +3,7 @@
  *
  * Physical memory is a memfd, sealed at its size, its name telling the device. It is device memory
  * as long as anything here refers to it, and other processes that got the descriptor keep the
- * bytes alive on their own. An address is what mmap gave.
+ * bytes alive on their own. Where in the address space it is mapped, space.c says.
  *
  * Work that runs looks each address up here just before it touches it, piece by piece, holding the
  * read side of a lock that mapping and unmapping take the write side of. So memory can vanish under
@@ -216,35 +216,6 @@ void sd_phys_unref(struct sd_phys *phys)
         sd_device_give(&sd_devices[phys->device], phys->size);
     close(phys->fd);
     free(phys);
-}
-
-uint64_t sd_address_reserve(size_t size, size_t align, uint64_t at)
-{
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    uint64_t base, start;
-    void *p;
-
-    if (at && at % align == 0) {
-        p = mmap((void *)at, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
-        if (p == (void *)at)
-            return at;
-        if (p != MAP_FAILED)
-            munmap(p, size);
-    }
-    p = size + align > size ? mmap(NULL, size + align, PROT_NONE, flags, -1, 0) : MAP_FAILED;
-    if (p == MAP_FAILED)
-        return 0;
-    start = (uint64_t)p;
-    base = sd_round_up(start, align);
-    if (base > start)
-        munmap(p, base - start);
-    munmap((void *)(base + size), start + align - base);
-    return base;
-}
-
-void sd_address_release(uint64_t base, size_t size)
-{
-    munmap((void *)base, size);
 }
 
 static bool segment_publish(struct sd_segment *segment)

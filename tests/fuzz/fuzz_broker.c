@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../unit/share/leave_by_hand.h"
 #include "../unit/share/side.h"
 #include "core/share/wire.h"
 
@@ -101,7 +102,7 @@ static int dial(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/broker", dir);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/%s", dir, side_broker_name());
     MUST(fd >= 0);
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
         MUST(errno == EINTR);
@@ -133,6 +134,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         make_token(fuzz_byte(input), message->share.token);
         message->share.chunk_size = CHUNK;
         message->share.offset = fuzz_byte(input) % 4 * 4096;
+        message->share.slot = fuzz_byte(input) % 5; /* where its id may stand */
         break;
     case 3:
         gs_wire_start(message, GS_WIRE_UNSHARE, 0);
@@ -178,6 +180,8 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     fuzz_send(fd, bytes, size, &fds);
     fuzz_fds_close(&fds);
+    if (message.head.type == GS_WIRE_HELLO && !damage)
+        leave_by_hand(fd);
 }
 
 /* Waits for something to read; the fuzzer's own alarm may come in between. */
@@ -251,7 +255,9 @@ static bool honest_ones(void)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
     send_whole(fd, &message, &none);
+    leave_by_hand(fd);
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    message.share.slot = 1;
     gs_token_write(&token, message.share.token);
     message.share.chunk_size = CHUNK;
     memory = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});

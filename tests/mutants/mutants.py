@@ -208,6 +208,8 @@ class Run:
         for test, choice in sorted(wanted):
             passed, said = run_test(self.folder, test, choice, 3)
             self.sound[test, choice] = None if passed else said[-1500:]
+        print(f"mutants: {len(bugs)} bugs; of their {len(wanted)} tests "
+              f"{sum(said is None for said in self.sound.values())} pass without any", flush=True)
 
     def one(self, bug):
         began = time.monotonic()

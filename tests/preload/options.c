@@ -60,11 +60,6 @@ void *gs_lookup_driver_symbol(const char *name)
     return (void *)&given;
 }
 
-void gs_directory_default(char *ret_dir, size_t size)
-{
-    snprintf(ret_dir, size, "/default");
-}
-
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     given.level = level;

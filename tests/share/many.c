@@ -25,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/directory.h"
 #include "core/share/wire.h"
 #include "program.h"
 
@@ -219,6 +220,14 @@ static int exporter_descriptors(struct opener *it)
     return most;
 }
 
+static const char *broker_name(void)
+{
+    static char name[GS_BROKER_NAME_SIZE];
+
+    gs_broker_name(name);
+    return name;
+}
+
 /* ---- The broker ----------------------------------------------------------------------------- */
 
 static pid_t broker_pid(const char *dir)
@@ -228,7 +237,7 @@ static pid_t broker_pid(const char *dir)
     socklen_t size = sizeof who;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, broker_name());
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
     close(fd);
@@ -257,7 +266,7 @@ static void broker_end(const char *dir)
     pid_t broker = broker_pid(dir);
     char path[128];
 
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, broker_name());
     if (broker)
         kill(broker, SIGTERM);
     for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
@@ -276,7 +285,7 @@ static uint64_t broker_left(const char *dir)
     union gs_wire_message message;
     uint64_t left = 0;
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, broker_name());
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
         gs_wire_start(&message, GS_WIRE_QUERY, 1);
         gs_wire_send(fd, &message, -1);

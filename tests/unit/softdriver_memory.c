@@ -3,6 +3,8 @@
  */
 #include "softdriver.h"
 
+#include <stdlib.h>
+
 /* cuCtxAttach and cuCtxDetach still have to work. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
@@ -285,6 +287,30 @@ Test(softdriver_memory, pageable_memory_is_read_at_the_call_and_pinned_memory_la
     cr_assert_eq(sd_word(b, stream), 2);
     OK(cuMemFreeHost(pinned));
     GIVES(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Nothing of the program's own is ever where device memory was: such an address is refused, and no
+ * byte of the host's is read or written. */
+Test(softdriver_memory, memory_that_was_freed_is_no_host_memory)
+{
+    CUdeviceptr dead, live;
+    char bytes[64] = "";
+
+    OK(cuMemAlloc(&dead, 4 * MIB));
+    OK(cuMemAlloc(&live, 4096));
+    OK(cuMemFree(dead));
+    GIVES(cuMemcpy(dead, live, 64), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpy(live, dead, 64), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpyAsync(dead, (CUdeviceptr)bytes, 64, NULL), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpyHtoD(live, (void *)dead, 64), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpyDtoH((void *)dead, live, 64), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemHostRegister((void *)dead, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    for (int i = 0; i < 64; i++) {
+        void *own = malloc(2 * MIB);
+        OK(cuMemcpyHtoD(live, own, 64));
+        GIVES(cuMemcpy(dead, live, 64), CUDA_ERROR_INVALID_VALUE);
+    }
+    OK(cuCtxSynchronize());
 }
 
 Test(softdriver_memory, every_byte_of_an_odd_copy_arrives)

@@ -49,14 +49,17 @@ static void capture_one(struct graph *graph, int stream)
 }
 
 /* A call that has no business in a capture. In GLOBAL and THREAD_LOCAL mode this thread's are
- * refused; those that the library lets pass where the driver does not are not made. */
-static void intrude(CUstreamCaptureMode mode, int stream)
+ * refused; those that the library lets pass where the driver does not are not made. True: the graph
+ * would end memory of ours, and is not to be launched. */
+static bool intrude(CUstreamCaptureMode mode, int stream)
 {
+    bool ends = false;
     int slot = any_block(1u << PLAIN | 1u << ASYNC);
     CUdeviceptr ptr = 0;
     unsigned on = 1;
 
-    if (slot >= 0 && is_far(&world.block[slot]))
+    /* Of another device it is refused as well, by another error. */
+    if (slot >= 0 && world.block[slot].device != world.context[current_context()].device)
         slot = -1;
 
     switch (pick(11)) {
@@ -98,11 +101,13 @@ static void intrude(CUstreamCaptureMode mode, int stream)
         break;
     case 9:
         if (slot >= 0)
-            CALL(cuMemFreeAsync, world.block[slot].ptr, stream_handle(stream));
+            ends = CALL(cuMemFreeAsync, world.block[slot].ptr, stream_handle(stream)) ==
+                   CUDA_SUCCESS;
         break;
     default:
         CALL(cuMemGetInfo, NULL, NULL);
     }
+    return ends;
 }
 
 static void graph_end(struct graph *graph)
@@ -112,12 +117,12 @@ static void graph_end(struct graph *graph)
     graph->live = false;
 }
 
-static bool finish(struct graph *graph, int stream)
+static bool finish(struct graph *graph, int stream, bool ends)
 {
     graph->handle = NULL;
     if (CALL(cuStreamEndCapture, stream_handle(stream), &graph->handle) || !graph->handle)
         return false;
-    if (CALL(cuGraphInstantiate, &graph->exec, graph->handle, 0) == CUDA_SUCCESS)
+    if (!ends && CALL(cuGraphInstantiate, &graph->exec, graph->handle, 0) == CUDA_SUCCESS)
         return true;
     CALL(cuGraphDestroy, graph->handle);
     return false;
@@ -129,6 +134,7 @@ void step_capture(void)
     struct graph *graph = &world.graph[slot];
     CUstreamCaptureMode mode = pick(3);
     CUcontext before;
+    bool ends;
 
     if (graph->live) {
         CALL(cuCtxSynchronize); /* its memory may go with it, and is in use until then */
@@ -144,9 +150,8 @@ void step_capture(void)
     if (CALL(cuStreamBeginCapture, stream_handle(stream), mode) == CUDA_SUCCESS) {
         for (unsigned i = 1 + pick(4); i > 0; i--)
             capture_one(graph, stream);
-        if (one_in(3))
-            intrude(mode, stream);
-        graph->live = finish(graph, stream);
+        ends = one_in(3) && intrude(mode, stream);
+        graph->live = finish(graph, stream, ends);
     }
     CALL(cuCtxPopCurrent, &before);
 }
@@ -210,7 +215,7 @@ void step_graph_by_hand(void)
     fill.value = pick(256);
     size = pick_part(&world.block[from], fill.width, &offset);
     copy = row_copy(fill.dst, world.block[from].ptr + offset, size);
-    if (one_in(4)) /* past the end */
+    if (one_in(4) && block->kind != VMM) /* past the end, where nothing that counts as one follows */
         fill.width = block->size + 1;
     say(" b%d %s b%d %zu %s", to, kind_names[block->kind], from, size, context ? "ctx" : "no ctx");
     if (CALL(cuGraphCreate, &graph, 0))

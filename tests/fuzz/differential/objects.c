@@ -24,9 +24,7 @@ static bool leave(int slot)
     for (int i = 0; i < BLOCKS; i++) {
         if (!world.block[i].live || world.block[i].context != slot)
             continue;
-        bool ends = world.block[i].kind == REGISTERED || world.block[i].kind == ASYNC ||
-                    world.block[i].kind == POOLED;
-        if (!world_settle(i) || (ends && block_free(i, -2)))
+        if (!world_settle(i) || (world.block[i].kind == REGISTERED && block_free(i, -2)))
             return false;
     }
     return true;
@@ -39,7 +37,7 @@ static void create(int slot)
 
     say(" c%d", slot);
     context->device = 0;
-    if (CALL(cuCtxCreate, &context->handle, NULL, 0, 0))
+    if (CALL(cuCtxCreate_v4, &context->handle, NULL, 0, 0))
         return;
     context->live = true;
     kernels_load(slot);

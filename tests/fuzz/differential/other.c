@@ -58,6 +58,17 @@ static CUresult look(unsigned slot, uint64_t *ret_hash)
     return result;
 }
 
+/* What the steps look at of a block, which is both its ends. */
+static CUresult fill(unsigned slot, unsigned char value)
+{
+    size_t size = held[slot].size;
+    CUresult result = cuMemsetD8(held[slot].ptr, value, size < 2 * WRITTEN ? size : WRITTEN);
+
+    if (!result && size >= 2 * WRITTEN)
+        result = cuMemsetD8(held[slot].ptr + size - WRITTEN, value, WRITTEN);
+    return result;
+}
+
 static CUresult obey(const struct request *request, struct answer *answer)
 {
     unsigned slot = request->slot;
@@ -77,8 +88,7 @@ static CUresult obey(const struct request *request, struct answer *answer)
     case CLOSE_IT:
         return cuIpcCloseMemHandle(*ptr);
     case FILL:
-        return cuMemsetD8(*ptr, (unsigned char)request->value,
-                          held[slot].size < 64 * KIB ? held[slot].size : 64 * KIB);
+        return fill(slot, (unsigned char)request->value);
     case LOOK:
         return look(slot, &answer->hash);
     }

@@ -25,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = pathlib.Path(os.environ.get('GPUSHIM_BUILD', ROOT / 'build'))
 BUNDLE = ROOT / '.bundle'
+SHOWN = 40  # steps of a program that could not be made shorter in time
 HANGS = 90  # seconds; a program ends itself after 60
 
 
@@ -141,9 +142,11 @@ def step_of(line):
 def report(seed, options, left, right, names, errors):
     number = first_difference(left, right)
     print(f'seed {seed} ({" ".join(options)}):')
-    for line in left[:number]:
-        if step_of(line) is not None:
-            print(f'    {line}')
+    before = [line for line in left[:number] if step_of(line) is not None]
+    if len(before) > SHOWN:
+        print(f'    ({len(before) - SHOWN} steps before these)')
+    for line in before[-SHOWN:]:
+        print(f'    {line}')
     for name, lines in zip(names, (left, right)):
         line = lines[number] if number < len(lines) else 'nothing'
         print(f'  {name + ":":18} {line}')
@@ -264,7 +267,7 @@ def main():
     parser.add_argument('--devices', type=int, default=2)
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
-    parser.add_argument('--shrink', type=float, default=60, help='seconds for each')
+    parser.add_argument('--shrink', type=float, default=120, help='seconds for each')
     parser.add_argument('--whole', action='store_true', help='shrinks nothing')
     parser.add_argument('--program', type=pathlib.Path)
     arguments = parser.parse_args()

@@ -190,8 +190,6 @@ void world_used(int slot, struct order order)
     world.block[slot].last = order;
 }
 
-#define WRITTEN (32 * KIB) /* at either end of a block */
-
 size_t pick_part(const struct block *block, size_t most, size_t *ret_offset)
 {
     size_t room = block->kind == PITCH ? block->width

@@ -43,7 +43,7 @@ void step_vmm(void)
 /* Calls that memory of the other kinds, or no memory, is not for. */
 void step_bad_vmm(void)
 {
-    int slot = any_block(1u << PLAIN | 1u << ASYNC | 1u << PITCH);
+    int slot = any_block(1u << PLAIN | 1u << PITCH);
     CUdeviceptr ptr = slot < 0 ? 0x1234000 : world.block[slot].ptr, base = ptr & ~(2 * MIB - 1);
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp prop;

@@ -186,6 +186,8 @@ static inline CUstream stream_handle(int slot)
     return slot < 0 ? CU_STREAM_LEGACY : world.stream[slot].handle;
 }
 
+#define WRITTEN (32 * KIB) /* at either end of a block; all of one below twice that */
+
 /* A part of the block that was written when it was made: *ret_offset and the size that is given. */
 size_t pick_part(const struct block *block, size_t most, size_t *ret_offset);
 

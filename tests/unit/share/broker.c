@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
+#include "leave_by_hand.h"
 #include "other.h"
 #include "side.h"
 #include "tests/rest.h"
@@ -285,6 +286,70 @@ Test(share_broker, the_program_does_not_see_its_start)
     side_chunk_free(&second, &chunk);
 }
 
+/* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
+ * While its worker runs it sees nothing of the broker that the worker has started; when nothing else
+ * is left that does not keep it for as long as the broker keeps what was shared. */
+Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
+{
+    struct gs_share_options brokered = options;
+    int told[2], go[2];
+    pid_t launcher;
+    char seen[2];
+
+    cr_assert_eq(pipe(told), 0);
+    cr_assert_eq(pipe(go), 0);
+    launcher = fork();
+    if (launcher == 0) {
+        pid_t worker, ended;
+        int strangers = 0;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        worker = fork();
+        if (worker == 0) {
+            struct side_chunk its;
+            struct gs_offer *offer;
+            struct side second;
+
+            brokered.broker = true;
+            brokered.keep_ns = 3600 * UINT64_C(1000000000);
+            snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+            side_start(&second, &brokered);
+            its = side_chunk_new(&second, 2 * MIB);
+            if (side_offer(&second, &its, 0, 512, &offer) != GS_OK ||
+                !SIDE_WAIT(side_broker_left(dir) == 1) || write(told[1], "", 1) != 1 ||
+                read(go[0], seen, 1) != 1)
+                _exit(1);
+            _exit(0);
+        }
+        if (read(told[0], seen, 1) != 1)
+            _exit(1);
+        ended = waitpid(-1, NULL, WNOHANG); /* the worker runs, and so does the broker */
+        if (ended != 0)
+            strangers = 100;
+        if (write(go[1], "", 1) != 1)
+            _exit(1);
+        while ((ended = wait(NULL)) > 0)
+            strangers += ended != worker;
+        _exit(strangers);
+    }
+    close(told[0]);
+    close(told[1]);
+    close(go[0]);
+    close(go[1]);
+    for (int status, i = 0;; i++) {
+        pid_t ended = waitpid(launcher, &status, WNOHANG);
+
+        cr_assert_lt(i, 40000, "it waits for the broker");
+        if (ended == launcher) {
+            cr_assert(WIFEXITED(status));
+            cr_assert_leq(WEXITSTATUS(status), 1, "the broker is one process, seen at its end");
+            break;
+        }
+        usleep(1000);
+    }
+}
+
 /* Whether the broker was started with that in its environment. */
 static bool was_told(const char *words)
 {
@@ -421,11 +486,12 @@ static int dial_broker(const unsigned char *instance, int pidfd)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     union gs_wire_message message;
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
     cr_assert_eq(gs_wire_send(fd, &message, pidfd), 0);
+    leave_by_hand(fd);
     return fd;
 }
 
@@ -469,6 +535,8 @@ static void share_by_hand(int fd, const unsigned char *token, int memory)
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, token, GS_TOKEN_SIZE);
+    memcpy(&message.share.slot, token + offsetof(struct gs_token, block_id),
+           sizeof message.share.slot);
     message.share.chunk_size = 2 * MIB;
     cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
 }
@@ -577,7 +645,7 @@ Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
     char said[512];
 
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker.new", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s.new", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     close(fd);
     cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
@@ -635,7 +703,7 @@ static pid_t program_by_hand(const char *program, const char *name, const char *
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     return child;
 }
@@ -659,6 +727,242 @@ static void sharer_stop(struct side *sharer, struct side_chunk *chunk, pid_t bro
 {
     side_stop(sharer);
     side_chunk_free(sharer, chunk);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* ---- Nobody waits for it -------------------------------------------------------------------- */
+
+#define LEFT_MANY 900u
+
+/* Stopped, it is told nothing; what it was left is used again all the same, and it serves none of
+ * that when it goes on, though its process has ended by then. */
+Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_of_it_later)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000"), child;
+    unsigned char token[2][GS_TOKEN_SIZE];
+    int told[2], go[2];
+    CUdeviceptr address;
+    char byte = 0;
+
+    cr_assert_eq(pipe(told), 0);
+    cr_assert_eq(pipe(go), 0);
+    child = fork();
+    if (child == 0) {
+        static struct gs_offer *offers[LEFT_MANY];
+        struct side sharer;
+        struct side_chunk chunk;
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        options.left_max = 4000;
+        chunk = sharer_start(&sharer);
+        for (unsigned i = 0; i < LEFT_MANY; i++)
+            if (side_offer(&sharer, &chunk, i * 512, 512, &offers[i]) != GS_OK)
+                _exit(2);
+        if (!SIDE_WAIT(side_broker_left(dir) == LEFT_MANY))
+            _exit(3);
+        kill(broker, SIGSTOP);
+        gs_offer_token(offers[0], token[0]);
+        gs_offer_token(offers[1], token[1]);
+        for (unsigned i = 1; i < LEFT_MANY; i++)
+            if (!side_gets_back(&sharer, offers[i]))
+                _exit(4);
+        if (!SIDE_WAIT(strstr(side_logged(), "reads nothing: ") != NULL))
+            _exit(5);
+        if (write(told[1], token, sizeof token) != (ssize_t)sizeof token ||
+            read(go[0], &byte, 1) != 1)
+            _exit(6);
+        _exit(0);
+    }
+    close(told[1]);
+    cr_assert_eq(read(told[0], token, sizeof token), (ssize_t)sizeof token);
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    kill(broker, SIGCONT);
+    cr_assert_eq(open_it(token[0], &address), GS_OK, "what was not taken back");
+    cr_assert_eq(open_it(token[1], &address), GS_STALE);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    close(told[0]);
+    close(go[0]);
+    close(go[1]);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* It is told when it reads again. */
+Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000");
+    static struct gs_offer *offers[LEFT_MANY];
+    struct side sharer;
+    struct side_chunk chunk;
+
+    options.left_max = 4000;
+    chunk = sharer_start(&sharer);
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+    kill(broker, SIGSTOP);
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert(side_gets_back(&sharer, offers[i]));
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+    kill(broker, SIGCONT);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+    for (unsigned i = 0; i < LEFT_MANY; i++)
+        cr_assert(side_gets_back(&sharer, offers[i]));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    sharer_stop(&sharer, &chunk, broker);
+}
+
+/* ---- Whose it is ---------------------------------------------------------------------------- */
+
+static void need_two_users(void)
+{
+    if (geteuid() != 0)
+        cr_skip_test("only root can be two users");
+    mkdir(dir, 0755);
+    cr_assert_eq(chmod(dir, 0755), 0);
+}
+
+/* Whoever started the broker let another user in; who left the block with it did not. */
+Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_else)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer, third;
+    unsigned long address;
+    pid_t broker;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start(&sharer, dir, "keep=60000");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_neq(other_open(&third, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_eq(other_open(&third, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&third, "read %lx", address), "ok 7");
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* As another user: connects, says whose memory it leaves, and stays. What it got is the status. */
+static pid_t foreign_client(void (*play)(void *arg), void *arg)
+{
+    int done[2];
+    char byte;
+    pid_t child;
+
+    cr_assert_eq(pipe(done), 0);
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(done[0]);
+        if (setgid(65534) != 0 || setuid(65534) != 0)
+            _exit(1);
+        play(arg);
+        if (write(done[1], "", 1) == 1)
+            pause();
+        _exit(2);
+    }
+    close(done[1]);
+    cr_assert_eq(read(done[0], &byte, 1), 1);
+    close(done[0]);
+    return child;
+}
+
+static void end_client(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void claim(void *arg)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_token made = {.block_id = 900, .chunk_id = 1, .size = 512};
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    memcpy(made.instance, arg, sizeof made.instance);
+    gs_token_write(&made, token);
+    fd = dial_broker(made.instance, -1);
+    share_by_hand(fd, token, memory);
+    ask_open(fd, token); /* by now it was looked at */
+}
+
+Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_it_does)
+{
+    unsigned char first[GS_TOKEN_SIZE], second[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
+    other_offer(&sharer, 0, 512, 7, first);
+    thief = foreign_client(claim, first + 8);
+    cr_assert_eq(side_broker_left(dir), 0, "it was believed");
+    other_kill(&sharer);
+    end_client(thief);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, second);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* Each of its connections has the block open. */
+static void take_all(void *arg)
+{
+    const unsigned char *token = arg;
+
+    for (unsigned i = 0; i < 40; i++) { /* served or turned away */
+        struct sockaddr_un to = {.sun_family = AF_UNIX};
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        union gs_wire_message message;
+
+        snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+        connect(fd, (struct sockaddr *)&to, sizeof to);
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        gs_wire_send(fd, &message, -1);
+        ask_open(fd, token);
+    }
+}
+
+Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "16", 1);
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    unsetenv("GPUSHIM_SHARE_MAX_CLIENTS");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    thief = foreign_client(take_all, token);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    other_kill(&sharer);
+    end_client(thief);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }
@@ -869,6 +1173,37 @@ Test(share_broker, ps_tells_who_holds_what)
     cr_assert_not_null(strstr(strstr(said, expected), " s: 1 blocks left here"), "%s", said);
 }
 
+/* Seen from elsewhere a process has another number, or none: that it gives itself is marked. */
+Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
+{
+    char said[4096], expected[128], command[512];
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    FILE *out;
+    size_t got;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root makes a PID namespace");
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_null(strstr(said, "another PID namespace"), "%s", said);
+    snprintf(command, sizeof command,
+             "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 unshare --pid --fork --mount-proc %s ps "
+             "2>&1",
+             dir, BROKER_PROGRAM);
+    out = popen(command, "r");
+    got = fread(said, 1, sizeof said - 1, out);
+    said[got] = 0;
+    if (pclose(out) != 0 && strstr(said, "unshare"))
+        cr_skip_test("no PID namespace can be made here");
+    snprintf(expected, sizeof expected, "held by pid %d of another PID namespace (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+}
+
 Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
 {
     unsigned char token[2][GS_TOKEN_SIZE];
@@ -1015,7 +1350,7 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
 
 Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
 {
-    pid_t child = stand_in("broker", OLDER, getuid());
+    pid_t child = stand_in(side_broker_name(), OLDER, getuid());
     struct side_chunk chunk;
     struct gs_offer *offer;
     char expected[160], said[1024];
@@ -1033,7 +1368,7 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
              "shared as long as this process runs",
              GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
     cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
-    stand_down(child, "broker");
+    stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
@@ -1046,7 +1381,7 @@ Test(share_broker, one_of_another_user_is_given_nothing)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    child = stand_in("broker", SILENT, 65534);
+    child = stand_in(side_broker_name(), SILENT, 65534);
     side_stop(&side);
     options.broker = true;
     side_start(&side, &options);
@@ -1055,7 +1390,7 @@ Test(share_broker, one_of_another_user_is_given_nothing)
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
-    stand_down(child, "broker");
+    stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
@@ -1111,7 +1446,7 @@ static void activator_start(struct activator *activator)
     activator->activity = mmap(NULL, sizeof *activator->activity, PROT_READ | PROT_WRITE,
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
     activator->pid = fork();
@@ -1157,7 +1492,7 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
         cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
         side_start(&side, &options);
     }
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(access(path, F_OK), 0, "the socket is the activator's");
     kill(activator.pid, SIGKILL);
     waitpid(activator.pid, NULL, 0);
@@ -1173,7 +1508,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     pid_t child;
 
     mkdir(dir, 0700);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
     child = fork();
@@ -1200,7 +1535,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     cr_assert_eq(open_it(token, &address), GS_OK);
     kill(child, SIGTERM);
     waitpid(child, NULL, 0);
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
 }
 
@@ -1214,7 +1549,7 @@ Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
     uint64_t began;
 
     cr_assert_eq(mkdir(dir, 0700), 0);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(broker, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(broker, 1), 0);
     do

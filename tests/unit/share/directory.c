@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/page.h"
@@ -21,15 +22,29 @@
 #include "tests/rest.h"
 
 #define NOBODY    65534
-#define DEAD_NAME "0123456789abcdef0123456789abcdef"
 
 static char dir[64];
+static char dead_name[33]; /* of a process that is gone, */
+static char live_name[33]; /* and of this one */
 static struct gs_share_options options;
 
 static void setup(void)
 {
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
+    side_name(1, side_gone_pid(), dead_name);
+    side_name(2, getpid(), live_name);
+}
+
+/* `name` with something behind it. */
+static const char *with(const char *name, const char *suffix)
+{
+    static char text[2][80];
+    static int next;
+
+    next = !next;
+    snprintf(text[next], sizeof text[next], "%s%s", name, suffix);
+    return text[next];
 }
 
 static void teardown(void)
@@ -140,17 +155,84 @@ Test(share_directory, a_file_is_refused)
     unlink(dir);
 }
 
-Test(share_directory, one_that_others_may_write_to_is_refused)
+/* A volume of Kubernetes (0777, or 2775 with a group of its own), a folder like /tmp. */
+Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
 {
-    for (unsigned bit = S_IWGRP; bit; bit = bit == S_IWGRP ? S_IWOTH : 0) {
-        char reason[GS_REASON_SIZE];
+    static const mode_t modes[] = {0777, 02775, 01777, 0720};
+    unsigned char token[GS_TOKEN_SIZE];
+    char own[160];
+    struct stat info;
+
+    snprintf(own, sizeof own, "%s/gpushim-%u", dir, (unsigned)geteuid());
+    for (unsigned i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct other giver, taker;
+        unsigned long address;
 
         mkdir(dir, 0700);
-        cr_assert_eq(chmod(dir, 0700 | bit), 0);
-        cr_assert_eq(gs_directory_open(&options, true, reason), -1);
-        cr_assert_not_null(strstr(reason, "others may write"), "%s", reason);
+        cr_assert_eq(chmod(dir, modes[i]), 0);
+        other_start(&giver, dir, NULL);
+        other_start(&taker, dir, NULL);
+        other_offer(&giver, 0, 512, 7, token);
+        cr_assert_eq(stat(own, &info), 0, "mode %04o", (unsigned)modes[i]);
+        cr_assert_eq(info.st_mode & 0777, 0700);
+        cr_assert_eq(side_dir_count(dir), 1);
+        cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+        cr_assert_str_eq(other_ask(&taker, "read %lx", address), "ok 7");
+        cr_assert_eq(other_stop(&taker), 0);
+        cr_assert_eq(other_stop(&giver), 0);
+        cr_assert_eq(side_dir_count(own), 0);
+        rmdir(own);
+        rmdir(dir);
     }
-    assert_refused("chmod go-w");
+}
+
+Test(share_directory, ones_own_is_found_beside_what_another_user_put_there_first)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other giver, taker;
+    unsigned long address;
+    char first[160], second[160];
+
+    need_root();
+    snprintf(first, sizeof first, "%s/gpushim-0", dir);
+    snprintf(second, sizeof second, "%s/gpushim-0.1", dir);
+    mkdir(dir, 0700);
+    cr_assert_eq(chmod(dir, 01777), 0);
+    cr_assert_eq(mkdir(first, 0700), 0);
+    cr_assert_eq(chown(first, NOBODY, NOBODY), 0);
+    other_start(&giver, dir, NULL);
+    other_start(&taker, dir, NULL);
+    other_offer(&giver, 0, 512, 7, token);
+    cr_assert_eq(side_dir_count(second), 1);
+    cr_assert_eq(side_dir_count(first), 0);
+    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&taker), 0);
+    cr_assert_eq(other_stop(&giver), 0);
+    rmdir(first);
+    rmdir(second);
+}
+
+Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_write_to)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other giver, taker;
+    unsigned long address;
+    char path[160];
+
+    need_root();
+    mkdir(dir, 0700);
+    cr_assert_eq(chmod(dir, 01777), 0);
+    other_start2(&giver, dir, "uid=65534", "trust=0");
+    other_start(&taker, dir, "trust=65534");
+    other_offer(&giver, 0, 512, 7, token);
+    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&taker), 0);
+    other_start(&taker, dir, NULL);
+    cr_assert_eq(other_open(&taker, token, &address), GS_UNREACHABLE, "root did not name him");
+    cr_assert_eq(other_stop(&taker), 0);
+    cr_assert_eq(other_stop(&giver), 0);
+    snprintf(path, sizeof path, "%s/gpushim-65534", dir);
+    rmdir(path);
 }
 
 Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
@@ -235,6 +317,19 @@ static bool is_there(const char *name)
     return access(path, F_OK) == 0;
 }
 
+/* As if it had been put up so long ago. */
+static void make_older(const char *name, time_t seconds)
+{
+    struct timespec times[2];
+    char path[160];
+
+    clock_gettime(CLOCK_REALTIME, &times[0]);
+    times[0].tv_sec -= seconds;
+    times[1] = times[0];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    cr_assert_eq(utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW), 0);
+}
+
 static void sweep(void)
 {
     char reason[GS_REASON_SIZE];
@@ -247,7 +342,6 @@ static void sweep(void)
 Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay)
 {
     int live, full[8];
-    const char *live_name = "f123456789abcdef0123456789abcdef";
     struct other killed;
     unsigned char token[GS_TOKEN_SIZE];
 
@@ -256,10 +350,10 @@ Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay
     other_start(&killed, dir, NULL);
     other_offer(&killed, 0, 512, 1, token);
     other_kill(&killed); /* first, as it sweeps by itself */
-    close(bind_at(DEAD_NAME, true));
+    close(bind_at(dead_name, true));
     cr_assert_eq(side_dir_count(dir), 3);
     sweep();
-    cr_assert_not(is_there(DEAD_NAME));
+    cr_assert_not(is_there(dead_name));
     cr_assert(is_there(live_name));
     cr_assert_eq(side_dir_count(dir), 1);
     /* One whose queue is full answers neither yes nor no: it lives. */
@@ -276,7 +370,68 @@ Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay
         close(full[i]);
     close(live);
     sweep();
+    cr_assert(is_there(live_name), "its process is there: it may be about to listen");
+    make_older(live_name, 2 * 3600);
+    sweep();
     cr_assert_eq(side_dir_count(dir), 0);
+}
+
+/* A folder on a network, or on a disk that outlasts the machine's restart: a socket of another
+ * kernel refuses connections, however alive it is. */
+Test(share_directory, sockets_of_another_kernel_stay_for_a_day)
+{
+    char name[33];
+
+    mkdir(dir, 0700);
+    memcpy(name, dead_name, sizeof name);
+    name[2 * 8] = name[2 * 8] == '0' ? '1' : '0'; /* another boot */
+    close(bind_at(name, true));
+    sweep();
+    make_older(name, 23 * 3600);
+    sweep();
+    cr_assert(is_there(name));
+    make_older(name, 25 * 3600);
+    sweep();
+    cr_assert_not(is_there(name));
+}
+
+/* Of another container under the same kernel. */
+Test(share_directory, sockets_of_another_pid_namespace_stay_for_an_hour_and_while_they_live)
+{
+    char dead[33], live[33];
+    int fd;
+
+    mkdir(dir, 0700);
+    memcpy(dead, dead_name, sizeof dead);
+    dead[2 * 11] = dead[2 * 11] == '0' ? '1' : '0';
+    memcpy(live, dead, sizeof live);
+    live[0] = 'f';
+    close(bind_at(dead, true));
+    fd = bind_at(live, true);
+    sweep();
+    cr_assert(is_there(dead));
+    make_older(dead, 2 * 3600);
+    make_older(live, 2 * 3600);
+    sweep();
+    cr_assert_not(is_there(dead));
+    cr_assert(is_there(live));
+    close(fd);
+}
+
+Test(share_directory, nobody_who_lives_is_connected_to_when_it_is_cleared)
+{
+    int live;
+
+    mkdir(dir, 0700);
+    live = bind_at(live_name, true);
+    close(bind_at(dead_name, true));
+    fcntl(live, F_SETFL, O_NONBLOCK);
+    cr_assert_eq(sweep_once(), GS_OK);
+    sweep();
+    cr_assert_not(is_there(dead_name));
+    cr_assert_eq(accept(live, NULL, NULL), -1);
+    cr_assert_eq(errno, EAGAIN);
+    close(live);
 }
 
 #define MANY 1200
@@ -287,7 +442,7 @@ static void leave_dead(unsigned count)
     char name[GS_SOCKET_NAME_SIZE];
 
     for (unsigned i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "%032x", i);
+        side_name(i, side_gone_pid(), name);
         close(bind_at(name, true));
     }
 }
@@ -295,7 +450,6 @@ static void leave_dead(unsigned count)
 /* Who passes others' memory on has many names. */
 Test(share_directory, dead_ones_are_found_among_many_that_live)
 {
-    const char *live_name = "f123456789abcdef0123456789abcdef";
     char from[160], to[200];
     int live;
 
@@ -339,27 +493,30 @@ Test(share_directory, a_socket_about_to_be_born_is_not_taken_for_a_dead_one)
     int fd;
 
     mkdir(dir, 0700);
-    fd = bind_at(DEAD_NAME ".new", false);
+    fd = bind_at(with(dead_name, ".new"), false);
     sweep();
-    cr_assert(is_there(DEAD_NAME ".new"));
-    snprintf(path, sizeof path, "%s/" DEAD_NAME ".new", dir);
+    cr_assert(is_there(with(dead_name, ".new")));
+    snprintf(path, sizeof path, "%s/%s.new", dir, dead_name);
     cr_assert_eq(utimensat(AT_FDCWD, path, long_ago, 0), 0);
     sweep();
-    cr_assert_not(is_there(DEAD_NAME ".new"));
+    cr_assert_not(is_there(with(dead_name, ".new")));
     close(fd);
 }
 
 Test(share_directory, nothing_else_in_it_is_touched)
 {
-    static const char *const names[] = {"notes.txt", "0123456789abcdef", DEAD_NAME "0",
-                                        "g123456789abcdef0123456789abcdef", DEAD_NAME ".old",
-                                        DEAD_NAME ".memory"};
+    char longer[80], older[80], other_kind[80];
+    const char *const names[] = {"notes.txt", "0123456789abcdef", longer,
+                                 "g123456789abcdef0123456789abcdef", older, other_kind};
     char path[160];
 
+    snprintf(longer, sizeof longer, "%s0", dead_name);
+    snprintf(older, sizeof older, "%s.old", dead_name);
+    snprintf(other_kind, sizeof other_kind, "%s.memory", dead_name);
     mkdir(dir, 0700);
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         close(bind_at(names[i], true));
-    snprintf(path, sizeof path, "%s/%s", dir, DEAD_NAME); /* our kind of name, not a socket */
+    snprintf(path, sizeof path, "%s/%s", dir, dead_name); /* our kind of name, not a socket */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     cr_assert_eq(side_dir_count(dir), 7);
     sweep();
@@ -393,27 +550,27 @@ Test(share_directory, what_lies_where_a_socket_should_be_is_refused_at_once)
     char path[160], target[160];
 
     mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/" DEAD_NAME, dir);
+    snprintf(path, sizeof path, "%s/%s", dir, dead_name);
     snprintf(target, sizeof target, "%s/elsewhere", dir);
     cr_assert_eq(mkfifo(path, 0600), 0);
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     unlink(path);
     close(open(path, O_CREAT | O_WRONLY, 0600));
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     unlink(path);
     cr_assert_eq(mkdir(path, 0700), 0);
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     rmdir(path);
     cr_assert_eq(symlink(target, path), 0);
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     close(open(target, O_CREAT | O_WRONLY, 0600));
     sweep();
-    cr_assert(is_there("elsewhere") && is_there(DEAD_NAME), "a link was followed, or removed");
+    cr_assert(is_there("elsewhere") && is_there(dead_name), "a link was followed, or removed");
     unlink(path);
     unlink(target);
-    live = bind_at(DEAD_NAME, true); /* it listens, and never says a word */
+    live = bind_at(dead_name, true); /* it listens, and never says a word */
     options.timeout_ns = 300000000;
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
     close(live);
     cr_assert_eq(side_open_fds(), fds);
 }
@@ -456,27 +613,27 @@ Test(share_directory, is_judged_before_a_word_is_said_over_a_connection_that_is_
     int fds, live;
 
     mkdir(dir, 0700);
-    live = bind_at(DEAD_NAME, true);
+    live = bind_at(dead_name, true);
     fds = side_open_fds();
-    cr_assert(connects_at_once(DEAD_NAME));
-    cr_assert_not(connects_at_once("f123456789abcdef0123456789abcdef"));
+    cr_assert(connects_at_once(dead_name));
+    cr_assert_not(connects_at_once(live_name));
     chmod(dir, 0770);
-    cr_assert_not(connects_at_once(DEAD_NAME));
-    cr_assert_eq(open_at(DEAD_NAME), GS_UNREACHABLE);
-    cr_assert_not_null(strstr(side_logged(), "others may write to it"), "%s", side_logged());
+    cr_assert_not(connects_at_once(dead_name));
+    cr_assert_eq(open_at(dead_name), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(side_logged(), "others may write to"), "%s", side_logged());
     chmod(dir, 0700);
     snprintf(away, sizeof away, "%s.away", dir);
     cr_assert_eq(rename(dir, away), 0);
     cr_assert_eq(symlink(away, dir), 0);
-    cr_assert_not(connects_at_once(DEAD_NAME), "through a link");
+    cr_assert_not(connects_at_once(dead_name), "through a link");
     cr_assert_eq(unlink(dir), 0);
     cr_assert_eq(rename(away, dir), 0);
     strcpy(options.dir, dir + 1);
-    cr_assert_not(connects_at_once(DEAD_NAME));
+    cr_assert_not(connects_at_once(dead_name));
     strcpy(options.dir, dir);
     cr_assert_eq(side_open_fds(), fds);
     close(live);
-    cr_assert_not(connects_at_once(DEAD_NAME));
+    cr_assert_not(connects_at_once(dead_name));
 }
 
 Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_on_the_quick_way)
@@ -484,9 +641,9 @@ Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_o
     int live, full[8], count = 0;
 
     mkdir(dir, 0700);
-    live = bind_at(DEAD_NAME, true);
+    live = bind_at(dead_name, true);
     options.timeout_ns = SIDE_HOUR;
-    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, DEAD_NAME)) >= 0)
+    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, dead_name)) >= 0)
         count++;
     cr_assert_gt(count, 0);
     cr_assert_lt(count, 8, "its queue takes two");
@@ -502,11 +659,11 @@ Test(share_directory, of_another_user_is_not_connected_through)
     need_root();
     mkdir(dir, 0700);
     cr_assert_eq(chown(dir, NOBODY, NOBODY), 0);
-    live = bind_at(DEAD_NAME, true);
-    cr_assert_not(connects_at_once(DEAD_NAME));
+    live = bind_at(dead_name, true);
+    cr_assert_not(connects_at_once(dead_name));
     options.uids[0] = NOBODY;
     options.uid_count = 1;
-    cr_assert(connects_at_once(DEAD_NAME));
+    cr_assert(connects_at_once(dead_name));
     close(live);
 }
 
@@ -517,7 +674,7 @@ Test(share_directory, what_lies_where_the_broker_should_be_is_replaced_or_named)
 
     options.listen_fd = -1;
     directory = gs_directory_open(&options, true, reason);
-    snprintf(path, sizeof path, "%s/" GS_BROKER_NAME, dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(mkfifo(path, 0600), 0);
     fd = gs_directory_listen_broker(directory, &options, reason);
     cr_assert_geq(fd, 0, "%s", reason);
@@ -533,7 +690,7 @@ Test(share_directory, what_lies_where_the_broker_should_be_is_replaced_or_named)
 Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
 {
     mkdir(dir, 0700);
-    close(bind_at(DEAD_NAME, true));
+    close(bind_at(dead_name, true));
     cr_assert_eq(try_offer(), GS_OK);
     cr_assert_eq(side_dir_count(dir), 0);
 }
@@ -546,7 +703,7 @@ Test(share_directory, who_exits_at_once_clears_up_too)
     int status;
 
     mkdir(dir, 0700);
-    close(bind_at(DEAD_NAME, true));
+    close(bind_at(dead_name, true));
     other_start(&other, dir, NULL);
     other_offer(&other, 0, 512, 1, token);
     other_ask(&other, "exit");

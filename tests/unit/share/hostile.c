@@ -402,6 +402,59 @@ static void start_as_nobody(const char *extra)
     other_start(&other, dir, extra);
 }
 
+/* Served or turned away. */
+static void open_as_he_is(const unsigned char *bytes)
+{
+    union gs_wire_message message;
+    int fd = side_dial(dir, bytes);
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, bytes + 8, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
+    gs_wire_send(fd, &message, -1);
+    side_next_message(fd, &message);
+}
+
+/* Each connection has the block open, and none is given back. */
+Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
+{
+    unsigned long address;
+    int done[2];
+    pid_t child;
+    char byte;
+
+    need_root();
+    stop();
+    options.max_clients = 8;
+    options.uids[options.uid_count++] = 65534;
+    start();
+    cr_assert_eq(chmod(dir, 0755), 0);
+    cr_assert_eq(pipe(done), 0);
+    child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(done[0]);
+        if (setgid(65534) != 0 || setuid(65534) != 0)
+            _exit(1);
+        for (int i = 0; i < 20; i++)
+            open_as_he_is(token);
+        if (write(done[1], "", 1) == 1)
+            pause();
+        _exit(2);
+    }
+    close(done[1]);
+    cr_assert_eq(read(done[0], &byte, 1), 1);
+    close(done[0]);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    other_ask(&other, "close %lx", address);
+    cr_assert(SIDE_WAIT(side_withdraws(&side, offer)));
+    side_offer(&side, &chunk, 0, 512, &offer);
+}
+
 Test(share_hostile, another_users_opener_does_not_get_through)
 {
     unsigned long address;

@@ -5,10 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/param.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "core/share/token.h"
 #include "other.h"
 #include "side.h"
@@ -318,6 +321,44 @@ Test(share_life, in_its_grace_a_freed_block_can_be_opened)
     other_closes(address);
     /* It was opened: its grace is over with the last close. */
     cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, false)));
+}
+
+/* What one end of a grace takes of the share thread, in ns, beside `count` offers that live. */
+static uint64_t cost_of_a_grace(unsigned count)
+{
+    static struct gs_offer *live[20000];
+    uint64_t least = UINT64_MAX;
+    struct timespec begun, ended;
+    struct gs_offer *freed;
+
+    for (unsigned i = 0; i < count; i++)
+        cr_assert_eq(side_offer(&side, &chunk, 512, 512, &live[i]), GS_OK);
+    for (int tries = 0; tries < 5; tries++) {
+        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &freed), GS_OK);
+        gs_share_freed(side.share, freed, side_now());
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+        for (unsigned i = 1; i <= 20; i++) /* as if so many hours later */
+            gs_offers_tick(side.share, side_now() + i * SIDE_HOUR);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ended);
+        cr_assert(side_gets_back(&side, freed));
+        least = MIN(least, (uint64_t)(ended.tv_sec - begun.tv_sec) * 1000000000u +
+                               (uint64_t)(ended.tv_nsec - begun.tv_nsec));
+    }
+    for (unsigned i = 0; i < count; i++)
+        cr_assert(side_gets_back(&side, live[i]));
+    return least;
+}
+
+Test(share_life, the_end_of_a_grace_costs_no_more_beside_many_offers)
+{
+    uint64_t few, many;
+
+    if (side_with_broker())
+        return; /* which would be left all of them */
+    few = cost_of_a_grace(10);
+    many = cost_of_a_grace(20000);
+    cr_assert_lt(many, 50 * few, "%lu ns beside 10 offers, %lu beside 20,000", (unsigned long)few,
+                 (unsigned long)many);
 }
 
 Test(share_life, the_end_of_a_grace_is_announced_and_makes_the_token_stale)

@@ -144,7 +144,7 @@ static void *run_asker(void *arg)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     while (!is_over()) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         union gs_wire_message message;

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/share/directory.h"
 #include "core/share/wire.h"
 
 static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -174,6 +175,36 @@ int side_open_by_hand(int fd, const struct gs_offer *offer)
     return side_next_message(fd, &message);
 }
 
+const char *side_broker_name(void)
+{
+    static char name[GS_BROKER_NAME_SIZE];
+
+    gs_broker_name(name);
+    return name;
+}
+
+void side_name(unsigned number, pid_t pid, char ret_name[33])
+{
+    unsigned char instance[GS_INSTANCE_SIZE];
+
+    if (!gs_instance_new(pid, instance))
+        abort();
+    memset(instance, 0, 8);
+    for (unsigned i = 0; i < 4; i++)
+        instance[i] = (unsigned char)(number >> 8 * i);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(ret_name + 2 * i, "%02x", instance[i]);
+}
+
+pid_t side_gone_pid(void)
+{
+    pid_t pid = 4194303; /* the largest that there is */
+
+    while (kill(pid, 0) == 0)
+        pid--;
+    return pid;
+}
+
 /* A test that has failed may have left a socket that nobody listens at. */
 static int broker_connect(const char *dir)
 {
@@ -182,7 +213,7 @@ static int broker_connect(const char *dir)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
     close(fd);
@@ -222,7 +253,7 @@ bool side_broker_gone(const char *dir)
 {
     char path[128];
 
-    snprintf(path, sizeof path, "%s/broker", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
     return SIDE_WAIT(access(path, F_OK) != 0);
 }
 

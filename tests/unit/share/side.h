@@ -67,6 +67,12 @@ int side_listen(const char *path);
  * what is given back after a close was called back. With a broker where SIDE_STRATEGY says so. */
 void side_options(struct gs_share_options *ret_options, const char *dir);
 bool side_with_broker(void);
+/* The name of a broker's socket under this kernel. */
+const char *side_broker_name(void);
+/* A name as a process of that pid here has; `number` tells several apart. */
+void side_name(unsigned number, pid_t pid, char ret_name[33]);
+/* A pid that no process has. */
+pid_t side_gone_pid(void);
 /* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
  * says itself; whether its socket goes (to connect would be to need it). */
 pid_t side_broker_pid(const char *dir);

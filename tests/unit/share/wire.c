@@ -173,7 +173,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(keep, block_id), 16}, {AT(unmap, chunk_id), 16}, {AT(unmapped, chunk_id), 16},
         {AT(flush, number), 16}, {AT(flushed, number), 16},
         {AT(share, token), 16}, {AT(share, chunk_size), 80}, {AT(share, offset), 88},
-        {AT(share, uuid), 96}, {AT(share, read_only), 112}, {AT(share, zero), 116},
+        {AT(share, uuid), 96}, {AT(share, read_only), 112}, {AT(share, slot), 116},
         {AT(unshare, block_id), 16}, {AT(query, index), 16}, {AT(query, zero), 20},
         {AT(report, pid), 16}, {AT(report, offers), 24}, {AT(report, bytes), 32},
         {AT(report, limbo), 40}, {AT(report, limbo_bytes), 48}, {AT(report, limbo_age_ns), 56},
@@ -183,13 +183,16 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, limbo_hold_bytes), 120}, {AT(report, limbo_block_id), 128},
         {AT(report, limbo_block_size), 136}, {AT(report, limbo_block_freed_ns), 144},
         {AT(report, limbo_block_held_ns), 152}, {AT(report, left), 160}, {AT(report, name), 168},
-        {AT(report, client_name), 184},
+        {AT(report, client_name), 184}, {AT(leave, slots), 16}, {AT(leave, uid_count), 20},
+        {AT(leave, gid_count), 24}, {AT(leave, zero), 28}, {AT(leave, uids), 32},
+        {AT(leave, gids), 288},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24};
+    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
+                                       544};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 4);
+    cr_assert_eq(GS_WIRE_VERSION, 5);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,162 @@
+/*
+ * Exporter: what its broker may serve when this process has ended. It stands in memory of this
+ * process's, a slot for each block with the block's id in it, which the broker reads then and no
+ * sooner. So taking a block back is one store: whether the broker runs, is stopped or has gone, the
+ * block's memory may be used again at once. The UNSHARE that follows only lets the broker give up
+ * its descriptor; what does not go is kept here until the broker reads again.
+ *
+ * There is new memory for each connection: whatever a broker before was told counts no more.
+ */
+#include "core/share/exporter.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MFD_CLOEXEC
+#define MFD_CLOEXEC       1u
+#define MFD_ALLOW_SEALING 2u
+#endif
+
+struct gs_confirmed {
+    uint64_t *ids; /* what the broker reads; atomic, and never read here */
+    uint32_t count, used; /* slots that there are, and that were ever used */
+    uint32_t *free;       /* those of them that are not now */
+    uint32_t free_count;
+    uint64_t *untold; /* blocks that were taken back, and the broker was not told */
+    uint32_t untold_count;
+    uint64_t untold_bytes;
+};
+
+/* As many as the broker keeps of one process. */
+static uint32_t slots_of(const struct gs_share *share)
+{
+    uint32_t most = share->options.left_max / 2 + share->options.left_max % 2;
+
+    return most > 0 ? most : 1;
+}
+
+static void confirmed_free(struct gs_confirmed *confirmed)
+{
+    if (!confirmed)
+        return;
+    if (confirmed->ids)
+        munmap(confirmed->ids, confirmed->count * sizeof *confirmed->ids);
+    free(confirmed->free);
+    free(confirmed->untold);
+    free(confirmed);
+}
+
+/* The memory and its descriptor; -1 with errno. */
+static int map_ids(struct gs_confirmed *confirmed)
+{
+    const size_t size = confirmed->count * sizeof *confirmed->ids;
+    int fd = (int)syscall(SYS_memfd_create, "gpushim-confirmed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    void *ids;
+
+    if (fd < 0)
+        return -1;
+    ids = ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0
+              ? MAP_FAILED
+              : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (ids == MAP_FAILED) {
+        int error = errno;
+
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    madvise(ids, size, MADV_DONTFORK); /* a child's stores would be this process's */
+    confirmed->ids = ids;
+    return fd;
+}
+
+int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots)
+{
+    struct gs_confirmed *confirmed = calloc(1, sizeof *confirmed);
+    int fd = -1, error = ENOMEM;
+
+    if (confirmed) {
+        confirmed->count = slots_of(share);
+        confirmed->free = calloc(confirmed->count, sizeof *confirmed->free);
+        confirmed->untold = calloc(confirmed->count, sizeof *confirmed->untold);
+    }
+    if (confirmed && confirmed->free && confirmed->untold) {
+        fd = map_ids(confirmed);
+        error = errno;
+    }
+    if (fd < 0) {
+        confirmed_free(confirmed);
+        return -error;
+    }
+    *ret_slots = confirmed->count;
+    gs_lock_take(&share->lock);
+    gs_confirm_end_locked(share);
+    share->confirmed = confirmed;
+    gs_lock_release(&share->lock);
+    return fd;
+}
+
+void gs_confirm_end_locked(struct gs_share *share)
+{
+    confirmed_free(share->confirmed);
+    share->confirmed = NULL;
+}
+
+bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    struct gs_confirmed *confirmed = share->confirmed;
+
+    if (!confirmed || (confirmed->free_count == 0 && confirmed->used == confirmed->count))
+        return false;
+    offer->slot = confirmed->free_count > 0 ? confirmed->free[--confirmed->free_count]
+                                            : confirmed->used++;
+    __atomic_store_n(&confirmed->ids[offer->slot], offer->key.id, __ATOMIC_RELEASE);
+    return true;
+}
+
+void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    struct gs_confirmed *confirmed = share->confirmed;
+
+    /* Before the block's memory is anybody else's: the pool's locks are behind this. */
+    __atomic_store_n(&confirmed->ids[offer->slot], 0, __ATOMIC_SEQ_CST);
+    confirmed->free[confirmed->free_count++] = offer->slot;
+}
+
+void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    struct gs_confirmed *confirmed = share->confirmed;
+
+    gs_confirm_cancel_locked(share, offer);
+    /* There is room: nothing new is left with a broker that was not told all of this, and by then
+     * no more than `count` was confirmed. */
+    confirmed->untold[confirmed->untold_count++] = offer->key.id;
+    confirmed->untold_bytes += offer->source.size;
+}
+
+uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes)
+{
+    *ret_bytes = share->confirmed ? share->confirmed->untold_bytes : 0;
+    return share->confirmed ? share->confirmed->untold_count : 0;
+}
+
+int gs_confirm_tell_locked(struct gs_share *share)
+{
+    struct gs_confirmed *confirmed = share->confirmed;
+    union gs_wire_message message;
+    int error = 0;
+
+    while (!error && confirmed && confirmed->untold_count > 0) {
+        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+        message.unshare.block_id = confirmed->untold[confirmed->untold_count - 1];
+        error = gs_wire_send(share->broker_fd, &message, -1);
+        if (!error)
+            confirmed->untold_count--;
+    }
+    if (confirmed && confirmed->untold_count == 0)
+        confirmed->untold_bytes = 0;
+    return error;
+}

@@ -1,0 +1,335 @@
+/* The runtime directory: where it may be, which one this process uses (core/share/directory.h). */
+#include "core/share/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PLACES       3
+#define OWN_NAME     "gpushim-"
+#define OWN_TRIES    8    /* names of one's own in a directory that others may write to */
+#define OTHERS_MAX   1024 /* that are looked at in such a directory, */
+#define LIST_ENTRIES 4096 /* among so many entries */
+
+bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
+{
+    if (uid == geteuid())
+        return true;
+    for (unsigned i = 0; i < options->uid_count; i++)
+        if (options->uids[i] == uid)
+            return true;
+    return false;
+}
+
+bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid)
+{
+    for (unsigned i = 0; i < options->gid_count; i++)
+        if (options->gids[i] == gid)
+            return true;
+    return gs_user_is_listed(options, uid);
+}
+
+/* statx, since the stat family of a new libc is not found in an older one. */
+static int look(int directory, const char *name, struct statx *ret_info)
+{
+    return statx(directory, name, AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH),
+                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO, ret_info);
+}
+
+static bool is_same(const struct statx *a, const struct statx *b)
+{
+    return a->stx_ino == b->stx_ino && a->stx_dev_major == b->stx_dev_major &&
+           a->stx_dev_minor == b->stx_dev_minor;
+}
+
+static bool has_others(const struct gs_share_options *options)
+{
+    return options->uid_count + options->gid_count > 0;
+}
+
+/* Others may put things there, and take away what is. */
+static bool is_open_to_all(const struct statx *info)
+{
+    return info->stx_mode & (S_IWGRP | S_IWOTH);
+}
+
+/* The n-th place; false: there is none. */
+static bool place(const struct gs_share_options *options, unsigned n, char *ret_path)
+{
+    static const char *const places[PLACES] = {"/run/user/%lu/gpushim", "/tmp/gpushim-%lu",
+                                               "/dev/shm/gpushim-%lu"};
+
+    if (options->dir[0]) {
+        snprintf(ret_path, GS_FOLDER_SIZE, "%.*s", (int)sizeof options->dir, options->dir);
+        return n == 0;
+    }
+    if (n >= PLACES)
+        return false;
+    snprintf(ret_path, GS_FOLDER_SIZE, places[n], (unsigned long)geteuid());
+    return true;
+}
+
+const char *gs_directory_words(const struct gs_share_options *options)
+{
+    return options->dir[0] ? options->dir : "the ones without share.dir";
+}
+
+/* The name of one's own in a directory that is open to all. */
+static void own_name(unsigned attempt, char ret_name[32])
+{
+    int length = snprintf(ret_name, 32, OWN_NAME "%lu", (unsigned long)geteuid());
+
+    if (attempt > 0)
+        snprintf(ret_name + length, 32 - (size_t)length, ".%u", attempt);
+}
+
+bool gs_directory_likely(const struct gs_share_options *options, unsigned n,
+                         char ret_path[GS_FOLDER_SIZE])
+{
+    char name[32];
+    size_t length;
+
+    if (!place(options, n / 2, ret_path))
+        return false;
+    if (n % 2 == 0)
+        return true;
+    own_name(0, name);
+    length = strlen(ret_path);
+    snprintf(ret_path + length, GS_FOLDER_SIZE - length, "/%s", name);
+    return true;
+}
+
+bool gs_directory_is_good(const struct gs_share_options *options, const char *path)
+{
+    struct statx info;
+
+    return look(AT_FDCWD, path, &info) == 0 && S_ISDIR(info.stx_mode) && !is_open_to_all(&info) &&
+           (info.stx_uid == 0 || gs_user_is_listed(options, info.stx_uid));
+}
+
+void gs_directory_path(const struct gs_share_options *options, int directory,
+                       char ret_path[GS_FOLDER_SIZE])
+{
+    struct statx info, there;
+
+    ret_path[0] = 0;
+    if (look(directory, "", &info) != 0)
+        return;
+    for (unsigned n = 0; gs_directory_likely(options, n, ret_path); n++)
+        if (look(AT_FDCWD, ret_path, &there) == 0 && is_same(&info, &there))
+            return;
+    ret_path[0] = 0;
+}
+
+/* Opens a directory that is one and no link; -1 with errno. */
+static int open_plain(int parent, const char *name, struct statx *ret_info)
+{
+    int error, fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0 || look(fd, "", ret_info) == 0)
+        return fd;
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* One's own in a directory that is open to all. Others may take it away, and that is all they can:
+ * it is made again. */
+static int open_own(const struct gs_share_options *options, int parent, bool make,
+                    const char *path, char *ret_reason)
+{
+    const mode_t mode = has_others(options) ? 0755 : 0700;
+    struct statx info;
+    char name[32];
+    int error = 0;
+
+    for (unsigned i = 0; i < OWN_TRIES; i++) {
+        int fd;
+
+        own_name(i, name);
+        if (make && mkdirat(parent, name, mode) != 0 && errno != EEXIST) {
+            error = errno;
+            break;
+        }
+        fd = open_plain(parent, name, &info);
+        if (fd >= 0 && info.stx_uid == geteuid()) {
+            /* The umask of who made it was another, or he shared with nobody else. */
+            if ((info.stx_mode & 0777) != mode && (has_others(options) || is_open_to_all(&info)) &&
+                fchmod(fd, mode) != 0)
+                error = errno; /* read-only: it is as it is */
+            return fd;
+        }
+        error = fd < 0 ? errno : EEXIST;
+        if (fd >= 0)
+            close(fd);
+        if (fd < 0 && error == ENOENT)
+            break;
+    }
+    snprintf(ret_reason, GS_REASON_SIZE,
+             "others may write to %s, and none of one's own %s in it (%s): %s", path,
+             make ? "can be made" : "is", name, strerror(error));
+    errno = error;
+    return -1;
+}
+
+/* Whether a directory may be used; the reason if not. */
+static bool check(const struct statx *info, const struct gs_share_options *options,
+                  const char *path, char *ret_reason)
+{
+    if (info->stx_uid == 0 || gs_user_is_listed(options, info->stx_uid))
+        return true;
+    snprintf(ret_reason, GS_REASON_SIZE,
+             "%s belongs to user %u, who is not to be trusted with shared memory; name a "
+             "directory of your own",
+             path, (unsigned)info->stx_uid);
+    return false;
+}
+
+/* Whether /run/user/UID is there, and this user's: nobody else makes it. */
+static bool has_session(void)
+{
+    char path[40];
+    struct statx info;
+
+    snprintf(path, sizeof path, "/run/user/%lu", (unsigned long)geteuid());
+    return look(AT_FDCWD, path, &info) == 0 && S_ISDIR(info.stx_mode) && info.stx_uid == geteuid();
+}
+
+int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
+                            char ret_reason[GS_REASON_SIZE])
+{
+    char path[GS_FOLDER_SIZE];
+    struct statx info;
+    int directory, own, cause;
+
+    if (!place(options, n, path))
+        return -ENOENT;
+    if (path[0] != '/' || (options->dir[0] && !memchr(options->dir, 0, sizeof options->dir))) {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "the runtime directory has no absolute path of at most %zu bytes; name one",
+                 sizeof options->dir - 1);
+        return -1;
+    }
+    if (!options->dir[0] && n == 0 && !has_session()) {
+        snprintf(ret_reason, GS_REASON_SIZE, "there is no session of this user's (%s)", path);
+        errno = ENOTDIR;
+        return -1;
+    }
+    if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
+        cause = errno;
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be made: %s; make it, with mode 0700", path,
+                 strerror(cause));
+        errno = cause == ENOENT ? ENOTDIR : cause; /* its parent is not there: no use to try again */
+        return -1;
+    }
+    directory = open_plain(AT_FDCWD, path, &info);
+    if (directory < 0) {
+        bool is_link;
+
+        cause = errno;
+        is_link = (cause == ELOOP || cause == ENOTDIR) && look(AT_FDCWD, path, &info) == 0 &&
+                  S_ISLNK(info.stx_mode);
+
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; name a directory you own",
+                 path, is_link ? "it is a symbolic link" : strerror(cause));
+        errno = cause;
+        return -1;
+    }
+    if (!is_open_to_all(&info) && check(&info, options, path, ret_reason))
+        return directory;
+    errno = EACCES;
+    own = is_open_to_all(&info) ? open_own(options, directory, make, path, ret_reason) : -1;
+    cause = errno;
+    close(directory);
+    errno = cause;
+    return own;
+}
+
+/* Of several places the reasons, as many as there is room for. */
+void gs_reason_add(char reason[GS_REASON_SIZE], const char *more)
+{
+    size_t length = strlen(reason);
+
+    snprintf(reason + length, GS_REASON_SIZE - length, "%s%s", length ? "; " : "", more);
+}
+
+int gs_directory_open(const struct gs_share_options *options, bool make,
+                      char ret_reason[GS_REASON_SIZE])
+{
+    char reason[GS_REASON_SIZE];
+    int directory;
+
+    ret_reason[0] = 0;
+    for (unsigned n = 0;; n++) {
+        directory = gs_directory_open_place(options, n, make, reason);
+        if (directory >= 0)
+            return directory;
+        if (directory == -ENOENT)
+            return -1;
+        gs_reason_add(ret_reason, reason);
+    }
+}
+
+/* The k-th in the n-th place, which is open to all, that is of a user who may be trusted and not
+ * this process's own; -1: there is none. */
+static int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
+{
+    char path[GS_FOLDER_SIZE], ignored[GS_REASON_SIZE];
+    int parent, own, found = -1;
+    struct statx info, mine = {0};
+    struct dirent *entry;
+    DIR *list;
+
+    place(options, n, path);
+    parent = open_plain(AT_FDCWD, path, &info);
+    list = parent < 0 || !is_open_to_all(&info) ? NULL : fdopendir(parent);
+    if (!list) {
+        if (parent >= 0)
+            close(parent);
+        return -1;
+    }
+    own = open_own(options, parent, false, path, ignored);
+    if (own >= 0) {
+        look(own, "", &mine);
+        close(own);
+    }
+    for (unsigned seen = 0; found < 0 && seen < LIST_ENTRIES && (entry = readdir(list)); seen++) {
+        if (strncmp(entry->d_name, OWN_NAME, strlen(OWN_NAME)) != 0)
+            continue;
+        found = open_plain(parent, entry->d_name, &info);
+        if (found < 0 || ((own < 0 || !is_same(&info, &mine)) && !is_open_to_all(&info) &&
+                          gs_process_is_listed(options, info.stx_uid, info.stx_gid) && k-- == 0))
+            continue;
+        close(found);
+        found = -1;
+    }
+    closedir(list);
+    return found;
+}
+
+int gs_directory_next(const struct gs_share_options *options, unsigned *place_number,
+                      char ret_reason[GS_REASON_SIZE])
+{
+    char reason[GS_REASON_SIZE];
+
+    if (*place_number == 0)
+        ret_reason[0] = 0;
+    for (;;) {
+        unsigned n = *place_number / OTHERS_MAX, k = *place_number % OTHERS_MAX;
+        int directory = k == 0 ? gs_directory_open_place(options, n, false, reason)
+                               : open_others(options, n, k - 1);
+
+        if (directory == -ENOENT)
+            return -1;
+        if (k == 0 && directory < 0)
+            gs_reason_add(ret_reason, reason);
+        *place_number = directory >= 0 || k == 0 ? *place_number + 1 : (n + 1) * OTHERS_MAX;
+        if (directory >= 0)
+            return directory;
+    }
+}

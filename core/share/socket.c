@@ -1,0 +1,225 @@
+/*
+ * The socket that this process's openers connect to: put up at the first offer, and again wherever
+ * it can be when it has gone. Folders go: /run/user/UID when its user logs out, one in /tmp when
+ * somebody clears that.
+ *
+ * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
+ * them. What was connected by then goes on.
+ */
+#include "core/neighbour.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
+#define LOOK_NS        GS_NS_PER_S
+
+/* Whether the socket belongs to whoever started this broker. */
+bool gs_socket_is_given(const struct gs_share *share)
+{
+    return share->options.is_broker && share->options.listen_fd >= 0;
+}
+
+/* ---- Where it is ---------------------------------------------------------------------------- */
+
+static int look_at(const char *path, struct statx *ret_info)
+{
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO, ret_info);
+}
+
+static uint64_t device_of(const struct statx *info)
+{
+    return (uint64_t)info->stx_dev_major << 32 | info->stx_dev_minor;
+}
+
+/* Called with the lock held. Where the folder has no path that is known it is not looked for. */
+static void remember_locked(struct gs_share *share, int directory)
+{
+    char folder[GS_FOLDER_SIZE];
+    struct statx info;
+
+    gs_directory_path(&share->options, directory, folder);
+    snprintf(share->socket_path, sizeof share->socket_path, "%s/%s", folder, share->name);
+    if (folder[0] == 0 || look_at(share->socket_path, &info) != 0) {
+        share->socket_path[0] = 0;
+        return;
+    }
+    share->socket_inode = info.stx_ino;
+    share->socket_device = device_of(&info);
+}
+
+/* One call into the kernel, by the path that openers use. Whoever cannot be seen from here any more
+ * (this process has another user or root now) may be there. */
+static bool is_lost(struct gs_share *share)
+{
+    char path[sizeof share->socket_path];
+    uint64_t inode, device;
+    struct statx info;
+    bool any;
+
+    gs_lock_take(&share->lock);
+    any = share->socket_start == GS_STARTED && share->socket_path[0];
+    memcpy(path, share->socket_path, sizeof path);
+    inode = share->socket_inode;
+    device = share->socket_device;
+    gs_lock_release(&share->lock);
+    if (!any)
+        return false;
+    if (look_at(path, &info) != 0)
+        return errno == ENOENT || errno == ENOTDIR;
+    return info.stx_ino != inode || device_of(&info) != device;
+}
+
+/* ---- Putting it up -------------------------------------------------------------------------- */
+
+/* Called with the lock held. `fd` takes the place of what is there, under its number if that still
+ * is this library's. */
+static int exchange_locked(int *number, struct gs_fd *kept, int fd)
+{
+    if (*number >= 0 && gs_fd_is_there(kept) && dup3(fd, *number, O_CLOEXEC) == *number)
+        close(fd);
+    else
+        __atomic_store_n(number, fd, __ATOMIC_RELEASE);
+    *kept = gs_fd_keep(*number);
+    return *number;
+}
+
+/* The new directory and listener are the share's from now on. */
+static int adopt(struct gs_share *share, int directory, int listener)
+{
+    int error;
+
+    gs_lock_take(&share->lock);
+    if (share->listener >= 0)
+        gs_unwatch(share, share->listener);
+    if (share->directory >= 0 && gs_fd_is_there(&share->directory_is))
+        unlinkat(share->directory, share->name, 0); /* it may have been moved away with its folder */
+    exchange_locked(&share->directory, &share->directory_is, directory);
+    exchange_locked(&share->listener, &share->listener_is, listener);
+    error = gs_watch(share, EPOLL_CTL_ADD, share->listener, EPOLLIN, GS_WATCH_LISTENER, 0);
+    if (!error && !gs_socket_is_given(share))
+        remember_locked(share, share->directory);
+    gs_lock_release(&share->lock);
+    return error;
+}
+
+static void say_again(struct gs_share *share)
+{
+    gs_relay_put_up_again(share);
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "the socket for those who open this process's memory had been removed: there is "
+                "another now, %s",
+                share->socket_path);
+}
+
+static gs_status socket_start(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    bool again = share->listener >= 0;
+    int directory = -1, error;
+    int listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
+                                       &directory, reason);
+
+    if (listener < 0) {
+        gs_say_not_offered(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (share->spare_fd < 0) /* an attempt before this one may have failed below */
+        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    error = adopt(share, directory, listener);
+    if (error) {
+        snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
+        unlinkat(share->directory, share->name, 0);
+        close(share->listener);
+        close(share->directory);
+        share->listener = share->directory = -1;
+        gs_say_not_offered(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (again)
+        say_again(share);
+    __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+    gs_thread_wake(share); /* or it sleeps until somebody connects */
+    return GS_OK;
+}
+
+gs_status gs_socket_start(struct gs_share *share)
+{
+    gs_status status = gs_thread_start(share);
+
+    if (status != GS_OK)
+        return GS_NOT_OFFERED;
+    if (is_lost(share)) {
+        gs_lock_take(&share->lock);
+        if (share->socket_start == GS_STARTED)
+            share->socket_start = GS_NOT_STARTED;
+        __atomic_store_n(&share->refusal_said, false, __ATOMIC_RELAXED);
+        gs_lock_release(&share->lock);
+    }
+    return gs_start_once(share, &share->socket_start, socket_start);
+}
+
+gs_status gs_share_serve(struct gs_share *share)
+{
+    return gs_socket_start(share);
+}
+
+bool gs_share_can(struct gs_share *share, char *ret_reason)
+{
+    int epoll = epoll_create1(EPOLL_CLOEXEC), wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool can = epoll >= 0 && wake >= 0;
+
+    if (!can)
+        snprintf(ret_reason, GS_REASON_SIZE, "no thread can serve it: %s", strerror(errno));
+    if (wake >= 0)
+        close(wake);
+    if (epoll >= 0)
+        close(epoll);
+    return can && gs_directory_try(&share->options, share->name, ret_reason);
+}
+
+/* ---- The share thread ----------------------------------------------------------------------- */
+
+/* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
+void gs_sweep(struct gs_share *share)
+{
+    if (__atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
+        return;
+    if (!share->options.is_broker) {
+        gs_directory_sweep(share->directory, &share->options);
+        gs_neighbour_sweep(share->directory);
+    }
+    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
+}
+
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due = __atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE);
+
+    if (due <= now) {
+        gs_sweep(share);
+        due = GS_NEVER;
+    }
+    if (__atomic_load_n(&share->listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))
+        return due;
+    if (share->touch_ns == 0)
+        share->touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+    if (now >= share->touch_ns) {
+        share->touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+        gs_directory_touch(share->directory, share->name);
+        __atomic_store_n(&share->sweep_ns, now, __ATOMIC_RELEASE);
+        due = now;
+    }
+    if (now >= share->socket_look_ns) {
+        gs_socket_start(share);
+        share->socket_look_ns = gs_now() + LOOK_NS;
+    }
+    return due < share->socket_look_ns ? due : share->socket_look_ns;
+}

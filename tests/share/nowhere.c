@@ -1,0 +1,290 @@
+/*
+ * Where this library could not share memory the driver does: whoever takes its place in the file
+ * system, or forbids sockets, switches nobody's CUDA IPC off.
+ *
+ *   nowhere folder   no folder can be had from the beginning
+ *   nowhere socket   socket(2) is forbidden
+ *   nowhere listen   listen(2) is, while a socket can be made
+ *   nowhere later    the folder goes, and cannot be made again until it can
+ *   nowhere beside   no broker is installed: one that lies beside the library is started
+ *   nowhere left     as a process that shares with a broker: waits for that
+ *   nowhere open     as another process: opens the handle on its standard input and reads the block
+ *
+ * The log is this program's stderr, which is a file meanwhile. The last line is "ok".
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "program.h"
+
+#define STAMP 0x5ca1ab1eu
+#define SIZE  ((size_t)4 << 20)
+
+static char above[] = "/tmp/gpushim-nowhere-XXXXXX";
+static char folder[64];
+static int log_file;
+
+/* What failed has been written to it. */
+static void show_log(void)
+{
+    char text[16384];
+    ssize_t got = log_file > 0 ? pread(log_file, text, sizeof text, 0) : 0;
+
+    fwrite(text, 1, got > 0 ? (size_t)got : 0, stdout);
+}
+
+static unsigned times_said(const char *words)
+{
+    char text[16384];
+    ssize_t got = pread(log_file, text, sizeof text - 1, 0);
+    unsigned times = 0;
+
+    text[got < 0 ? 0 : got] = '\0';
+    for (const char *at = text; (at = strstr(at, words)); at++)
+        times++;
+    return times;
+}
+
+static int open_block(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+    uint32_t word;
+
+    if (read(STDIN_FILENO, &handle, sizeof handle) != (ssize_t)sizeof handle)
+        return 2;
+    start_driver();
+    must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    must("cuMemcpyDtoH", cuMemcpyDtoH(&word, block + SIZE - sizeof word, sizeof word));
+    return word == STAMP ? 0 : 3;
+}
+
+/* Another process opens the block. */
+static void must_open(const CUipcMemHandle *handle)
+{
+    int in[2], status;
+    pid_t child;
+
+    if (pipe2(in, O_CLOEXEC) != 0 || (child = fork()) < 0)
+        fail("no process", errno);
+    if (child == 0) {
+        dup2(in[0], STDIN_FILENO);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execl("/proc/self/exe", "nowhere", "open", (char *)NULL);
+        _exit(127);
+    }
+    if (write(in[1], handle, sizeof *handle) != (ssize_t)sizeof *handle)
+        fail("no word to the child", errno);
+    close(in[0]);
+    close(in[1]);
+    if (waitpid(child, &status, 0) != child || status != 0)
+        fail("another process does not open the block", status);
+}
+
+static CUdeviceptr block_new(void)
+{
+    CUdeviceptr block;
+
+    must("cuMemAlloc", cuMemAlloc(&block, SIZE));
+    must("cuMemsetD32", cuMemsetD32(block, STAMP, SIZE / 4));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+    return block;
+}
+
+static void share_block(void)
+{
+    CUdeviceptr block = block_new();
+    CUipcMemHandle handle;
+
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+    must_open(&handle);
+    must("cuMemFree", cuMemFree(block));
+}
+
+/* From here on, and in all children, the call fails with EPERM. */
+static void forbid(unsigned call)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {sizeof code / sizeof *code, code};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        fail("no filter of calls", errno);
+}
+
+/* The driver's own memory from the beginning, and in each process one line of why. */
+static void is_native(const char *why)
+{
+    unsigned said;
+
+    start_driver();
+    share_block();
+    share_block();
+    said = times_said("stay the driver's own");
+    if (said != 3 || times_said(why) != 3)
+        fail(why, (int)said);
+}
+
+static void remove_folder(void)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+
+    while (entries && (entry = readdir(entries)))
+        unlinkat(dirfd(entries), entry->d_name, 0);
+    closedir(entries);
+    if (rmdir(folder) != 0 || rmdir(above) != 0)
+        fail("the folder stays", errno);
+}
+
+static void goes_later(void)
+{
+    CUipcMemHandle handle, before;
+    CUdeviceptr block, first;
+
+    start_driver();
+    first = block_new();
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&before, first));
+    must_open(&before);
+    remove_folder();
+    block = block_new();
+    if (cuIpcGetMemHandle(&handle, block) != CUDA_ERROR_NOT_SUPPORTED)
+        fail("a handle that nobody can open was given out", 0);
+    if (times_said("cannot be made: No such file") == 0)
+        fail("nobody said why", 0);
+    if (mkdir(above, 0700) != 0)
+        fail("no folder", errno);
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+    must_open(&handle);
+    must_open(&before);
+    if (times_said("stay the driver's own") != 0)
+        fail("memory was the driver's", 0);
+    must("cuMemFree", cuMemFree(block));
+    must("cuMemFree", cuMemFree(first));
+}
+
+static void copy(const char *from, const char *name)
+{
+    char to[128], bytes[65536];
+    int in = open(from, O_RDONLY | O_CLOEXEC), out;
+    ssize_t got;
+
+    snprintf(to, sizeof to, "%s/%s", above, name);
+    out = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+    while ((got = read(in, bytes, sizeof bytes)) > 0)
+        if (write(out, bytes, (size_t)got) != got)
+            break;
+    if (in < 0 || out < 0 || got != 0)
+        fail(from, errno);
+    close(in);
+    close(out);
+}
+
+static bool has_broker(void)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    bool has = false;
+
+    while (entries && (entry = readdir(entries)))
+        has |= strncmp(entry->d_name, "broker", 6) == 0;
+    if (entries)
+        closedir(entries);
+    return has;
+}
+
+static int leave_block(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+
+    snprintf(folder, sizeof folder, "%s", getenv("GPUSHIM_SHARE_DIR"));
+    start_driver();
+    block = block_new();
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+    for (int i = 0; i < 20000 && !has_broker(); i++)
+        usleep(1000);
+    return has_broker() ? 0 : 1;
+}
+
+/* The library and its broker were copied together. */
+static void start_beside(const char *broker)
+{
+    char library[128];
+    int status;
+    pid_t child;
+
+    copy(getenv("LD_PRELOAD"), "libgpushim.so");
+    copy(broker, "gpushim-broker");
+    snprintf(library, sizeof library, "%s/libgpushim.so", above);
+    setenv("LD_PRELOAD", library, 1);
+    setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
+    setenv("GPUSHIM_SHARE_KEEP", "0", 1);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "nowhere", "left", (char *)NULL);
+        _exit(127);
+    }
+    if (waitpid(child, &status, 0) != child || status != 0)
+        fail("no broker was started", status);
+    for (int i = 0; i < 20000 && has_broker(); i++)
+        usleep(1000);
+    unlink(library);
+}
+
+static void play(const char *how)
+{
+    if (strcmp(how, "folder") == 0) {
+        rmdir(above);
+        is_native("cannot be made: No such file");
+    } else if (strcmp(how, "socket") == 0) {
+        forbid(SYS_socket);
+        is_native("no socket can be made in");
+    } else if (strcmp(how, "listen") == 0) {
+        forbid(SYS_listen);
+        is_native("no socket can be made in");
+    } else {
+        goes_later();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *how = argc >= 2 ? argv[1] : "";
+
+    if (strcmp(how, "open") == 0)
+        return open_block();
+    if (strcmp(how, "left") == 0)
+        return leave_block();
+    log_file = memfd_create("log", 0);
+    if (!mkdtemp(above) || log_file < 0)
+        fail("no folder", errno);
+    fcntl(log_file, F_SETFL, O_APPEND);
+    snprintf(folder, sizeof folder, "%s/run", above);
+    setenv("GPUSHIM_SHARE_DIR", folder, 1);
+    dup2(log_file, STDERR_FILENO);
+    atexit(show_log);
+    if (strcmp(how, "beside") == 0)
+        start_beside(argv[2]);
+    else
+        play(how);
+    puts("ok");
+    return 0;
+}

@@ -1,0 +1,300 @@
+/* The runtime directory goes and comes back, and where it is when nobody has named one. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "other.h"
+#include "side.h"
+
+#define NOBODY 65534
+
+static char dir[64];
+static struct other giver, taker;
+static unsigned char token[GS_TOKEN_SIZE];
+static unsigned long address;
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+}
+
+static void teardown(void)
+{
+    side_dir_remove(dir);
+}
+
+TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 60);
+
+static void give(int byte)
+{
+    other_offer(&giver, 0, 512, byte, token);
+}
+
+/* A process that has just started opens what was shared, and sees it. */
+static bool opens(const char *where)
+{
+    gs_status status;
+
+    other_start(&taker, where, NULL);
+    status = other_open(&taker, token, &address);
+    other_stop(&taker);
+    return status == GS_OK;
+}
+
+/* ---- One that was named --------------------------------------------------------------------- */
+
+Test(share_places, one_that_is_removed_is_made_again_and_all_can_be_opened)
+{
+    other_start(&giver, dir, NULL);
+    give(1);
+    cr_assert(opens(dir));
+    side_dir_remove(dir);
+    cr_assert_not(opens(dir));
+    cr_assert(SIDE_WAIT(side_dir_count(dir) == 1), "by itself");
+    cr_assert(opens(dir), "what was shared before");
+    side_dir_remove(dir);
+    give(2);
+    cr_assert(opens(dir), "at once with the next block");
+    cr_assert_str_eq(other_ask(&giver, "said had been removed"), "ok");
+    cr_assert_eq(other_stop(&giver), 0);
+    cr_assert_eq(side_dir_count(dir), 0);
+}
+
+Test(share_places, one_that_is_replaced_gets_the_socket_too)
+{
+    char away[96];
+
+    snprintf(away, sizeof away, "%s.away", dir);
+    other_start(&giver, dir, NULL);
+    give(1);
+    cr_assert_eq(rename(dir, away), 0);
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    give(2);
+    cr_assert(opens(dir));
+    cr_assert_eq(side_dir_count(away), 0, "a socket that nobody looks for is left");
+    cr_assert_eq(other_stop(&giver), 0);
+    rmdir(away);
+}
+
+Test(share_places, one_that_cannot_be_made_again_is_said_until_it_can)
+{
+    char path[96];
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/below", dir);
+    other_start(&giver, path, NULL);
+    give(1);
+    side_dir_remove(path);
+    side_dir_remove(dir);
+    cr_assert_str_eq(other_ask(&giver, "offer 0 512 2"), "status -6");
+    cr_assert_str_eq(other_ask(&giver, "said cannot be made"), "ok");
+    mkdir(dir, 0700);
+    give(3);
+    cr_assert(opens(path));
+    cr_assert_eq(other_stop(&giver), 0);
+    rmdir(path);
+}
+
+/* What one process opened and gave on has a name there as well. */
+Test(share_places, names_of_what_is_passed_on_are_put_up_again)
+{
+    struct other third;
+
+    other_start(&giver, dir, NULL);
+    give(5);
+    other_start(&taker, dir, NULL);
+    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+    cr_assert(strncmp(other_ask(&taker, "token %lx", address), "ok ", 3) == 0);
+    side_dir_remove(dir);
+    cr_assert(SIDE_WAIT(side_dir_count(dir) == 3), "two sockets and the name");
+    other_kill(&giver);
+    other_start(&third, dir, NULL);
+    cr_assert_eq(other_open(&third, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&third), 0);
+    cr_assert_eq(other_stop(&taker), 0);
+}
+
+Test(share_places, a_broker_puts_its_socket_up_again_and_serves_what_it_has)
+{
+    other_start(&giver, dir, "keep=60000");
+    give(6);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&giver);
+    side_dir_remove(dir);
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) > 0));
+    cr_assert(opens(dir));
+    cr_assert(side_broker_end(dir));
+}
+
+/* ---- None was named ------------------------------------------------------------------------- */
+
+static void cover(const char *path, const char *options)
+{
+    if (mount("none", path, "tmpfs", 0, options) != 0)
+        cr_skip_test("no tmpfs can be mounted here");
+}
+
+/* This process and its children see empty places of their own. */
+static void empty_places(void)
+{
+    if (geteuid() != 0)
+        cr_skip_test("only root can have places of its own");
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        cr_skip_test("no mounts of one's own here");
+    cover("/run", "mode=755");
+    cover("/tmp", "mode=1777");
+    cover("/dev/shm", "mode=1777");
+    mkdir("/run/user", 0755);
+}
+
+static void log_in(void)
+{
+    cr_assert_eq(mkdir("/run/user/0", 0700), 0);
+}
+
+static void log_out(void)
+{
+    side_dir_remove("/run/user/0/gpushim");
+    cr_assert_eq(rmdir("/run/user/0"), 0);
+}
+
+Test(share_places, who_logs_in_finds_what_was_shared_before)
+{
+    empty_places();
+    other_start(&giver, "", NULL);
+    give(1);
+    cr_assert_eq(side_dir_count("/tmp/gpushim-0"), 1);
+    cr_assert(opens(""));
+    log_in();
+    cr_assert(opens(""));
+    give(2);
+    cr_assert(opens(""));
+    cr_assert_eq(other_stop(&giver), 0);
+}
+
+Test(share_places, what_was_shared_outlasts_the_session)
+{
+    empty_places();
+    log_in();
+    other_start(&giver, "", NULL);
+    give(1);
+    cr_assert_eq(side_dir_count("/run/user/0/gpushim"), 1);
+    cr_assert(opens(""));
+    log_out();
+    cr_assert(SIDE_WAIT(side_dir_count("/tmp/gpushim-0") == 1));
+    cr_assert(opens(""));
+    give(2);
+    cr_assert(opens(""));
+    cr_assert_eq(other_stop(&giver), 0);
+}
+
+/* Whether another place than /tmp is used. */
+static void assert_elsewhere(void)
+{
+    other_start(&giver, "", NULL);
+    give(1);
+    cr_assert_eq(side_dir_count("/dev/shm/gpushim-0"), 1);
+    cr_assert(opens(""));
+    cr_assert_eq(other_stop(&giver), 0);
+}
+
+Test(share_places, where_another_user_was_first_in_tmp_another_place_is_used)
+{
+    empty_places();
+    cr_assert_eq(mkdir("/tmp/gpushim-0", 0700), 0);
+    cr_assert_eq(chown("/tmp/gpushim-0", NOBODY, NOBODY), 0);
+    assert_elsewhere();
+    rmdir("/tmp/gpushim-0");
+    cr_assert_eq(symlink("/dev", "/tmp/gpushim-0"), 0);
+    assert_elsewhere();
+}
+
+Test(share_places, where_tmp_is_full_another_place_is_used)
+{
+    char path[64];
+
+    empty_places();
+    mkdir("/tmp/gpushim-0", 0700);
+    for (int i = 0, fd = 0; fd >= 0; i++) {
+        snprintf(path, sizeof path, "/tmp/%d", i);
+        if (i == 0)
+            cover("/tmp", "mode=1777,nr_inodes=8");
+        fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            close(fd);
+    }
+    assert_elsewhere();
+    unlink("/tmp/0"); /* a directory, but no socket */
+    assert_elsewhere();
+}
+
+Test(share_places, where_tmp_is_read_only_another_place_is_used)
+{
+    empty_places();
+    cr_assert_eq(mount("none", "/tmp", NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    assert_elsewhere();
+}
+
+/* ---- Whether there is any ------------------------------------------------------------------- */
+
+Test(share_places, whether_there_is_one_is_tried_and_leaves_nothing)
+{
+    struct gs_share_options options;
+    char reason[GS_REASON_SIZE];
+    struct side side;
+    int fds;
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    fds = side_open_fds();
+    cr_assert(gs_share_can(side.share, reason));
+    cr_assert_eq(access(dir, F_OK), -1, "what was made for it stays");
+    mkdir(dir, 0700);
+    cr_assert(gs_share_can(side.share, reason));
+    cr_assert_eq(side_dir_count(dir), 0);
+    cr_assert_eq(side_open_fds(), fds);
+    side_stop(&side);
+    strcat(options.dir, "/there/is/none");
+    side_start(&side, &options);
+    cr_assert_not(gs_share_can(side.share, reason));
+    cr_assert_not_null(strstr(reason, "cannot be made: No such file"), "%s", reason);
+    cr_assert_eq(side_open_fds(), fds);
+    side_stop(&side);
+}
+
+/* Many processes begin at once: none takes the folder away under another. */
+Test(share_places, many_that_try_at_once_all_find_that_there_is_one)
+{
+    struct gs_share_options options;
+    pid_t children[8];
+    int status;
+
+    side_options(&options, dir);
+    for (unsigned i = 0; i < 8; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            char reason[GS_REASON_SIZE];
+            struct side side;
+
+            side_start(&side, &options);
+            for (unsigned round = 0; round < 300; round++)
+                if (!gs_share_can(side.share, reason))
+                    _exit(1);
+            _exit(0);
+        }
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        cr_assert_eq(waitpid(children[i], &status, 0), children[i]);
+        cr_assert_eq(status, 0);
+    }
+    cr_assert_leq(side_dir_count(dir), 0);
+}
