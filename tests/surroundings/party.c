@@ -156,15 +156,20 @@ void say(int socket, const void *bytes, size_t size)
         fail("send", errno);
 }
 
+bool hear_within(int socket, void *ret_bytes, size_t size, int ms)
+{
+    struct pollfd ready = {.fd = socket, .events = POLLIN};
+
+    return poll(&ready, 1, ms) > 0 && recv(socket, ret_bytes, size, MSG_WAITALL) == (ssize_t)size;
+}
+
 bool hear_or_end(int socket, void *ret_bytes, size_t size)
 {
     struct pollfd ready = {.fd = socket, .events = POLLIN};
-    ssize_t got;
 
     if (poll(&ready, 1, PATIENCE_MS) == 0)
         fail("the other process says nothing", 0);
-    got = recv(socket, ret_bytes, size, MSG_WAITALL);
-    return got == (ssize_t)size;
+    return hear_within(socket, ret_bytes, size, PATIENCE_MS);
 }
 
 void hear(int socket, void *ret_bytes, size_t size)

@@ -49,6 +49,8 @@ void hear(int socket, void *ret_bytes, size_t size);
 /* False: it has hung up. */
 bool hear_or_end(int socket, void *ret_bytes, size_t size);
 
+bool hear_within(int socket, void *ret_bytes, size_t size, int ms);
+
 uint64_t now_ns(void);
 uint64_t cpu_ns(void);
 uint64_t cpu_of(pid_t pid);
