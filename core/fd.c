@@ -15,7 +15,8 @@ static bool identify(int fd, struct gs_fd *ret)
 {
     struct statx info;
 
-    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH, STATX_INO, &info) != 0)
+    /* Another's file system is not asked: it may not answer. */
+    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &info) != 0)
         return false;
     *ret = (struct gs_fd){true, fd, info.stx_ino,
                           ((uint64_t)info.stx_dev_major << 32) | info.stx_dev_minor};

@@ -25,6 +25,7 @@ enum gs_rank {
     GS_RANK_MAP = 60,      /* core/map.c: writers of the allocation map */
     GS_RANK_RELEASES = 65, /* core/release.c: chunks on their way to the driver */
     GS_RANK_RECORDS = 70,  /* core/block.c: spare chunk records */
+    GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
 };
 
 struct gs_lock {

@@ -21,6 +21,7 @@
  * offer with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -41,28 +42,26 @@ struct gs_left_chunk {
     UT_hash_handle hh;
 };
 
-static CUresult export_left(void *ret_fd, CUmemGenericAllocationHandle handle,
-                            CUmemAllocationHandleType type, unsigned long long flags)
-{
-    const struct gs_left_chunk *chunk = (const struct gs_left_chunk *)(uintptr_t)handle;
-    int fd = fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0);
+const struct gs_driver gs_broker_driver = {0};
 
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    memcpy(ret_fd, &fd, sizeof fd);
-    return CUDA_SUCCESS;
+static struct gs_left_chunk *chunk_of(const struct gs_offer *offer)
+{
+    return (struct gs_left_chunk *)(uintptr_t)offer->source.handle;
 }
 
-const struct gs_driver gs_broker_driver = {.mem_export = export_left};
+int gs_broker_fd(const struct gs_offer *offer)
+{
+    return chunk_of(offer)->fd;
+}
 
 static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
 {
     if (--chunk->offers > 0)
         return;
     HASH_DEL(share->left_chunks, chunk);
+    gs_discard(chunk->fd, chunk->user->uid); /* nobody knows what it is of */
     chunk->user->chunks--;
     gs_user_reap(share, chunk->user);
-    close(chunk->fd);
     free(chunk);
 }
 
@@ -108,7 +107,7 @@ static void offer_drop(struct gs_share *share, struct gs_offer *offer)
     gs_lock_take(&share->lock);
     HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
-    chunk_drop(share, (struct gs_left_chunk *)(uintptr_t)offer->source.handle);
+    chunk_drop(share, chunk_of(offer));
     gs_leaver_user(offer->leaver)->offers--;
     gs_leaver_unref(share, offer->leaver);
     free(offer);
@@ -357,7 +356,7 @@ void gs_broker_free(struct gs_share *share)
     struct gs_offer *offer, *next;
 
     if (share->broker_fd >= 0)
-        close(share->broker_fd);
+        gs_hang_up(share->broker_fd);
     share->broker_fd = -1;
     gs_lock_take(&share->lock);
     gs_confirm_end_locked(share);

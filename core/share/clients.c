@@ -17,6 +17,7 @@
  *   pidfd                         with this broker and the process table shows it, and then that
  *                                 has to show its end
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <fcntl.h>
@@ -28,10 +29,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
 
 #define ACCEPTS_MAX  16   /* in one round */
 #define MESSAGES_MAX 16   /* of one client in one round */
@@ -47,8 +44,20 @@ static struct gs_client *client_find(struct gs_share *share, uint64_t id)
     return client;
 }
 
+/* The program has closed the connection, and its number may be another file's: who was there may have
+ * what it had open still, so that is its own until its exit is seen. */
+static bool is_lost(struct gs_client *client)
+{
+    if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
+        return false;
+    client->fd = -1;
+    client->due_ns = GS_NEVER;
+    return true;
+}
+
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 {
+    client->kept_pidfd = gs_fd_keep(client->pidfd);
     if (client->pidfd >= 0 &&
         gs_watch(share, EPOLL_CTL_ADD, client->pidfd, EPOLLIN, GS_WATCH_PIDFD, client->id) != 0) {
         close(client->pidfd);
@@ -60,18 +69,19 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
 {
     if (client->pidfd < 0)
         return;
-    gs_unwatch(share, client->pidfd);
-    close(client->pidfd);
+    if (gs_fd_is_there(&client->kept_pidfd)) {
+        gs_unwatch(share, client->pidfd);
+        close(client->pidfd);
+    }
     client->pidfd = -1;
 }
 
 static void client_close_socket(struct gs_share *share, struct gs_client *client)
 {
-    if (client->fd < 0)
+    if (client->fd < 0 || is_lost(client))
         return;
     gs_unwatch(share, client->fd);
-    shutdown(client->fd, SHUT_RDWR); /* a forked child may hold the socket: the opener must know */
-    close(client->fd);
+    gs_hang_up(client->fd); /* a forked child may hold the socket: the opener must know */
     client->fd = -1;
 }
 
@@ -202,7 +212,7 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
         client->fault = "it sent something that is no message";
         reason = GS_REFUSED_MESSAGE;
     } else if (error == -EMFILE && !client->fault) {
-        client->fault = "no descriptor is left for its pidfd (ulimit -n)";
+        client->fault = "no descriptor is left for what it sent (ulimit -n)";
         reason = GS_REFUSED_FDS;
     } else if (client->fault) {
         reason = GS_REFUSED_MESSAGE;
@@ -215,27 +225,43 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
                          reason, 0);
 }
 
-/* Where the kernel told who it is nothing but a broker wants a descriptor. */
+/* With its greeting a client may send its pidfd, though the kernel may have told who it is; after
+ * that nothing but a broker wants a descriptor. */
 static bool wants_fd(const struct gs_share *share, const struct gs_client *client)
 {
-    return share->options.is_broker || (client->pidfd < 0 && !client->exited);
+    return (share->options.is_broker || !client->greeted) && !gs_discards_crowded(client->uid);
+}
+
+/* A broker gives its spare descriptor up for one that it has no room for. */
+static int receive(struct gs_share *share, struct gs_client *client,
+                   union gs_wire_message *ret_message, int *ret_fd)
+{
+    int error = gs_wire_receive(client->fd, ret_message, ret_fd);
+
+    if (error != -EMFILE || !share->options.is_broker || share->spare_fd < 0)
+        return error;
+    close(share->spare_fd);
+    share->spare_fd = -1;
+    share->spare_given = true;
+    return gs_wire_receive(client->fd, ret_message, ret_fd);
 }
 
 /* One message. False: there is none, or the client has gone. */
 static bool serve_one(struct gs_share *share, struct gs_client *client)
 {
     union gs_wire_message message;
-    bool stays = false, lacks_fd;
+    bool stays = false;
     int fd = -1, error;
 
-    error = gs_wire_receive(client->fd, &message, wants_fd(share, client) ? &fd : NULL);
+    if (is_lost(client))
+        return false;
+    error = receive(share, client, &message, wants_fd(share, client) ? &fd : NULL);
     if (error == -EAGAIN)
         return false;
-    lacks_fd = error == -EMFILE && client->pidfd < 0 && !client->exited;
-    if (error == 0 || (error == -EMFILE && !lacks_fd))
+    if (error == 0)
         stays = gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
-        close(fd);
+        gs_discard(fd, client->uid);
     if (stays)
         return true;
     send_off(share, client, error, &message);
@@ -282,6 +308,8 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
     union gs_wire_message message;
     struct pollfd room = {.fd = client->fd, .events = POLLOUT};
 
+    if (is_lost(client))
+        return false;
     if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
         return false;
     gs_wire_start(&message, type, 0);
@@ -386,8 +414,7 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
     struct gs_client caller = {.fd = fd, .pid = who.pid, .uid = who.uid, .name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
+    gs_hang_up(fd);
 }
 
 /* Makes room for one more client of the user's; false if all have holds. A user that has as many as
@@ -445,8 +472,11 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
         return GS_REFUSED_FDS;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    if (gs_discards_crowded(who.uid))
+        gs_socket_take_rights(fd, false);
     client->id = ++share->next_client;
     client->fd = fd;
+    client->kept_fd = gs_fd_keep(fd);
     client->uid = who.uid;
     client->gid = who.gid;
     client->pid = who.pid;
@@ -540,6 +570,10 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     struct gs_client *client, *next;
     uint64_t due = GS_NEVER;
 
+    if (share->spare_given) {
+        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+        share->spare_given = share->spare_fd < 0;
+    }
     if (share->listener_pause && share->listener_pause <= now) {
         share->listener_pause = 0;
         if (share->spare_fd < 0)

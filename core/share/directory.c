@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/share/discard.h"
 #include "core/share/token.h"
 
 #define BACKLOG       128
@@ -155,7 +156,7 @@ static int connect_through(const struct gs_share_options *options, const char *f
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
         gs_directory_is_good(options, folder))
         return fd;
-    close(fd);
+    gs_hang_up(fd);
     return -EAGAIN;
 }
 
@@ -170,10 +171,6 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
         fd = connect_through(options, folder, name);
     return fd;
 }
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
 
 bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name)
 {
@@ -196,7 +193,7 @@ bool gs_directory_is_gone(int directory, const struct gs_share_options *options,
         gone = poll(&exit, 1, 0) > 0;
     if (exit.fd >= 0)
         close(exit.fd);
-    close(fd);
+    gs_hang_up(fd); /* who listens there may have said something */
     return gone;
 }
 
@@ -233,7 +230,7 @@ bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
     if (address_of(directory, options, name, &address) == 0)
         dead =
             connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
-    close(fd);
+    gs_hang_up(fd);
     return dead;
 }
 
@@ -272,7 +269,7 @@ int gs_directory_listen_broker(int directory, const struct gs_share_options *opt
         snprintf(ret_reason, GS_REASON_SIZE, "a broker runs for %s already",
                  gs_directory_words(options));
         if (fd >= 0)
-            close(fd);
+            gs_hang_up(fd);
         fd = -1;
     } else {
         /* Whoever made one has the lock until it has its own name: this one's maker was killed. */

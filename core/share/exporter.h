@@ -106,6 +106,7 @@ struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
     int pidfd; /* -1: not to be had, or the exit was seen */
+    struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
     struct gs_leaver *leaver; /* what it said before it left anything with this broker */
@@ -193,6 +194,8 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message);
+/* The descriptor that the offer's chunk was left with. */
+int gs_broker_fd(const struct gs_offer *offer);
 /* The client that left offers here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);

@@ -24,7 +24,7 @@
 
 struct gs_export {
     uint64_t chunk_id;
-    int fd;
+    struct gs_fd fd; /* the program may have closed it, and another file may have its number */
     uint64_t used; /* share->export_uses at its last use */
     UT_hash_handle hh;
 };
@@ -56,7 +56,7 @@ static void shrink(struct gs_share *share, unsigned keep)
         gs_lock_release(&share->lock);
         if (!oldest)
             return;
-        close(oldest->fd);
+        gs_fd_close(&oldest->fd);
         free(oldest);
     }
 }
@@ -78,9 +78,12 @@ static int find(struct gs_share *share, uint64_t chunk_id)
 
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exports, &chunk_id, sizeof chunk_id, entry);
-    if (entry) {
+    if (entry && gs_fd_is_there(&entry->fd)) {
         entry->used = ++share->export_uses;
-        fd = entry->fd;
+        fd = entry->fd.fd;
+    } else if (entry) {
+        HASH_DEL(share->exports, entry);
+        free(entry);
     }
     gs_lock_release(&share->lock);
     return fd;
@@ -95,7 +98,7 @@ bool gs_export_has_room(const struct gs_share *share)
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
 {
     struct gs_export *entry = NULL;
-    unsigned max = share->options.is_broker || !gs_export_has_room(share) ? 0 : gs_exports_max();
+    unsigned max = gs_export_has_room(share) ? gs_exports_max() : 0;
     bool kept = false;
 
     if (max > 0)
@@ -103,7 +106,7 @@ void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd
     if (entry) {
         shrink(share, max - 1);
         entry->chunk_id = offer->source.chunk_id;
-        entry->fd = fd;
+        entry->fd = gs_fd_keep(fd);
         gs_lock_take(&share->lock);
         entry->used = ++share->export_uses;
         HASH_ADD(hh, share->exports, chunk_id, sizeof entry->chunk_id, entry);
@@ -134,7 +137,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
 {
     const struct gs_share_source *source = &offer->source;
     CUresult result;
-    int fd = share->options.is_broker ? -1 : find(share, source->chunk_id);
+    int fd = share->options.is_broker ? gs_broker_fd(offer) : find(share, source->chunk_id);
 
     *ret_fresh = fd < 0;
     if (fd < 0) {
@@ -163,7 +166,7 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     gs_keep_chunk_gone_locked(share, chunk_id);
     gs_lock_release(&share->lock);
     if (entry) {
-        close(entry->fd);
+        gs_fd_close(&entry->fd);
         free(entry);
     }
     errno = saved;

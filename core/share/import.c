@@ -4,8 +4,10 @@
  */
 #include "core/share/opener.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define DEVICES_MAX 64
 
@@ -124,13 +126,30 @@ static gs_status map_handle(struct gs_share *share, struct gs_import *import, CU
     return status;
 }
 
+/* Whether a driver may have made it: a device, something without a type, or memory of its own (a
+ * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held up
+ * by its file system. */
+static bool may_be_memory(int fd)
+{
+    struct statx info;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0)
+        return false;
+    if (S_ISREG(info.stx_mode))
+        return fcntl(fd, F_GET_SEALS) >= 0;
+    return S_ISCHR(info.stx_mode) || !(info.stx_mode & S_IFMT);
+}
+
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import)
 {
-    struct gs_import *import = record_new(share);
+    struct gs_import *import;
     gs_status status;
 
+    if (!may_be_memory(fd))
+        return GS_UNREACHABLE;
+    import = record_new(share);
     if (!import)
         return GS_NO_HOST_MEMORY;
     import->span.size = grant->chunk_size;

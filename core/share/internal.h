@@ -4,6 +4,7 @@
  *   share.c    make, end, start on first use      folder.c, directory.c, sweep.c, instance.c
  *   thread.c   the share thread: one epoll loop              the runtime directory
  *   socket.c   this process's place there         wire.c     messages      token.c  tokens
+ *   discard.c  closing what others sent
  *   exporter.h                                    opener.h
  *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
@@ -127,7 +128,9 @@ struct gs_share {
     /* Written before the thread starts, then read only. */
     struct gs_background background; /* the share thread */
     uint64_t thread_asked_ns;        /* when it was started */
-    int epoll, wake;
+    int epoll;
+    int wake, woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
+    struct gs_fd wake_kept, woken_kept;
     int directory, listener; /* written before it is watched; then socket.c exchanges what they are */
     bool stop; /* atomic */
 
@@ -144,6 +147,7 @@ struct gs_share {
     unsigned last_export;    /* the number of the descriptor that was made last */
     bool fds_made;           /* the table of descriptors has its final size, or never will */
     int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
+    bool spare_given;        /* a message has got it: another is to be had */
     uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
     uint64_t touch_ns;       /* when to say in the directory that this process lives */
     uint64_t socket_look_ns; /* when to look whether the socket is still there */
@@ -194,6 +198,8 @@ gs_status gs_thread_start(struct gs_share *share);
  * (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);
+/* Whether the program has left the share thread its epoll. */
+bool gs_epoll_is_there(const struct gs_share *share);
 /* The share thread: an opener's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first opener comes when it has been sent to him. */

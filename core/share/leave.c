@@ -2,6 +2,7 @@
  * Exporter: leaving offers with a broker (broker.c has the picture): finding one, starting it where
  * there is none, telling it what is on offer and what is not any more, and going on without it.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <fcntl.h>
@@ -205,7 +206,7 @@ static int connect_broker(struct gs_share *share)
     if (!error)
         error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
     if (error) {
-        close(fd);
+        gs_hang_up(fd);
         return error;
     }
     return fd;
@@ -491,7 +492,7 @@ void gs_broker_event(struct gs_share *share)
     gs_confirm_end_locked(share);
     gs_lock_release(&share->lock);
     say_lost(share, fd);
-    close(fd);
+    gs_hang_up(fd);
     if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
         share->broker_pause_ns = 0; /* it was a good one */
     pause_looking(share);

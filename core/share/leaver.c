@@ -2,6 +2,7 @@
  * Of a broker: processes that leave something here. What one said first (whom it shares with, and
  * the memory in which it confirms what may be served) stays for as long as anything of it is here.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <fcntl.h>
@@ -135,7 +136,7 @@ void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver)
         leaver->previous->next = leaver->next;
     else
         share->leavers = leaver->next;
-    close(leaver->memory);
+    gs_discard(leaver->memory, leaver->user->uid); /* what it is of was seen, not what its close does */
     leaver->user->refs--;
     gs_user_reap(share, leaver->user);
     free(leaver);

@@ -3,6 +3,7 @@
  * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
  * done by one thread at a time for each exporter, without the lock.
  */
+#include "core/share/discard.h"
 #include "core/share/opener.h"
 
 #include <stdio.h>
@@ -118,9 +119,10 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
         say_driver(share, status);
     ret->steps.mapped = gs_now();
     gs_room_give_back(share, &room); /* it was of another size */
-    if (fd >= 0 && (status != GS_OK || !ret->fresh ||
-                    !gs_import_keep_fd(share, ret->import, fd, false)))
-        close(fd);
+    if (fd >= 0 && status != GS_OK)
+        gs_discard(fd, gs_socket_user(peer->fd));
+    else if (fd >= 0 && !(ret->fresh && gs_import_keep_fd(share, ret->import, fd, false)))
+        close(fd); /* the driver's: it has taken it */
     if (status != GS_OK)
         gs_peer_return(peer, token->block_id);
     return status;

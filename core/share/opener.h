@@ -17,6 +17,7 @@ struct gs_peer {
     uint64_t id;         /* for epoll */
     int fd;              /* -1: not connected */
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
+    struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint64_t connected_ns, sent_ns; /* for people */
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
@@ -49,7 +50,8 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
-    int fd; /* what it was imported from, to pass it on; or -1 */
+    int fd; /* what it was imported from, to pass it on; or -1; and what that is: */
+    struct gs_fd kept_fd;
     bool read_only;
     bool strict;   /* is not kept without a hold */
     bool kept;     /* no block of it is held; in the list of kept ones, since: */
@@ -155,6 +157,9 @@ void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAM
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer);
 bool gs_peer_hung_up(const struct gs_peer *peer);
+/* Takes note of it where the program has closed the connection, whose number may be another file's:
+ * then there is none. */
+void gs_peer_look(struct gs_peer *peer);
 struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *instance);
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */

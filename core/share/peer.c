@@ -5,6 +5,7 @@
  * else goes wrong with it: an answer that comes too late is taken when it comes and its hold given
  * back. Only the exporter's hang-up or exit ends it.
  */
+#include "core/share/discard.h"
 #include "core/share/opener.h"
 
 #include <poll.h>
@@ -16,15 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77
-#endif
-
 #define MESSAGES_MAX 64 /* of one exporter in one round */
 
 /* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS GS_NS_PER_MS
+#define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
@@ -61,21 +59,33 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
+static void set_disconnected(struct gs_peer *peer)
+{
+    gs_fd_close(&peer->kept_pidfd);
+    peer->fd = peer->pidfd = -1;
+    peer->kept_fd = peer->kept_pidfd = (struct gs_fd){0};
+    peer->watched = false;
+    peer->connection++;
+    peer->abandoned = 0;
+}
+
+void gs_peer_look(struct gs_peer *peer)
+{
+    if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd))
+        set_disconnected(peer);
+    else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
+        peer->pidfd = -1;
+}
+
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (peer->fd < 0)
         return;
     if (peer->watched)
         gs_unwatch(share, peer->fd);
-    shutdown(peer->fd, SHUT_RDWR); /* a forked child may hold the socket: the exporter must know */
-    close(peer->fd);
-    peer->fd = -1;
-    peer->watched = false;
-    if (peer->pidfd >= 0)
-        close(peer->pidfd);
-    peer->pidfd = -1;
-    peer->connection++;
-    peer->abandoned = 0;
+    gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
+    set_disconnected(peer);
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
@@ -198,7 +208,7 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
     int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
 
     if (error) {
-        close(fd);
+        gs_hang_up(fd);
         return error;
     }
     return fd;
@@ -216,6 +226,8 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
 {
     peer->fd = fd;
     peer->pidfd = pidfd;
+    peer->kept_fd = gs_fd_keep(fd);
+    peer->kept_pidfd = gs_fd_keep(pidfd);
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
@@ -312,6 +324,7 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
 
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
+    gs_peer_look(peer);
     if (peer->fd < 0 || peer->relayed)
         return;
     gs_wire_send(peer->fd, &message, -1);
@@ -335,7 +348,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
-        close(fd);
+        gs_discard(fd, gs_socket_user(peer->fd));
     if (message->head.type == GS_WIRE_FLUSH)
         peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
@@ -378,6 +391,7 @@ bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (peer->fd >= 0 && !peer->watched) {
         if (share->peers_watched)
             watch_on(share, peer);
@@ -390,7 +404,8 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
     gs_peer_reap_locked(share, peer);
 }
 
-static void drain_locked(struct gs_share *share, struct gs_peer *peer)
+/* False: there is no room for the descriptor of a late answer; later there may be. */
+static bool drain_locked(struct gs_share *share, struct gs_peer *peer)
 {
     union gs_wire_message message;
     int fd, error;
@@ -399,18 +414,22 @@ static void drain_locked(struct gs_share *share, struct gs_peer *peer)
         error = gs_wire_receive(peer->fd, &message, &fd);
         if (error == -EPROTO || error == -EPROTONOSUPPORT)
             peer->deaf = true;
-        if (error && error != -EMFILE)
-            return;
+        if (error)
+            return error != -EMFILE;
         gs_peer_take_other_locked(share, peer, &message, fd);
     }
+    return true;
 }
 
 /* What happened on a connection that nobody works with. May free the peer. */
 static void look_locked(struct gs_share *share, struct gs_peer *peer)
 {
     peer->noticed = false;
-    if (peer->fd < 0)
+    gs_peer_look(peer);
+    if (peer->fd < 0) {
+        gs_idle_lost_locked(share, peer);
         return;
+    }
     if (gs_peer_hung_up(peer)) {
         gs_peer_disconnect(share, peer);
         gs_idle_lost_locked(share, peer);
@@ -418,8 +437,12 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         gs_peer_reap_locked(share, peer);
         return;
     }
-    drain_locked(share, peer);
-    watch(share, peer, EPOLL_CTL_MOD);
+    if (drain_locked(share, peer)) {
+        watch(share, peer, EPOLL_CTL_MOD);
+        return;
+    }
+    peer->noticed = true;
+    share->look_ns = gs_now() + ROOM_NS;
 }
 
 void gs_peer_event(struct gs_share *share, uint64_t id)
@@ -453,16 +476,17 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
     {
         if (!peer->noticed)
             continue;
-        if (peer->busy)
-            share->look_ns = now + LOOK_NS;
-        else
+        if (!peer->busy)
             look_locked(share, peer);
+        else if (share->look_ns > now + LOOK_NS)
+            share->look_ns = now + LOOK_NS;
     }
     return share->look_ns;
 }
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
 {
+    gs_peer_look(peer);
     if (!gs_kept_flush_locked(share, peer))
         return false;
     while (peer->unsent) {

@@ -19,6 +19,7 @@
  * Descriptors: an import keeps its own while the process has few such (a sixteenth of its limit),
  * one that is passed on while it has twice as many; then it can be opened at A only.
  */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -65,6 +66,7 @@ bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd,
         return false;
     }
     fcntl(fd, F_SETFD, FD_CLOEXEC);
+    import->kept_fd = gs_fd_keep(fd);
     __atomic_store_n(&import->fd, fd, __ATOMIC_RELEASE);
     return true;
 }
@@ -73,7 +75,7 @@ void gs_import_close_fd(struct gs_share *share, struct gs_import *import)
 {
     if (import->fd < 0)
         return;
-    close(import->fd);
+    gs_fd_close(&import->kept_fd);
     import->fd = -1;
     __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
 }
@@ -124,7 +126,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     gs_peer_return(peer, token.block_id);
     if (grant.chunk_id != import->chunk_id || grant.chunk_size != import->span.size ||
         !gs_import_keep_fd(share, import, fd, true))
-        close(fd);
+        gs_discard(fd, gs_socket_user(peer->fd));
 }
 
 static void pass_on(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,
@@ -203,6 +205,7 @@ static enum gs_wire_reason find_passed_on(struct gs_share *share, const unsigned
     gs_lock_take(&share->opener_lock);
     opened = gs_opened_find_locked(share, &token);
     if (opened && opened->passed_on && !opened->leaving && opened->import->fd >= 0 &&
+        gs_fd_is_there(&opened->import->kept_fd) &&
         gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE)) {
         const struct gs_import *import = opened->import;
 

@@ -3,6 +3,7 @@
  * is believed before it was checked. All that one call waits for, of the exporter, of a broker and
  * of those who pass its memory on, is over at the call's one deadline (peer->deadline_ns).
  */
+#include "core/share/discard.h"
 #include "core/share/opener.h"
 
 #include <poll.h>
@@ -114,7 +115,8 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 }
 
 /* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
- * connection has ended. -EMFILE comes with the message, which lacks its descriptor. */
+ * connection has ended. -EMFILE: there is no room for the descriptor of an answer, this one or one
+ * that came too late. */
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
@@ -136,11 +138,11 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
                 continue;
             return exited ? -ENOTCONN : -ETIMEDOUT;
         }
-        if (error && error != -EMFILE)
+        if (error)
             return error;
         if (ret_message->head.request == peer->request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
-            return error;
+            return 0;
         gs_peer_take_other(share, peer, ret_message, *ret_fd);
     }
 }
@@ -232,8 +234,8 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
-        if (ret_message->head.type == GS_WIRE_GRANT)
-            gs_peer_return(peer, ret_message->grant.block_id);
+        peer->abandoned += sent; /* it is taken and given back when there is room */
+        gs_peer_watch(share, peer);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
@@ -275,6 +277,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
+        gs_peer_look(peer);
         if (peer->fd < 0) /* one who passes it on is not connected to again */
             status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (status != GS_OK)
@@ -301,7 +304,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         }
     }
     if (status != GS_OK && *ret_fd >= 0) {
-        close(*ret_fd);
+        gs_discard(*ret_fd, gs_socket_user(peer->fd));
         *ret_fd = -1;
     }
     if (status == GS_OK)

@@ -1,4 +1,5 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,7 +72,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->spins = has_cpus();
     share->grace_due_ns = share->limbo_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
     share->broker_fd = -1;
-    share->epoll = share->wake = share->directory = share->listener = share->spare_fd = -1;
+    share->epoll = share->wake = share->woken = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
     pthread_cond_init(&share->started, NULL);
@@ -84,12 +85,17 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     return GS_OK;
 }
 
-/* Closes what the share thread used; it is not running. */
+/* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 static void close_descriptors(struct gs_share *share)
 {
-    int *all[] = {&share->listener, &share->epoll, &share->wake, &share->spare_fd,
-                  &share->directory};
+    int *all[] = {&share->listener, &share->spare_fd, &share->directory};
 
+    if (share->epoll >= 0 && gs_epoll_is_there(share))
+        close(share->epoll);
+    gs_fd_close(&share->wake_kept);
+    gs_fd_close(&share->woken_kept);
+    share->wake_kept = share->woken_kept = (struct gs_fd){0};
+    share->epoll = share->wake = share->woken = -1;
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         if (*all[i] >= 0)
             close(*all[i]);
@@ -173,13 +179,16 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
  * would write into whatever file gets the number of one that is closed here. */
 static int thread_descriptors(struct gs_share *share)
 {
-    int error = 0;
+    int error = 0, ends[2] = {-1, -1};
 
     gs_lock_take(&share->opener_lock);
     share->epoll = epoll_create1(EPOLL_CLOEXEC);
-    share->wake = share->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (share->wake < 0)
+    if (share->epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
         error = errno;
+    share->woken = ends[0];
+    share->wake = ends[1];
+    share->woken_kept = gs_fd_keep(share->woken);
+    share->wake_kept = gs_fd_keep(share->wake);
     gs_lock_release(&share->opener_lock);
     return error;
 }
@@ -190,7 +199,7 @@ static gs_status thread_start(struct gs_share *share)
     int error = thread_descriptors(share);
 
     if (!error)
-        error = -gs_watch(share, EPOLL_CTL_ADD, share->wake, EPOLLIN, GS_WATCH_WAKE, 0);
+        error = -gs_watch(share, EPOLL_CTL_ADD, share->woken, EPOLLIN, GS_WATCH_WAKE, 0);
     share->thread_asked_ns = gs_now();
     if (!error)
         error = gs_background_start(&share->background, gs_thread_run, share);

@@ -118,7 +118,7 @@ struct gs_share_source {
 
 struct gs_offer;
 
-/* The driver of a broker: exporting is duplicating what was left with it. */
+/* The driver of a broker, which calls none: it has what was left with it. */
 extern const struct gs_driver gs_broker_driver;
 /* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
 uint64_t gs_share_unneeded_since(struct gs_share *share);

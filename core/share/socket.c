@@ -7,6 +7,7 @@
  * them. What was connected by then goes on.
  */
 #include "core/neighbour.h"
+#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,6 +93,18 @@ static int exchange_locked(int *number, struct gs_fd *kept, int fd)
     return *number;
 }
 
+/* Whether the kernel tells who a client is, as it does here of the listener itself. */
+static bool tells_who(int listener)
+{
+    socklen_t size = sizeof(int);
+    int pidfd = -1;
+
+    if (getsockopt(listener, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) != 0)
+        return false;
+    close(pidfd);
+    return true;
+}
+
 /* The new directory and listener are the share's from now on. */
 static int adopt(struct gs_share *share, int directory, int listener)
 {
@@ -133,6 +147,10 @@ static gs_status socket_start(struct gs_share *share)
     }
     if (share->spare_fd < 0) /* an attempt before this one may have failed below */
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
+     * stopped. */
+    if (!share->options.is_broker && tells_who(listener))
+        gs_socket_take_rights(listener, false);
     error = adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));

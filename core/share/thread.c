@@ -3,6 +3,7 @@
  * closed. It sleeps in epoll_wait unless something is due; a busy client gets a bounded share of
  * each round, so none can keep the others waiting.
  */
+#include "core/cancel.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
@@ -26,34 +27,47 @@
 #define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first, */
 #define FDS_BY_NS (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
 
+bool gs_epoll_is_there(const struct gs_share *share)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)GS_WATCH_WAKE << WATCH_SHIFT};
+
+    /* Any epoll looks like any other, but in ours alone is that pipe. */
+    return gs_fd_is_there(&share->woken_kept) &&
+           epoll_ctl(share->epoll, EPOLL_CTL_MOD, share->woken, &event) == 0;
+}
+
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id)
 {
     struct epoll_event event = {.events = events,
                                 .data.u64 = (uint64_t)kind << WATCH_SHIFT | (id & ID_MASK)};
 
+    if (kind != GS_WATCH_WAKE && !gs_epoll_is_there(share))
+        return -EBADF;
     return epoll_ctl(share->epoll, op, fd, &event) == 0 ? 0 : -errno;
 }
 
 void gs_unwatch(struct gs_share *share, int fd)
 {
-    epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
+    if (gs_epoll_is_there(share))
+        epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
 void gs_thread_wake(struct gs_share *share)
 {
-    uint64_t one = 1;
-    ssize_t ignored = write(share->wake, &one, sizeof one);
+    GS_UNCANCELLED;
+    ssize_t ignored = gs_fd_is_there(&share->wake_kept) ? write(share->wake, "", 1) : 0;
 
-    (void)ignored; /* it fails only when the thread has a wake-up to come already */
+    (void)ignored; /* it fails only when the thread has many wake-ups to come already */
 }
 
 static void wake_clear(struct gs_share *share)
 {
-    uint64_t count;
-    ssize_t ignored = read(share->wake, &count, sizeof count);
+    char many[512];
 
-    (void)ignored;
+    while (gs_fd_is_there(&share->woken_kept) &&
+           read(share->woken, many, sizeof many) == (ssize_t)sizeof many)
+        continue;
 }
 
 static void dispatch(struct gs_share *share, const struct epoll_event *event)
@@ -243,6 +257,11 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
                            struct epoll_event *events)
 {
     int limit = tick(share), count = 0;
+
+    if (!gs_epoll_is_there(share)) { /* the program has closed it, and may have another of the number */
+        errno = EBADF;
+        return -1;
+    }
 
     if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
         limit = FDS_AFTER_MS;

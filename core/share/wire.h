@@ -236,7 +236,8 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length);
 
 /*
  * Sends one message, with `fd` unless that is -1 (it stays the caller's). Never waits, never
- * signals. 0, or a negative errno; -EAGAIN: the other side does not read.
+ * signals. 0, or a negative errno; -EAGAIN: the other side does not read; -ETOOMANYREFS: no
+ * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
 /* Whether that says that the same may go later: the other side does not read, or the kernel has no
@@ -247,10 +248,11 @@ bool gs_wire_goes_later(int error);
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has
  * hung up, and all it said was received, also where it had not read all itself; -EPROTO: not a
  * message; -EPROTONOSUPPORT: one of another version (of *ret_message the head counts); -EMFILE: it
- * came with a descriptor for which this process had no room (the message is in *ret_message);
- * another negative errno. *ret_fd is the descriptor that came along, close-on-exec and the caller's,
- * or -1; -1 on every failure. Where ret_fd is NULL the kernel drops what came along: closing
- * another's file here may take as long as its file system likes.
+ * came with a descriptor for which this process has no room (the message is in *ret_message, and
+ * comes again with the next call); another negative errno. *ret_fd is the descriptor that came along,
+ * close-on-exec and the caller's, or -1; -1 on every failure. Where ret_fd is NULL a message with a
+ * descriptor is -EPROTO. After -EPROTO and -EPROTONOSUPPORT the same may come again: nothing more is
+ * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
 

@@ -64,7 +64,8 @@ static void hello_as(int fd, const unsigned char *token, pid_t pid, int pidfd)
     memcpy(message.hello.instance, token + offsetof(struct gs_token, instance), GS_INSTANCE_SIZE);
     message.hello.pid = (uint64_t)pid;
     memset(message.hello.name, 'x', sizeof message.hello.name);
-    gs_wire_send(fd, &message, pidfd);
+    if (gs_wire_send(fd, &message, pidfd) == -ETOOMANYREFS) /* it takes none */
+        gs_wire_send(fd, &message, -1);
 }
 
 static void hello(int fd)
@@ -277,8 +278,13 @@ static void send_share(int fd, const struct gs_token *token, int memory, uint64_
     gs_token_write(token, message.share.token);
     message.share.chunk_size = 2 << 20;
     message.share.offset = offset;
-    while (gs_wire_send(fd, &message, memory) == -EAGAIN)
-        sleep_us(200);
+    for (int error = -EAGAIN; error == -EAGAIN || error == -ETOOMANYREFS;) {
+        error = gs_wire_send(fd, &message, memory);
+        if (error)
+            sleep_us(200);
+        if (time_is_up())
+            break;
+    }
 }
 
 /* Leaves as many blocks with the broker as it can, each with a descriptor. */

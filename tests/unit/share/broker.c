@@ -490,7 +490,7 @@ static int dial_broker(const unsigned char *instance, int pidfd)
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
-    cr_assert_eq(gs_wire_send(fd, &message, pidfd), 0);
+    cr_assert_eq(side_send(fd, &message, pidfd), 0);
     leave_by_hand(fd);
     return fd;
 }
@@ -538,7 +538,7 @@ static void share_by_hand(int fd, const unsigned char *token, int memory)
     memcpy(&message.share.slot, token + offsetof(struct gs_token, block_id),
            sizeof message.share.slot);
     message.share.chunk_size = 2 * MIB;
-    cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
+    cr_assert_eq(side_send(fd, &message, memory), 0);
 }
 
 Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
@@ -599,7 +599,7 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     memcpy(message.share.token, token, GS_TOKEN_SIZE);
     message.share.chunk_size = 2 * MIB;
     message.share.offset = 2 * MIB - 511;
-    cr_assert_eq(gs_wire_send(fd, &message, memory), 0);
+    cr_assert_eq(side_send(fd, &message, memory), 0);
     cr_assert_eq(ask_open(fd, token), GS_REFUSED_MESSAGE);
     cr_assert_eq(side_broker_left(dir), 1);
     close(fd);

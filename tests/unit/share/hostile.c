@@ -274,7 +274,8 @@ Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
         gs_wire_start(&message, i % 2 ? GS_WIRE_HELLO : GS_WIRE_OPEN, 0);
         memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
         for (int j = 0; j < 10; j++)
-            gs_wire_send(fds[i], &message, fds[i]);
+            if (gs_wire_send(fds[i], &message, fds[i]) == -ETOOMANYREFS) /* it takes none */
+                gs_wire_send(fds[i], &message, -1);
     }
     for (int i = 0; i < 20; i++) {
         cr_assert(is_hung_up_on(fds[i]));

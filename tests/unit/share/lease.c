@@ -204,7 +204,8 @@ static int open_by_hand(int fd, int pidfd)
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, pidfd);
+    if (gs_wire_send(fd, &message, pidfd) == -ETOOMANYREFS) /* it is not wanted */
+        gs_wire_send(fd, &message, -1);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     message.open.want_fd = 0;

@@ -2,6 +2,7 @@
 #include "side.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -154,6 +155,14 @@ int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZ
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
     SIDE_MUST(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
     return fd;
+}
+
+int side_send(int fd, const union gs_wire_message *message, int attached)
+{
+    int error = 0;
+
+    SIDE_WAIT((error = gs_wire_send(fd, message, attached)) != -ETOOMANYREFS);
+    return error;
 }
 
 int side_next_message(int fd, union gs_wire_message *ret_message)

@@ -59,6 +59,9 @@ int side_next_message(int fd, union gs_wire_message *ret_message);
 /* Asks for the block over a connection that has greeted; the type of the answer. */
 int side_open_by_hand(int fd, const struct gs_offer *offer);
 
+/* Sends with a descriptor, as soon as one is taken: a broker takes those of whom it has let in. */
+int side_send(int fd, const union gs_wire_message *message, int attached);
+
 /* A socket that listens there, and was not to be seen before it did: whoever shares clears away
  * what does not. */
 int side_listen(const char *path);

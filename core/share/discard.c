@@ -1,0 +1,300 @@
+/* Closing what other processes sent (core/share/discard.h). */
+#include "core/share/discard.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/background.h"
+#include "core/fd.h"
+#include "core/lock.h"
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+#define CLOSERS      8
+#define WAITING_MAX  256 /* of one user; beyond that the caller closes himself */
+#define CROWD        32
+#define STUCK_NS     UINT64_C(1000000000) /* a close that takes longer */
+#define IDLE_S       5 /* then a closer that has nothing to do ends */
+#define MESSAGES_MAX 64
+#define FDS_MAX      253 /* in one message: SCM_MAX_FD */
+
+struct discard {
+    struct gs_fd kept; /* the program may close it, as any */
+    int fd;
+    uid_t from;
+    bool has_unread;
+    struct discard *next;
+};
+
+struct closer {
+    struct gs_background background;
+    bool runs, busy;
+    uid_t at;
+    uint64_t since_ns;
+};
+
+static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_DISCARDS);
+static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
+static struct discard *first, **last = &first; /* all of them wait */
+static struct closer closers[CLOSERS];
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uid_t gs_socket_user(int socket)
+{
+    struct ucred who = {.uid = (uid_t)-1};
+    socklen_t size = sizeof who;
+
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.uid : (uid_t)-1;
+}
+
+void gs_socket_take_rights(int socket, bool takes)
+{
+    const int value = takes;
+
+    setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof value);
+}
+
+/* ---- What may take long --------------------------------------------------------------------- */
+
+/* Who sent a socket may have it still and let it linger again. Then that is waited for. */
+static void close_quickly(int fd)
+{
+    const struct linger none = {0};
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    close(fd);
+}
+
+/* Takes the descriptors out of a connection that is shut down: the kernel would let each linger. */
+static void take_unread(int socket)
+{
+    char control[CMSG_SPACE(FDS_MAX * sizeof(int))]
+        __attribute__((aligned(sizeof(struct cmsghdr))));
+
+    for (int i = 0; i < MESSAGES_MAX; i++) { /* its end and an empty message look the same */
+        struct msghdr header = {.msg_control = control, .msg_controllen = sizeof control};
+
+        if (recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 && errno != EINTR &&
+            errno != ECONNRESET)
+            return;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c))
+            for (size_t at = CMSG_LEN(0);
+                 c->cmsg_type == SCM_RIGHTS && at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+                int fd;
+
+                memcpy(&fd, (char *)c + at, sizeof fd);
+                close_quickly(fd);
+            }
+    }
+}
+
+static void finish(const struct discard *discard)
+{
+    if (discard->kept.any && !gs_fd_is_there(&discard->kept))
+        return;
+    if (discard->has_unread)
+        take_unread(discard->fd);
+    close_quickly(discard->fd);
+}
+
+/* ---- Closers -------------------------------------------------------------------------------- */
+
+static unsigned count_at_locked(uid_t user, uint64_t before_ns)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < CLOSERS; i++)
+        count += closers[i].busy && closers[i].at == user && closers[i].since_ns <= before_ns;
+    return count;
+}
+
+/* The first one whose user has a closer left for it, out of the list; or NULL. */
+static struct discard *take_locked(void)
+{
+    for (struct discard **link = &first; *link; link = &(*link)->next) {
+        struct discard *discard = *link;
+
+        if (count_at_locked(discard->from, UINT64_MAX) >= GS_DISCARDS_USER)
+            continue;
+        *link = discard->next;
+        if (!discard->next)
+            last = link;
+        return discard;
+    }
+    return NULL;
+}
+
+/* False: nothing has come for a while. */
+static bool await_locked(void)
+{
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += IDLE_S;
+    return pthread_cond_timedwait(&more, &lock.mutex, &end) == 0;
+}
+
+static void *run(void *arg)
+{
+    struct closer *closer = arg;
+    struct discard *discard;
+
+    pthread_setname_np(pthread_self(), "gpushim-close");
+    pthread_detach(pthread_self());
+    gs_lock_take(&lock);
+    do
+        while ((discard = take_locked())) {
+            closer->busy = true;
+            closer->at = discard->from;
+            closer->since_ns = now_ns();
+            gs_lock_release(&lock);
+            finish(discard);
+            free(discard);
+            gs_lock_take(&lock);
+            closer->busy = false;
+        }
+    while (await_locked());
+    closer->runs = false;
+    gs_lock_release(&lock);
+    return NULL;
+}
+
+/* Called with the lock held. One that would do nothing but wait is not started. */
+static struct closer *closer_wanted_locked(void)
+{
+    struct closer *spare = NULL;
+
+    for (unsigned i = 0; i < CLOSERS; i++) {
+        if (closers[i].runs && !closers[i].busy)
+            return NULL; /* and is woken */
+        if (!closers[i].runs)
+            spare = &closers[i];
+    }
+    return spare;
+}
+
+static unsigned count_waiting_locked(uid_t user)
+{
+    unsigned count = 0;
+
+    for (const struct discard *discard = first; discard; discard = discard->next)
+        count += discard->from == user;
+    return count;
+}
+
+/* False: there is nobody else to close it. */
+static bool hand_over(struct discard *discard)
+{
+    struct closer *closer;
+    bool waits;
+
+    gs_lock_take(&lock);
+    if (count_waiting_locked(discard->from) >= WAITING_MAX) {
+        gs_lock_release(&lock);
+        return false;
+    }
+    closer = closer_wanted_locked();
+    if (closer)
+        closer->runs = true;
+    discard->next = NULL;
+    *last = discard;
+    last = &discard->next;
+    pthread_cond_signal(&more);
+    gs_lock_release(&lock);
+    if (!closer || gs_background_start(&closer->background, run, closer) == 0)
+        return true;
+    gs_lock_take(&lock);
+    closer->runs = false;
+    waits = false;
+    for (struct discard **link = &first; *link; link = &(*link)->next)
+        if (*link == discard) { /* or another closer has come by */
+            waits = true;
+            *link = discard->next;
+            if (!discard->next)
+                last = link;
+            break;
+        }
+    gs_lock_release(&lock);
+    return !waits;
+}
+
+static void discard_fd(int fd, uid_t from, bool has_unread)
+{
+    struct discard *discard = malloc(sizeof *discard);
+    struct discard at_once = {.fd = fd, .has_unread = has_unread};
+    int saved = errno;
+
+    if (discard) {
+        *discard = (struct discard){gs_fd_keep(fd), fd, from, has_unread, NULL};
+        if (hand_over(discard)) {
+            errno = saved;
+            return;
+        }
+        free(discard);
+    }
+    finish(&at_once);
+    errno = saved;
+}
+
+void gs_discard(int fd, uid_t from)
+{
+    discard_fd(fd, from, false);
+}
+
+/* Whether anything was received and not read. The end of a connection and an empty message look the
+ * same but for the sender's ids, which come with messages alone. */
+static bool has_unread(int socket)
+{
+    char control[CMSG_SPACE(sizeof(struct ucred))]
+        __attribute__((aligned(sizeof(struct cmsghdr))));
+    const int on = 1;
+    ssize_t got;
+
+    setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    for (int i = 0; i < 2; i++) {
+        struct msghdr header = {.msg_control = control, .msg_controllen = sizeof control};
+
+        got = recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (got >= 0)
+            return header.msg_controllen > 0 || header.msg_flags & (MSG_CTRUNC | MSG_TRUNC);
+        if (errno != ECONNRESET && errno != EINTR) /* a reset is told once, before what was said */
+            break;
+    }
+    return false;
+}
+
+void gs_hang_up(int socket)
+{
+    int saved = errno;
+
+    shutdown(socket, SHUT_RDWR); /* a forked child may hold it; and nothing more can be sent */
+    if (has_unread(socket))
+        discard_fd(socket, gs_socket_user(socket), true);
+    else
+        close(socket);
+    errno = saved;
+}
+
+bool gs_discards_crowded(uid_t from)
+{
+    bool crowded;
+
+    gs_lock_take(&lock);
+    crowded = first && count_waiting_locked(from) >= CROWD &&
+              count_at_locked(from, now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
+    gs_lock_release(&lock);
+    return crowded;
+}

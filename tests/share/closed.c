@@ -1,0 +1,266 @@
+/*
+ * A program that closes descriptors which are not its own, and whose own files get their numbers.
+ *
+ *   closed files    everything but the driver's, in a process that shares: its files stay as they are
+ *   closed export   the one that stands for its shared memory: who opens that gets the memory
+ *   closed socket   the connection to whom it has opened memory of: its own socket is not read from,
+ *                   nor written to, and it opens on
+ *   closed exporter, closed opener   the other process
+ *
+ * The library is preloaded, and the software driver's descriptors are told by their names.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "program.h"
+
+#define SIZE    ((size_t)4 << 20)
+#define SOCKET  3 /* to the process that started this one */
+#define FDS_MAX 256
+#define TEXT    "a line of the program's own\n"
+
+static int other_socket;
+
+static pid_t other_start(const char *how)
+{
+    int pair[2];
+    pid_t child;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
+        fail("socketpair, fork", errno);
+    if (child == 0) {
+        close(pair[0]);
+        if (pair[1] != SOCKET) {
+            dup2(pair[1], SOCKET);
+            close(pair[1]);
+        }
+        execl("/proc/self/exe", "closed", how, (char *)NULL);
+        _exit(127);
+    }
+    close(pair[1]);
+    other_socket = pair[0];
+    return child;
+}
+
+/* Whether the descriptor is one of the library's: a kind of file, or memory; never the driver's. */
+static bool is_of_library(int fd, const char *kind)
+{
+    char path[64], target[256];
+    ssize_t length;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    length = readlink(path, target, sizeof target - 1);
+    if (length < 0 || fd <= 2)
+        return false;
+    target[length] = 0;
+    return kind ? strstr(target, kind) != NULL
+                : !strstr(target, "softcuda") && !strstr(target, "machine");
+}
+
+/* Those that were opened since. */
+static int find(const bool *had, const char *kind, int *ret_fds)
+{
+    int count = 0;
+
+    for (int fd = 3; fd < FDS_MAX; fd++)
+        if (!had[fd] && is_of_library(fd, kind))
+            ret_fds[count++] = fd;
+    return count;
+}
+
+static void note(bool *ret_had)
+{
+    for (int fd = 0; fd < FDS_MAX; fd++)
+        ret_had[fd] = fcntl(fd, F_GETFD) >= 0;
+}
+
+static int file_at(int number)
+{
+    char path[] = "/tmp/gs-closed-XXXXXX";
+    int fd = mkstemp(path);
+
+    unlink(path);
+    if (fd < 0 || write(fd, TEXT, sizeof TEXT) != (ssize_t)sizeof TEXT)
+        fail("a file", errno);
+    if (fd != number) {
+        dup2(fd, number);
+        close(fd);
+    }
+    return number;
+}
+
+static void check_file(int fd)
+{
+    char text[2 * sizeof TEXT] = "";
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        fail("the program's file was closed, number", fd);
+    if (!S_ISREG(info.st_mode) || info.st_size != (off_t)sizeof TEXT ||
+        pread(fd, text, sizeof text, 0) != (ssize_t)sizeof TEXT || strcmp(text, TEXT) != 0)
+        fail("the program's file was written to, number", fd);
+}
+
+static CUdeviceptr share(CUipcMemHandle *ret_handle)
+{
+    CUdeviceptr block;
+
+    must("cuMemAlloc", cuMemAlloc(&block, SIZE));
+    must("cuMemsetD8", cuMemsetD8(block, 77, SIZE));
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(ret_handle, block));
+    return block;
+}
+
+static void files(void)
+{
+    CUipcMemHandle handle;
+    bool had[FDS_MAX];
+    int fds[FDS_MAX], count;
+    CUdeviceptr block, next;
+
+    start_driver();
+    must("cuMemAlloc", cuMemAlloc(&next, SIZE));
+    note(had);
+    block = share(&handle);
+    usleep(100000); /* the share thread sleeps by then, or not: either must do */
+    count = find(had, NULL, fds);
+    if (count < 3)
+        fail("it has no descriptors to close", count);
+    for (int i = 0; i < count; i++)
+        close(fds[i]);
+    for (int i = 0; i < count; i++)
+        file_at(fds[i]);
+    must("cuMemFree", cuMemFree(block));
+    cuIpcGetMemHandle(&handle, next); /* it may fail now */
+    must("cuMemFree", cuMemFree(next));
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr more;
+
+        must("cuMemAlloc", cuMemAlloc(&more, SIZE));
+        cuIpcGetMemHandle(&handle, more);
+        must("cuMemFree", cuMemFree(more));
+        usleep(10000);
+    }
+    for (int i = 0; i < count; i++)
+        check_file(fds[i]);
+}
+
+static int opener(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+    unsigned char byte = 0;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    start_driver();
+    if (recv(SOCKET, &handle, sizeof handle, MSG_WAITALL) != (ssize_t)sizeof handle)
+        fail("no handle", errno);
+    must("cuIpcOpenMemHandle",
+         cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    must("cuMemcpyDtoH", cuMemcpyDtoH(&byte, block, 1));
+    return byte != 77;
+}
+
+static void export(void)
+{
+    CUipcMemHandle handle;
+    bool had[FDS_MAX];
+    int fds[FDS_MAX], count = 0, status;
+    CUdeviceptr block;
+    pid_t child;
+
+    start_driver();
+    must("cuMemAlloc", cuMemAlloc(&block, SIZE));
+    must("cuMemsetD8", cuMemsetD8(block, 77, SIZE));
+    note(had);
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+    for (int i = 0; i < 10000 && (count = find(had, "softcuda", fds)) == 0; i++)
+        usleep(1000); /* it is exported ahead */
+    if (count == 0)
+        fail("nothing is exported", 0);
+    for (int i = 0; i < count; i++) {
+        close(fds[i]);
+        file_at(fds[i]);
+    }
+    child = other_start("opener");
+    send(other_socket, &handle, sizeof handle, MSG_NOSIGNAL);
+    if (waitpid(child, &status, 0) != child || status != 0)
+        fail("the other process did not get the memory", status);
+    for (int i = 0; i < count; i++)
+        check_file(fds[i]);
+}
+
+static int exporter(void)
+{
+    CUipcMemHandle handles[2];
+    char end;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    start_driver();
+    share(&handles[0]);
+    share(&handles[1]);
+    send(SOCKET, handles, sizeof handles, MSG_NOSIGNAL);
+    return (int)recv(SOCKET, &end, 1, 0);
+}
+
+static void connection(void)
+{
+    CUipcMemHandle handles[2];
+    CUdeviceptr block;
+    bool had[FDS_MAX];
+    int fds[FDS_MAX], pair[2], count;
+    char text[2 * sizeof TEXT];
+
+    other_start("exporter");
+    if (recv(other_socket, handles, sizeof handles, MSG_WAITALL) != (ssize_t)sizeof handles)
+        fail("no handles", errno);
+    start_driver();
+    note(had);
+    must("cuIpcOpenMemHandle",
+         cuIpcOpenMemHandle(&block, handles[0], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    count = find(had, "socket:", fds);
+    if (count != 1)
+        fail("connections", count);
+    close(fds[0]);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
+        fail("socketpair", errno);
+    if (pair[0] != fds[0]) {
+        dup2(pair[0], fds[0]);
+        close(pair[0]);
+    }
+    if (send(pair[1], TEXT, sizeof TEXT, 0) != (ssize_t)sizeof TEXT)
+        fail("send", errno);
+    must("cuIpcOpenMemHandle of another block",
+         cuIpcOpenMemHandle(&block, handles[1], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block));
+    if (recv(pair[1], text, sizeof text, MSG_DONTWAIT) >= 0 || errno != EAGAIN)
+        fail("the program's socket was written to, or shut down", errno);
+    if (recv(fds[0], text, sizeof text, MSG_DONTWAIT) != (ssize_t)sizeof TEXT)
+        fail("what was sent to the program was read", errno);
+}
+
+int main(int argc, char **argv)
+{
+    const char *how = argc == 2 ? argv[1] : "";
+
+    if (strcmp(how, "files") == 0)
+        files();
+    else if (strcmp(how, "export") == 0)
+        export();
+    else if (strcmp(how, "socket") == 0)
+        connection();
+    else if (strcmp(how, "opener") == 0)
+        return opener();
+    else if (strcmp(how, "exporter") == 0)
+        return exporter();
+    else
+        fail("how?", 0);
+    return 0;
+}

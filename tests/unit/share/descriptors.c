@@ -1,0 +1,336 @@
+/*
+ * Descriptors that are sent to do harm (bombs.h), to an exporter, an opener and a broker. Each time
+ * an honest opener is served while the attack goes on: what holds up a close does so for longer than
+ * a test may take, and is let go of only afterwards. With OLDER_KERNEL nothing keeps such from being
+ * sent (before Linux 6.16).
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "bombs.h"
+#include "core/share/internal.h"
+#include "memdriver.h"
+#include "other.h"
+#include "side.h"
+
+#define MS    UINT64_C(1000000)
+#define EACH  3 /* attacks of each kind at once */
+#define AGAIN_MS 100 /* what was sent is read by then, or never before it does harm */
+
+static char dir[64];
+static struct gs_share_options options;
+static struct side side;
+static struct other other;
+
+#ifdef OLDER_KERNEL
+int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size)
+{
+    if (level != SOL_SOCKET || name != 83) /* SO_PASSRIGHTS */
+        return __real_setsockopt(fd, level, name, value, size);
+    errno = ENOPROTOOPT;
+    return -1;
+}
+#endif
+
+static void setup(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+    side_start(&side, &options);
+}
+
+static void teardown(void)
+{
+    pid_t broker = side_broker_pid(dir);
+
+    if (other.pid)
+        SIDE_MUST(other_stop(&other) == 0);
+    side_stop(&side);
+    if (broker) {
+        kill(broker, SIGTERM);
+        SIDE_MUST(side_broker_gone(dir));
+    }
+    side_dir_remove(dir);
+}
+
+TestSuite(share_descriptors, .init = setup, .fini = teardown, .timeout = 120);
+
+/* A message of that type with a bomb, which the attacker lets go of at once. */
+static void throw_bomb(int fd, const union gs_wire_message *message, enum bomb kind, bool waits)
+{
+    int bomb = bomb_new(kind);
+
+    int error = waits ? side_send(fd, message, bomb) : gs_wire_send(fd, message, bomb);
+
+    if (error) /* who takes none is not harmed */
+        bomb_unsent(bomb);
+    else
+        bomb_gone(kind, bomb);
+}
+
+static void say_served(const char *who, enum bomb kind, uint64_t since)
+{
+    printf("%s, %s: an honest opener is served in %llu ms\n", who, bomb_names[kind],
+           (unsigned long long)((side_now() - since) / MS));
+    fflush(stdout);
+}
+
+static bool begin(const char *who, enum bomb kind)
+{
+    if (bombs_begin(kind))
+        return true;
+    printf("%s, %s: skipped, this machine has no FUSE\n", who, bomb_names[kind]);
+    return false;
+}
+
+/* ---- An exporter ---------------------------------------------------------------------------- */
+
+static int dial_anew(const unsigned char *token)
+{
+    int fd = side_dial(dir, token);
+
+    cr_assert_geq(fd, 0);
+    return fd;
+}
+
+/* With the greeting; with a question after it; and behind something that is hung up on unread. */
+static void attack_exporter(const unsigned char *token, enum bomb kind, int *ret_fds)
+{
+    for (int i = 0; i < EACH; i++) {
+        union gs_wire_message hello, query;
+        int fd = dial_anew(token);
+
+        gs_wire_start(&hello, GS_WIRE_HELLO, 0);
+        memcpy(hello.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        gs_wire_start(&query, GS_WIRE_QUERY, 1);
+        if (i == 0)
+            throw_bomb(fd, &hello, kind, false);
+        else if (i == 1)
+            gs_wire_send(fd, &hello, -1);
+        else
+            send(fd, "garbage", 7, MSG_NOSIGNAL);
+        throw_bomb(fd, &query, kind, false);
+        ret_fds[i] = fd;
+    }
+}
+
+Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
+{
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    other_start(&other, dir, NULL);
+    for (enum bomb kind = 0; kind < BOMBS; kind++) {
+        int fds[EACH], before = side_open_fds();
+        unsigned long address;
+        uint64_t since;
+
+        if (!begin("exporter", kind))
+            continue;
+        attack_exporter(token, kind, fds);
+        usleep(AGAIN_MS * 1000);
+        since = side_now();
+        cr_assert_eq(other_open(&other, token, &address), GS_OK);
+        say_served("exporter", kind, since);
+        other_ask(&other, "close %lx", address);
+        for (int i = 0; i < EACH; i++)
+            close(fds[i]);
+        since = side_now();
+        cr_assert_eq(other_open(&other, token, &address), GS_OK);
+        say_served("exporter that was hung up on", kind, since);
+        other_ask(&other, "close %lx", address);
+        bombs_end(kind);
+        cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
+                  before);
+    }
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &chunk);
+}
+
+/* ---- An opener ------------------------------------------------------------------------------ */
+
+struct liar {
+    pthread_t thread;
+    enum bomb kind;
+    int listener;
+    bool end; /* atomic */
+};
+
+static void answer(int fd, enum bomb kind, const union gs_wire_message *open)
+{
+    union gs_wire_message message;
+    struct gs_token asked;
+
+    gs_token_read(open->open.token, &asked);
+    gs_wire_start(&message, GS_WIRE_RECALL, 0);
+    throw_bomb(fd, &message, kind, true);
+    gs_wire_start(&message, GS_WIRE_GRANT, open->head.request);
+    message.grant.block_id = asked.block_id;
+    message.grant.chunk_id = asked.chunk_id;
+    message.grant.chunk_size = 2 * MIB;
+    message.grant.size = asked.size;
+    throw_bomb(fd, &message, kind, true);
+    gs_wire_start(&message, GS_WIRE_UNMAP, 0); /* lies there unread in the end */
+    for (int i = 0; i < 3; i++)
+        throw_bomb(fd, &message, kind, true);
+}
+
+static void *lie(void *arg)
+{
+    struct liar *liar = arg;
+    union gs_wire_message message;
+    int fd = accept4(liar->listener, NULL, NULL, SOCK_CLOEXEC);
+
+    while (recv(fd, &message, sizeof message, 0) > 0)
+        if (message.head.type == GS_WIRE_OPEN) {
+            answer(fd, liar->kind, &message);
+            break;
+        }
+    while (!__atomic_load_n(&liar->end, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    close(fd);
+    return NULL;
+}
+
+static void make_token(unsigned char *ret, unsigned char instance)
+{
+    struct gs_token made = {.block_id = 5, .chunk_id = 6, .size = 512};
+
+    memset(made.instance, instance, sizeof made.instance);
+    gs_token_write(&made, ret);
+}
+
+static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *token)
+{
+    char path[160];
+
+    snprintf(path, sizeof path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(path + strlen(path), "%02x", token[8 + i]);
+    *liar = (struct liar){.kind = kind, .listener = side_listen(path)};
+    cr_assert_eq(pthread_create(&liar->thread, NULL, lie, liar), 0);
+}
+
+Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
+{
+    for (enum bomb kind = 0; kind < BOMBS; kind++) {
+        unsigned char bad[GS_TOKEN_SIZE], good[GS_TOKEN_SIZE];
+        int before = side_open_fds();
+        CUdeviceptr address = 0;
+        struct liar liar;
+        uint64_t since;
+
+        if (!begin("opener", kind))
+            continue;
+        other_start(&other, dir, NULL);
+        other_offer(&other, 0, 512, 71, good);
+        make_token(bad, (unsigned char)(kind + 1));
+        liar_start(&liar, kind, bad);
+        since = side_now();
+        cr_assert_neq(gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address), GS_OK);
+        say_served("opener, the open itself", kind, since);
+        since = side_now();
+        cr_assert_eq(gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(*(char *)address, 71);
+        say_served("opener", kind, since);
+        __atomic_store_n(&liar.end, true, __ATOMIC_RELEASE);
+        pthread_join(liar.thread, NULL);
+        close(liar.listener);
+        /* The share thread, which sees it hang up, works on: the exporter gets its block back. */
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+        since = side_now();
+        cr_assert(SIDE_WAIT(other_withdraws(&other)));
+        say_served("opener that was hung up on", kind, since);
+        other_stop(&other);
+        bombs_end(kind);
+        cr_assert(SIDE_WAIT(side_open_fds() <= before + 8), "%d, %d before", side_open_fds(),
+                  before);
+    }
+}
+
+/* ---- A broker ------------------------------------------------------------------------------- */
+
+static int dial_broker(void)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* Left with it and taken back, left and hung up on, and with what is none of that. */
+static void attack_broker(enum bomb kind, int *ret_fds)
+{
+    for (int i = 0; i < EACH; i++) {
+        struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 512};
+        union gs_wire_message message;
+        int fd = dial_broker();
+
+        memset(token.instance, (int)kind * EACH + i + 100, sizeof token.instance);
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, token.instance, sizeof token.instance);
+        gs_wire_send(fd, &message, -1);
+        gs_wire_start(&message, GS_WIRE_SHARE, 0);
+        gs_token_write(&token, message.share.token);
+        message.share.chunk_size = 2 * MIB;
+        throw_bomb(fd, &message, kind, true);
+        if (i == 0) {
+            gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+            message.unshare.block_id = 1;
+            gs_wire_send(fd, &message, -1);
+        } else if (i == 1) {
+            gs_wire_start(&message, GS_WIRE_QUERY, 1);
+            throw_bomb(fd, &message, kind, true);
+        } else {
+            send(fd, "garbage", 7, MSG_NOSIGNAL);
+            throw_bomb(fd, &message, kind, false);
+        }
+        ret_fds[i] = fd;
+    }
+}
+
+Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    other_start(&other, dir, "keep=60000");
+    other_offer(&other, 0, 512, 72, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&other);
+    for (enum bomb kind = 0; kind < BOMBS; kind++) {
+        CUdeviceptr address;
+        uint64_t since;
+        int fds[EACH];
+
+        if (!begin("broker", kind))
+            continue;
+        attack_broker(kind, fds);
+        usleep(AGAIN_MS * 1000);
+        since = side_now();
+        cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(*(char *)address, 72);
+        say_served("broker", kind, since);
+        for (int i = 0; i < EACH; i++)
+            close(fds[i]);
+        since = side_now();
+        cr_assert(SIDE_WAIT(side_broker_left(dir) <= 2)); /* it goes on, and has dropped the rest */
+        say_served("broker that was hung up on", kind, since);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+        bombs_end(kind);
+    }
+}
