@@ -343,6 +343,24 @@ static bool left_behind(const struct supervisor *sup, char *ret_name, size_t siz
     return found;
 }
 
+/* What a process of another PID namespace left is cleared when it was not touched for an hour:
+ * nobody here can see whether it lives. Nobody does any more, so that hour passes now. */
+static void let_an_hour_pass(const struct supervisor *sup)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - 2 * 3600}};
+    char path[CHAOS_PATH + 8];
+    const struct dirent *entry;
+    DIR *list;
+
+    snprintf(path, sizeof path, "%s/share", sup->options->dir);
+    list = opendir(path);
+    while (list && (entry = readdir(list)))
+        if (entry->d_name[0] != '.')
+            utimensat(dirfd(list), entry->d_name, times, AT_SYMLINK_NOFOLLOW);
+    if (list)
+        closedir(list);
+}
+
 /* What killed processes left is for the next one that shares to clear away. */
 static void check_directory(struct supervisor *sup)
 {
@@ -350,6 +368,7 @@ static void check_directory(struct supervisor *sup)
     char name[320];
     bool left;
 
+    let_an_hour_pass(sup);
     atomic_store(&sup->world->phase, PHASE_LEAVE);
     sup->place[0].launch = (struct chaos_launch){.flags = ACTOR_LAST};
     atomic_store(&sup->world->slot[0].shared, 0);
