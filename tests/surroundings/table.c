@@ -21,7 +21,7 @@
 #define NUMBERS  96
 #define ROOM_MAX 12
 #define SPIN_NS  UINT64_C(300000000)
-#define SLACK    4 /* descriptors that are kept for later: the second time all of them are there */
+#define SLACK    16 /* descriptors that are kept for later; one left over each time would be more */
 
 static int fillers[NUMBERS * 2];
 static unsigned filled;
@@ -153,7 +153,7 @@ static void try_exporters(bool later)
         for (unsigned i = 0; i < 3; i++)
             exporter_round(&party, NUMBERS / 2);
     }
-    for (unsigned pass = 0; pass <= later; pass++)
+    for (unsigned pass = 0; pass <= 3u * later; pass++)
         for (unsigned room = 0; room <= ROOM_MAX; room++) {
             if (!later)
                 party = party_start("exporter", NULL);
@@ -246,7 +246,7 @@ static void try_openers(bool later)
             must("cuMemsetD32", cuMemsetD32(over[i], 1, BLOCK_SIZE / 4));
         }
     }
-    for (unsigned pass = 0; pass <= later; pass++)
+    for (unsigned pass = 0; pass <= 3u * later; pass++)
         for (unsigned room = 0; room <= ROOM_MAX; room++) {
             if (!later)
                 party = party_start("opener", NULL);
