@@ -165,7 +165,8 @@ static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 }
 
 /* Whether the client is who shares under its instance: the first one that said so, for as long as
- * it is here. Else a neighbour that knows a token could leave others of the same name. */
+ * it is here. Else a neighbour that knows a token could leave others of the same name. One that has
+ * lost its connection comes again, and leaves all of it anew. */
 static bool is_sharer(struct gs_share *share, struct gs_client *client)
 {
     struct gs_client *other, *next;
@@ -174,8 +175,12 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
         return true;
     HASH_ITER(hh, share->clients, other, next)
     {
-        if (other->shares && memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) == 0)
+        if (!other->shares || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
+            continue;
+        if (other->fd >= 0 || other->uid != client->uid)
             return false;
+        gs_broker_client_gone(share, other, false);
+        other->shares = false;
     }
     client->shares = is_its_name(share, client);
     return client->shares;

@@ -22,6 +22,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,12 +233,17 @@ static bool wants_fd(const struct gs_share *share, const struct gs_client *clien
     return (share->options.is_broker || !client->greeted) && !gs_discards_crowded(client->uid);
 }
 
-/* A broker gives its spare descriptor up for one that it has no room for. */
+/* A broker that has no room for a descriptor waits for those that it does not keep to be closed, as
+ * long as that goes on: the message lies in the socket. Then it gives its spare one up. */
 static int receive(struct gs_share *share, struct gs_client *client,
                    union gs_wire_message *ret_message, int *ret_fd)
 {
     int error = gs_wire_receive(client->fd, ret_message, ret_fd);
 
+    if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
+        sched_yield();
+        return -EAGAIN;
+    }
     if (error != -EMFILE || !share->options.is_broker || share->spare_fd < 0)
         return error;
     close(share->spare_fd);

@@ -298,3 +298,18 @@ bool gs_discards_crowded(uid_t from)
     gs_lock_release(&lock);
     return crowded;
 }
+
+bool gs_discards_go_on(void)
+{
+    uint64_t stuck_ns = now_ns() - STUCK_NS;
+    bool goes_on = false, busy = false;
+
+    gs_lock_take(&lock);
+    for (unsigned i = 0; i < CLOSERS; i++) {
+        busy |= closers[i].busy;
+        goes_on |= closers[i].busy && closers[i].since_ns > stuck_ns;
+    }
+    goes_on |= first && !busy; /* a closer is on its way to them */
+    gs_lock_release(&lock);
+    return goes_on;
+}

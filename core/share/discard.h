@@ -30,6 +30,8 @@ void gs_discard(int fd, uid_t from);
 void gs_hang_up(int socket);
 /* Whether this user's descriptors have stuck all closers that are for him, and many more wait. */
 bool gs_discards_crowded(uid_t from);
+/* Whether some that were handed over are about to be closed, which makes room for others. */
+bool gs_discards_go_on(void);
 /* The user at the other end, as the kernel tells it; -1 where it does not. */
 uid_t gs_socket_user(int socket);
 /* From now on nobody can send descriptors to the socket, or to those that it accepts; or he can

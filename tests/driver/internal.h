@@ -1006,7 +1006,7 @@ CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, ui
 bool sd_may_be_host(uint64_t address, size_t bytes);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
 bool sd_known_host(uint64_t address, size_t bytes);
-CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);
+CUresult sd_sync_allowed(struct sd_queue *queue, bool async);
 
 /* ---- array.c ---- */
 

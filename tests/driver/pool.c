@@ -268,12 +268,10 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, struct sd_pool *pool, CUst
     result = sd_capture_forbids_legacy(queue);
     if (result)
         return result;
-    if (!bytes && !queue->capture) { /* measured on an H200 */
+    if (!bytes) { /* measured on an H200, in a capture as well */
         *ptr = 0;
         return CUDA_SUCCESS;
     }
-    if (!bytes)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!pool)
         pool = device_pool(&sd_devices[queue->context->device]);
     if (!pool)

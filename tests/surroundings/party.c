@@ -46,6 +46,7 @@ void surroundings_new(void)
         fail("no folder", errno);
     fcntl(log_file, F_SETFL, O_APPEND);
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
+    setenv("GPUSHIM_POOL_NEIGHBOURS", "on", 1); /* tests have it off, as they share no folder */
     dup2(log_file, STDERR_FILENO);
     first = getpid();
     atexit(at_end);

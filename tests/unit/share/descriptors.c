@@ -17,6 +17,7 @@
 
 #include "bombs.h"
 #include "core/share/internal.h"
+#include "leave_by_hand.h"
 #include "memdriver.h"
 #include "other.h"
 #include "side.h"
@@ -268,7 +269,7 @@ static int dial_broker(void)
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/broker", dir);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     return fd;
 }
@@ -285,6 +286,7 @@ static void attack_broker(enum bomb kind, int *ret_fds)
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
         memcpy(message.hello.instance, token.instance, sizeof token.instance);
         gs_wire_send(fd, &message, -1);
+        leave_by_hand(fd);
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
         gs_token_write(&token, message.share.token);
         message.share.chunk_size = 2 * MIB;
