@@ -74,6 +74,8 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
     CUdeviceptr ptr = 0;
     unsigned on = 1;
 
+    if (slot >= 0 && is_far(&world.block[slot])) /* LIMIT_FAR */
+        slot = -1;
     switch (pick(14)) {
     case 0:
         CALL(cuStreamSynchronize, stream_handle(stream));
