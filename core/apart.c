@@ -247,16 +247,19 @@ static size_t round_for(const struct gs_block *block, size_t size)
     return (size + unit - 1) & ~(unit - 1);
 }
 
-/* Whether it can be the next one's who comes behind its free. */
+bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block)
+{
+    return !block->offer && !block->lingers && !block->wiped &&
+           !gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size);
+}
+
 static bool suits(const struct gs_pool *pool, const struct gs_block *block, size_t size)
 {
     bool small;
 
     gs_pool_round(pool, size, &small);
     return block->entry.size >= round_for(block, size) &&
-           (small || block->chunk->shift == GS_LARGE_SHIFT) && !block->offer && !block->lingers &&
-           !block->wiped &&
-           !gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size);
+           (small || block->chunk->shift == GS_LARGE_SHIFT) && gs_block_suits_next(pool, block);
 }
 
 static struct gs_block *smallest(const struct gs_pool *pool, const struct gs_block_list *list,
@@ -283,7 +286,7 @@ static struct gs_block *cut(struct gs_pool *pool, struct gs_block *block, size_t
     return rest;
 }
 
-struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_fence *ret)
+static struct gs_block *take_one(struct gs_pool *pool, size_t size, struct gs_fence *ret)
 {
     struct gs_block *block, *rest;
 
@@ -306,4 +309,12 @@ struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct
         return block;
     }
     return NULL;
+}
+
+struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_behind *ret)
+{
+    struct gs_block *block = take_one(pool, size, &ret->fence[0]);
+
+    ret->count = block != NULL;
+    return block ? block : gs_pool_take_run(pool, size, ret);
 }

@@ -401,6 +401,14 @@ static void note_ready(struct gs_pool *pool)
         pool->ready_low = pool->ready;
 }
 
+void gs_block_unready(struct gs_pool *pool, struct gs_block *block)
+{
+    unbin(pool, block);
+    block->state = GS_BLOCK_RETIRING;
+    GS_SUB(pool->ready, block->entry.size);
+    note_ready(pool);
+}
+
 static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *entry, size_t need,
                                    size_t size)
 {

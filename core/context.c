@@ -811,7 +811,8 @@ size_t gs_core_cached(struct gs_core *core)
     struct gs_context *current;
     size_t cached_bytes = 0;
 
-    if (gs_context_current(core, &current) != GS_OK)
+    /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
+    if (gs_context_current_unprobed(core, &current) != GS_OK)
         return 0;
     gs_context_bury_dead(core);
     gs_lock_take(&core->lock);

@@ -127,8 +127,10 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
  * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
  * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
  * in two tries. True: the call is worth another try, and this may be asked again. False: no more
- * can be had.
+ * can be had. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here was refused just before,
+ * which has done all the rest: only what the driver has just got.
  */
+#define GS_ROOM_AFTER_REFUSAL 3
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step);
 
 /*

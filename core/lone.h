@@ -128,8 +128,10 @@ void gs_lone_mark(struct gs_lone *lone);
  * without it, also where frees retire (core/pool.h, gs_pool_wait_oldest). */
 static inline void gs_lone_stalls(struct gs_lone *lone)
 {
-    if (__builtin_expect(__atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED) |
-                             __atomic_load_n(&lone->retires, __ATOMIC_RELAXED), 0))
+    unsigned unmarked = __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED);
+    unsigned retires = __atomic_load_n(&lone->retires, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(unmarked | retires, 0)) /* one branch for both */
         gs_lone_mark(lone);
 }
 

@@ -313,6 +313,8 @@ bool gs_pool_settle(struct gs_pool *pool);
 void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size);
 struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size);
 void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper);
+/* A ready block that is not quick is in no bin any more, retiring and in no list. */
+void gs_block_unready(struct gs_pool *pool, struct gs_block *block);
 
 /* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
 size_t gs_pool_strandable(const struct gs_pool *pool);
@@ -464,8 +466,21 @@ bool gs_pool_retire_elsewhere(struct gs_pool *pool, struct gs_block *block,
 bool gs_pool_poll_apart(struct gs_pool *pool);
 /* The same, and lets the lock go while it waits for that, for a second at most. */
 bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience);
-/* A live block out of what retires, whose owner's work has to come behind *ret; or NULL. */
-struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_fence *ret);
+/* What work has to come behind: of one line no more than the last fence. */
+#define GS_BEHIND_MOST 32
+struct gs_behind {
+    struct gs_fence fence[GS_BEHIND_MOST];
+    unsigned count;
+};
+
+/* A live block out of what retires, whose owner's work has to come behind all of *ret; or NULL. Where
+ * no block is large enough it is made of several that lie side by side, and what is ready there
+ * (run.c). */
+struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+/* Of one block, and of several; the second once the first found none. */
+struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+/* Whether a retiring block can be the next one's who comes behind its free. */
+bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block);
 /* As gs_fence_pool_leaving, and as gs_pool_context_over. */
 void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
 void gs_pool_apart_over(struct gs_pool *pool);

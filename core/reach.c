@@ -370,12 +370,27 @@ bool gs_core_within(struct gs_core *core, struct gs_reach_range range)
     return check(core, range, -1, FAR_GIVEN) == GS_OK;
 }
 
-bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream)
+/* A capture of another stream refuses a wait and is broken by it, but neither by a synchronous copy
+ * (measured on an H200): the thread's mode is RELAXED meanwhile. */
+static CUresult wait_beside_captures(struct gs_core *core, CUstream stream)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = gs_core_capturing(core) && driver->exchange_capture_mode &&
+                     driver->exchange_capture_mode(&mode) == CUDA_SUCCESS;
+    CUresult result = driver->stream_synchronize(stream);
+
+    if (exchanged)
+        driver->exchange_capture_mode(&mode);
+    return result;
+}
+
+CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream)
 {
     CUcontext owner = gs_core_copy_context(core, address);
+    CUresult result = owner ? wait_beside_captures(core, stream) : CUDA_ERROR_INVALID_CONTEXT;
 
-    return owner && core->driver.stream_synchronize(stream) == CUDA_SUCCESS &&
-           core->driver.ctx_push_current(owner) == CUDA_SUCCESS;
+    return result ? result : core->driver.ctx_push_current(owner);
 }
 
 void gs_core_owner_leave(struct gs_core *core)

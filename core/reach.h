@@ -49,9 +49,9 @@ bool gs_core_far(struct gs_core *core, CUdeviceptr address);
 /* Whether the range is inside one live block, or not ours at all. */
 bool gs_core_within(struct gs_core *core, struct gs_reach_range range);
 
-/* Waits for the stream's work and makes the owner of the memory at an address current, for a copy
- * that is not made from here. False: that cannot be done now. */
-bool gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
+/* Waits for the stream's work, as the copy itself would, and makes the owner of the memory at an
+ * address current, for a copy that is not made from here. Otherwise what the copy is answered. */
+CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
 void gs_core_owner_leave(struct gs_core *core);
 
 /* Whether any byte of the range belongs to a chunk or an import. */

@@ -603,6 +603,16 @@ static void put_back(struct gs_core *core, CUdeviceptr address)
     gs_latch_release(&chunk->pool->lock);
 }
 
+/* False: not behind all of them. */
+static bool put_behind(CUstream stream, const struct gs_behind *behind)
+{
+    bool ordered = true;
+
+    for (unsigned i = 0; i < behind->count && ordered; i++)
+        ordered = gs_fence_order(&behind->fence[i], stream);
+    return ordered;
+}
+
 /*
  * What retires in any pool of the context, for a stream that comes behind its free. Nothing is
  * waited for: the GPU does, as with the driver's own stream-ordered memory (measured on an H200:
@@ -618,7 +628,7 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
-        struct gs_fence behind = {0};
+        struct gs_behind behind = {.count = 0};
 
         gs_latch_take(&pools[i]->lock);
         if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
@@ -627,7 +637,7 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
             status = found(gs_pool_take_in_order(pools[i], size, &behind), ret_address);
         }
         gs_latch_release(&pools[i]->lock);
-        if (status == GS_OK && !gs_fence_order(&behind, stream)) {
+        if (status == GS_OK && !put_behind(stream, &behind)) {
             put_back(core, *ret_address);
             status = GS_NO_MEMORY;
         }
@@ -797,7 +807,8 @@ enum room_step {
     ROOM_READY,     /* what can go at once */
     ROOM_WAITED,    /* what can be waited for */
     ROOM_NEIGHBOUR, /* what other processes keep */
-    ROOM_CLEARED,   /* and what the driver is still clearing, again and again */
+    /* And what the driver is still clearing, again and again. */
+    ROOM_CLEARED = GS_ROOM_AFTER_REFUSAL,
 };
 
 static bool release_some(struct gs_core *core, const struct gs_device *device,

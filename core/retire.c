@@ -190,13 +190,28 @@ static size_t epoch_limit(const struct gs_pool *pool)
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
+/* Another pool records the next event, in its own time; where much depends on when, it is recorded
+ * now. */
+static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *pool,
+                                                               const struct gs_epoch *epoch)
+{
+    struct gs_fence fence = epoch->fence;
+
+    if (pool->retiring.bytes >= EXACT_MIN)
+        gs_fence_query(&pool->events, &fence);
+    return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
+}
+
 /* `at_free`: nothing was submitted since the last block came into it that native frees would not
  * have waited for. */
-static uint64_t wait_for(const struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
+static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
 {
     if (!pool->plain)
         return ORDERED_WAIT_NS;
-    return at_free && gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
+    if (!at_free)
+        return LATER_WAIT_NS;
+    return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1) ? UINT64_MAX
+                                                                    : wait_for_later(pool, epoch);
 }
 
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
@@ -217,9 +232,6 @@ static void close_epoch(struct gs_pool *pool, bool at_free)
         pool->spare_epochs = epoch;
         return;
     }
-    /* Another pool records the next event, in its own time; not where much depends on when. */
-    if (at_free && pool->retiring.bytes >= EXACT_MIN && !gs_fence_is_recorded(&epoch->fence))
-        gs_fence_query(&pool->events, &(struct gs_fence){epoch->fence.line, epoch->fence.number});
     GS_COUNT(pool->counts.events);
     epoch->wait_ns = wait_for(pool, epoch, at_free);
     pool->plain = false;

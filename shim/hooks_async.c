@@ -30,11 +30,15 @@ static bool captures(CUstream stream)
             status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* True: *dptr is set. `pool` NULL: the device's current one. */
-static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream)
+/* True: *dptr is set. `pool` NULL: the device's current one. *ret_refused: core has found the device
+ * full, and waited for what may be waited for. */
+static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream,
+                     bool *ret_refused)
 {
     CUdeviceptr address;
+    gs_status status;
 
+    *ret_refused = false;
     if (!gs_state_enter() || !dptr || bytesize == 0)
         return false;
     GS_KEEP_ERRNO;
@@ -42,7 +46,9 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
         gs_core_graph_node(gs_core, bytesize);
         return false;
     }
-    if (gs_core_alloc_async(gs_core, bytesize, pool, stream, &address) != GS_OK)
+    status = gs_core_alloc_async(gs_core, bytesize, pool, stream, &address);
+    *ret_refused = status == GS_NO_MEMORY;
+    if (status != GS_OK)
         return false;
     gs_tell_allocated(address, bytesize);
     *dptr = address;
@@ -53,34 +59,46 @@ static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUst
  * it owes nothing: so the bytes are not said, and a full device is not waited for without end. */
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    if (allocate(dptr, bytesize, NULL, hStream))
+    bool refused = false;
+
+    if (allocate(dptr, bytesize, NULL, hStream, &refused))
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(
+        refused, -1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    if (allocate(dptr, bytesize, NULL, gs_per_thread(hStream)))
+    bool refused = false;
+
+    if (allocate(dptr, bytesize, NULL, gs_per_thread(hStream), &refused))
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(
+        refused, -1, 0, gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
-    if (pool && allocate(dptr, bytesize, pool, hStream))
+    bool refused = false;
+
+    if (pool && allocate(dptr, bytesize, pool, hStream, &refused))
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
+    return GS_WITH_ROOM_AFTER(
+        refused, -1, 0, gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
-    if (pool && allocate(dptr, bytesize, pool, gs_per_thread(hStream)))
+    bool refused = false;
+
+    if (pool && allocate(dptr, bytesize, pool, gs_per_thread(hStream), &refused))
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
+    return GS_WITH_ROOM_AFTER(
+        refused, -1, 0, gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
 }
 
 /* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,

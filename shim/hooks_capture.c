@@ -25,8 +25,9 @@ static CUresult begun(CUstream stream, bool noted, CUresult result)
     return result;
 }
 
-/* After the driver ended a capture, or refused to: a refusal may leave it open (another thread's
- * capture) or may have ended it (one that was invalidated), so the stream is asked. */
+/* After the driver ended a capture, or refused to: a refusal may leave it open (a stream that it did
+ * not begin on) or may have ended it (one that was invalidated, one of another thread), so the stream
+ * is asked. */
 static CUresult ended(CUstream stream, CUresult result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

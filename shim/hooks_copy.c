@@ -14,15 +14,16 @@
 static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                        CUstream stream)
 {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
 
     if (way == GS_WAY_REFUSED)
-        return result;
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
     if (gs_ours(dst) && gs_ours(src))
         return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
                                     gs_core_copy_context(gs_core, src), bytes);
-    if (gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream)) {
+    result = gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream);
+    if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpy(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
@@ -46,10 +47,13 @@ static CUresult around_async(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, 
 static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *src, size_t bytes,
                                  CUstream stream)
 {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
 
+    if (way != GS_WAY_APART)
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, dst, stream)) {
+    result = gs_core_owner_enter(gs_core, dst, stream);
+    if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }
@@ -59,10 +63,13 @@ static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *s
 static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size_t bytes,
                                CUstream stream)
 {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
 
+    if (way != GS_WAY_APART)
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    if (way == GS_WAY_APART && gs_core_owner_enter(gs_core, src, stream)) {
+    result = gs_core_owner_enter(gs_core, src, stream);
+    if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
     }

@@ -99,19 +99,20 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         .Height = copy->Height,
         .Depth = copy->Depth,
     };
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
     bool from = gs_ours(copy->srcDevice);
     bool to = gs_ours(copy->dstDevice);
 
     if (way == GS_WAY_REFUSED)
-        return result;
+        return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
     if (from && to) {
         peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
         peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
         return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
-    if (gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream)) {
+    result = gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream);
+    if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpy3D_v2(copy);
         gs_core_owner_leave(gs_core);
     }

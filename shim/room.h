@@ -17,16 +17,17 @@ __attribute__((cold)) unsigned gs_room_step(CUdevice device, size_t bytes, unsig
 /* The result of a call of the driver that was refused so, and is made again as long as that may
  * help. `device` below 0: the current one; `bytes` 0: not known, or not to be waited for without
  * end. */
-#define GS_AGAIN_WITH_ROOM(device, bytes, call)                                                    \
+#define GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, call)                                         \
     ({                                                                                             \
         CUresult gs_result = CUDA_ERROR_OUT_OF_MEMORY;                                             \
-        unsigned gs_step = 0;                                                                      \
+        unsigned gs_step = (from);                                                                 \
                                                                                                    \
         while (gs_result == CUDA_ERROR_OUT_OF_MEMORY &&                                            \
                (gs_step = gs_room_step(device, bytes, gs_step)) > 0)                               \
             gs_result = (call);                                                                    \
         gs_result;                                                                                 \
     })
+#define GS_AGAIN_WITH_ROOM(device, bytes, call) GS_AGAIN_WITH_ROOM_FROM(0, device, bytes, call)
 
 /* The same from the first call on; made again only if it `may` be. */
 #define GS_WITH_ROOM_IF(may, device, bytes, call)                                                  \
@@ -38,6 +39,17 @@ __attribute__((cold)) unsigned gs_room_step(CUdevice device, size_t bytes, unsig
         gs_first;                                                                                  \
     })
 #define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
+
+/* The same of what core itself `refused` on a full device, or did not. */
+#define GS_WITH_ROOM_AFTER(refused, device, bytes, call)                                           \
+    ({                                                                                             \
+        CUresult gs_first = (call);                                                                \
+                                                                                                   \
+        if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0))                             \
+            gs_first = GS_AGAIN_WITH_ROOM_FROM((refused) ? GS_ROOM_AFTER_REFUSAL : 0, device,      \
+                                               bytes, call);                                       \
+        gs_first;                                                                                  \
+    })
 
 /* Before a graph is instantiated, uploaded or launched. */
 static inline void gs_graph_room(void)

@@ -235,8 +235,10 @@ int gs_directory_open_place(const struct gs_share_options *options, unsigned n, 
         is_link = (cause == ELOOP || cause == ENOTDIR) && look(AT_FDCWD, path, &info) == 0 &&
                   S_ISLNK(info.stx_mode);
 
-        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; name a directory you own",
-                 path, is_link ? "it is a symbolic link" : strerror(cause));
+        snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; %s", path,
+                 is_link ? "it is a symbolic link" : strerror(cause),
+                 cause == EMFILE ? "raise the limit of descriptors (ulimit -n)"
+                                 : "name a directory you own");
         errno = cause;
         return -1;
     }

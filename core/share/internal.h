@@ -79,7 +79,10 @@ struct gs_share {
 
     struct gs_lock lock; /* rank SHARE: from here to the blank line */
     pthread_cond_t started;
-    enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED } thread_start, socket_start;
+    /* GS_GIVEN_UP: the thread that was at it was killed. */
+    enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
+        socket_start;
+    pid_t starter; /* the thread that is at it: of both at a time one at most is starting */
     char socket_path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t socket_inode, socket_device; /* what was put up there */
     struct gs_fd directory_is, listener_is;

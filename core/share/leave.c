@@ -203,8 +203,8 @@ static int connect_broker(struct gs_share *share)
     }
     if (!error)
         error = send_leave(share, fd);
-    if (error == -EPIPE || error == -ECONNRESET) /* why it has hung up is told as at any other time */
-        error = 0;
+    if (error == -EPIPE || error == -ECONNRESET)
+        error = 0; /* it has hung up: the share thread finds that, and reads why (say_lost) */
     if (!error)
         error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
     if (error) {

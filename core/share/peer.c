@@ -247,7 +247,9 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
     return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
 }
 
-static void set_connected(struct gs_peer *peer, int fd, int pidfd)
+/* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
+ * peers too. */
+static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, int pidfd)
 {
     peer->fd = fd;
     peer->pidfd = pidfd;
@@ -256,8 +258,10 @@ static void set_connected(struct gs_peer *peer, int fd, int pidfd)
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
-    peer->flush = 0;
     peer->connected_ns = gs_now();
+    gs_lock_take(&share->opener_lock);
+    peer->flush = 0;
+    gs_lock_release(&share->opener_lock);
 }
 
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
@@ -267,7 +271,7 @@ bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
 
     if (fd < 0)
         return false;
-    set_connected(peer, fd, pidfd);
+    set_connected(share, peer, fd, pidfd);
     return true;
 }
 
@@ -321,7 +325,7 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
         return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    set_connected(peer, fd, pidfd);
+    set_connected(share, peer, fd, pidfd);
     return GS_OK;
 }
 
@@ -384,7 +388,7 @@ gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
         return GS_UNREACHABLE;
     if (fd < 0)
         return connect_patiently(share, peer, name);
-    set_connected(peer, fd, pidfd);
+    set_connected(share, peer, fd, pidfd);
     return GS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -75,9 +77,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->epoll = share->wake = share->woken = share->directory = share->listener = share->spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
-    pthread_cond_init(&share->started, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&share->started, &monotonic);
     pthread_cond_init(&share->opener_changed, &monotonic);
     pthread_cond_init(&share->given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
@@ -152,10 +154,30 @@ void gs_share_at_exit(struct gs_share *share)
     errno = saved;
 }
 
+/* Until another thread has started it. One that a filter of system calls has killed meanwhile
+ * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
+static void await_start_locked(struct gs_share *share, enum gs_start *state)
+{
+    while (*state == GS_STARTING) {
+        struct timespec end;
+
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec++;
+        if (pthread_cond_timedwait(&share->started, &share->lock.mutex, &end) != ETIMEDOUT ||
+            *state != GS_STARTING || syscall(SYS_tgkill, share->pid, share->starter, 0) == 0 ||
+            errno != ESRCH)
+            continue;
+        *state = GS_GIVEN_UP;
+        pthread_cond_broadcast(&share->started);
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "memory cannot be shared any more: the thread that began with it was killed");
+    }
+}
+
 /*
  * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
  * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
- * made or not. After a failure the next caller tries again.
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries again.
  */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *))
@@ -163,10 +185,12 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
     gs_status status = GS_OK;
 
     gs_lock_take(&share->lock);
-    while (*state == GS_STARTING)
-        pthread_cond_wait(&share->started, &share->lock.mutex);
+    await_start_locked(share, state);
+    if (*state == GS_GIVEN_UP)
+        status = GS_NOT_OFFERED;
     if (*state == GS_NOT_STARTED) {
         *state = GS_STARTING;
+        share->starter = (pid_t)syscall(SYS_gettid);
         gs_lock_release(&share->lock);
         status = start(share);
         gs_lock_take(&share->lock);
@@ -181,12 +205,12 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
  * would write into whatever file gets the number of one that is closed here. */
 static int thread_descriptors(struct gs_share *share)
 {
-    int error = 0, ends[2] = {-1, -1};
+    int error = 0, ends[2] = {-1, -1}, epoll = epoll_create1(EPOLL_CLOEXEC);
 
-    gs_lock_take(&share->opener_lock);
-    share->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (share->epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    if (epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
         error = errno;
+    gs_lock_take(&share->opener_lock);
+    share->epoll = epoll;
     share->woken = ends[0];
     share->wake = ends[1];
     share->woken_kept = gs_fd_keep(share->woken);
@@ -210,9 +234,8 @@ static gs_status thread_start(struct gs_share *share)
     gs_lock_take(&share->opener_lock);
     close_descriptors(share);
     gs_lock_release(&share->opener_lock);
-    snprintf(reason, sizeof reason,
-             "no thread for it: %s; raise the limits of threads (ulimit -u) and memory",
-             strerror(error));
+    snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
+             error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
     gs_say_not_offered(share, reason);
     return GS_UNREACHABLE;
 }

@@ -319,8 +319,25 @@ static void kill_all(struct supervisor *sup)
 
 /* ---- The end -------------------------------------------------------------------------------- */
 
-/* The first entry of the runtime directory that should not be there. A name that ends in .new is
- * a socket whose maker was killed before it listened; it goes when it is a minute old. */
+/* As if an hour had passed: sooner nobody clears away what one of another PID namespace left, for
+ * he may live, nor a socket whose maker was killed before it listened (a minute). */
+static void let_an_hour_pass(const struct supervisor *sup)
+{
+    const struct timespec then = {.tv_sec = time(NULL) - 2 * 3600}, times[2] = {then, then};
+    char path[CHAOS_PATH + 8];
+    const struct dirent *entry;
+    DIR *list;
+
+    snprintf(path, sizeof path, "%s/share", sup->options->dir);
+    list = opendir(path);
+    while (list && (entry = readdir(list)))
+        if (entry->d_name[0] != '.')
+            utimensat(dirfd(list), entry->d_name, times, AT_SYMLINK_NOFOLLOW);
+    if (list)
+        closedir(list);
+}
+
+/* The first entry of the runtime directory that should not be there. */
 static bool left_behind(const struct supervisor *sup, char *ret_name, size_t size)
 {
     char path[CHAOS_PATH + 8];
@@ -331,10 +348,7 @@ static bool left_behind(const struct supervisor *sup, char *ret_name, size_t siz
     snprintf(path, sizeof path, "%s/share", sup->options->dir);
     list = opendir(path);
     while (list && !found && (entry = readdir(list))) {
-        size_t length = strlen(entry->d_name);
-
-        found = entry->d_name[0] != '.' &&
-                !(length > 4 && strcmp(entry->d_name + length - 4, ".new") == 0);
+        found = entry->d_name[0] != '.';
         if (found)
             snprintf(ret_name, size, "%s is left in the runtime directory", entry->d_name);
     }
@@ -353,6 +367,7 @@ static void check_directory(struct supervisor *sup)
     atomic_store(&sup->world->phase, PHASE_LEAVE);
     sup->place[0].launch = (struct chaos_launch){.flags = ACTOR_LAST};
     atomic_store(&sup->world->slot[0].shared, 0);
+    let_an_hour_pass(sup);
     start_in(sup, 0);
     wait_for(sup, all_left, LEAVE_NS, "the last process does not end");
     end = chaos_now() + LEAVE_NS; /* a broker may stay for a while */

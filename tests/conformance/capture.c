@@ -628,7 +628,8 @@ static void *end_and_use_memory(void *arg)
     return NULL;
 }
 
-Test(capture, one_whose_end_is_refused_is_open_still)
+/* By the wrong thread: that is told, and the capture is no more. */
+Test(capture, one_whose_end_is_refused_has_ended)
 {
     CUresult refused = CUDA_SUCCESS;
     CUdeviceptr target = 0;
@@ -641,6 +642,8 @@ Test(capture, one_whose_end_is_refused_is_open_still)
     cr_assert_eq(pthread_create(&thread, NULL, end_and_use_memory, &refused), 0);
     pthread_join(thread, NULL);
     cr_assert_eq(refused, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "%s", result_name(refused));
-    end_and_run(capturing, target, 7);
+    CHECK(CUDA_ERROR_ILLEGAL_STATE, end(capturing));
+    begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 8);
+    end_and_run(capturing, target, 8);
     OK(cuMemFree(target));
 }

@@ -2,6 +2,7 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 
 TestSuite(contexts, .init = conform_start, .timeout = 30);
 
@@ -305,6 +306,26 @@ Test(contexts, free_memory_is_counted_per_device)
     OK(cuCtxSetCurrent(second));
     cr_assert_eq(memory_free_bytes(), there);
     OK(cuMemFree(ptr));
+    OK(cuCtxSetCurrent(context));
+}
+
+/* On the software driver what is asked for is counted, and on a GPU it shows in what is free. */
+Test(contexts, to_ask_for_free_memory_takes_none)
+{
+    unsigned long (*calls)(const char *) =
+        (unsigned long (*)(const char *))dlsym(RTLD_DEFAULT, "softcuda_calls");
+    unsigned long before;
+    CUcontext second = NULL;
+    size_t there;
+
+    if (devices() < 2)
+        cr_skip_test("one device");
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    before = calls ? calls("cuMemCreate") : 0;
+    there = memory_free_bytes();
+    cr_assert_eq(memory_free_bytes(), there);
+    cr_assert_eq(calls ? calls("cuMemCreate") : 0, before);
     OK(cuCtxSetCurrent(context));
 }
 

@@ -137,11 +137,25 @@ Test(edges, pitches_of_rows_that_are_too_long)
     for (unsigned int element = 0; element <= 32; element++) {
         CUresult want = element == 4 || element == 8 || element == 16 ? CUDA_SUCCESS
                                                                        : CUDA_ERROR_INVALID_VALUE;
-        size_t pitch;
+        size_t pitch = 77;
         CHECK(want, cuMemAllocPitch(&ptr, &pitch, 64, 4, element));
+        cr_assert_eq(pitch, want ? 0 : 512, "element %u: %zu", element, pitch);
         if (!want)
             OK(cuMemFree(ptr));
     }
+}
+
+/* What is left of the product in 64 bits, as well where that is less than the rows. */
+Test(edges, a_pitched_size_wraps_round)
+{
+    CUdeviceptr ptr = 0;
+    size_t pitch = 0, size = 0;
+
+    OK(cuMemAllocPitch(&ptr, &pitch, MIB, ((size_t)1 << 44) + 1, 4));
+    cr_assert_eq(pitch, MIB);
+    OK(cuMemGetAddressRange(NULL, &size, ptr));
+    cr_assert_eq(size, MIB);
+    OK(cuMemFree(ptr));
 }
 
 /* Beside a piece that has room, too. */
@@ -201,6 +215,58 @@ Test(edges, sync_memops_is_set_in_a_relaxed_capture_alone)
 }
 
 /* ---- outputs and flags ---- */
+
+Test(edges, no_bytes_are_no_memory_in_a_capture_too)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 77;
+    CUgraph graph = NULL;
+
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&ptr, 0, stream));
+    cr_assert_eq(ptr, 0, "%llx", (unsigned long long)ptr);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+}
+
+/* In the legacy stream, which has nothing to do with one that is not blocking. */
+Test(edges, a_synchronous_copy_or_fill_is_made_beside_a_capture)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr ptr = 0;
+
+    OK(cuMemAlloc(&ptr, 4096));
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        CUgraph graph = NULL;
+        uint32_t word = 0;
+
+        OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
+        OK(cuMemsetD8(ptr, mode + 1, 4));
+        OK(cuMemcpyDtoH(&word, ptr, 4));
+        cr_assert_eq(word, (mode + 1) * 0x01010101u, "mode %d: %x", mode, word);
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphDestroy(graph));
+    }
+    OK(cuMemFree(ptr));
+}
+
+Test(edges, to_wait_for_another_stream_breaks_a_capture_that_is_not_relaxed)
+{
+    CUstream stream = new_stream(), other = new_stream();
+
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+        CUgraph graph = NULL;
+
+        OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
+        CHECK(relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+              cuStreamSynchronize(other));
+        CHECK(relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+              cuStreamEndCapture(stream, &graph));
+        if (graph)
+            OK(cuGraphDestroy(graph));
+    }
+}
 
 Test(edges, memory_info_needs_no_output)
 {

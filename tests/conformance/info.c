@@ -116,6 +116,11 @@ static int describe_address(char *out, size_t size, unsigned long long value, CU
     return snprintf(out, size, value ? "elsewhere" : "null");
 }
 
+static unsigned int memops(CUdeviceptr ptr)
+{
+    return value_of(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr) & 0xffffffff;
+}
+
 /* All results, and of the values what is the same in every process, on one line. */
 static void probe_attributes(const char *what, CUdeviceptr ptr)
 {
@@ -255,6 +260,7 @@ Test(info, attributes_of_managed_memory)
     OK(cuMemAllocManaged(&ptr, 8192, CU_MEM_ATTACH_GLOBAL));
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr), 1);
     cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_CONTEXT, ptr), (uintptr_t)context);
+    cr_assert_eq(memops(ptr), 1);
     probe_attributes("attributes_managed", ptr);
     OK(cuMemFree(ptr));
 }
@@ -487,11 +493,6 @@ Test(info, allocation_handles_are_for_vmm_memory_only)
     OK(cuMemFree(large));
     FAILS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)large));
     OK(cuMemFreeAsync(async, CU_STREAM_LEGACY));
-}
-
-static unsigned int memops(CUdeviceptr ptr)
-{
-    return value_of(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr) & 0xffffffff;
 }
 
 Test(info, sync_memops_can_be_set)

@@ -297,6 +297,44 @@ Test(reach, memory_of_another_device_is_copied_without_peer_access)
     OK(cuMemFree(far));
 }
 
+/* No more than one of this device's memory, which the driver makes in a capture of any mode. */
+Test(reach, a_synchronous_copy_of_another_devices_memory_does_not_break_a_capture)
+{
+    CUstream stream;
+
+    two_devices(4096);
+    stream = new_stream();
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        uint32_t word = (uint32_t)mode + 5, got = 0;
+        CUgraph graph = NULL;
+
+        OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
+        OK(cuMemcpyHtoD(far, &word, 4));
+        OK(cuMemcpyDtoH(&got, far, 4));
+        cr_assert_eq(got, word, "mode %d: %u", mode, got);
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphDestroy(graph));
+    }
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
+/* A blocking stream's capture refuses what the legacy stream would do. */
+Test(reach, a_synchronous_copy_beside_a_capture_of_a_blocking_stream_is_refused)
+{
+    CUgraph graph = NULL;
+    CUstream stream;
+    uint32_t word = 0;
+
+    two_devices(4096);
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&word, far, 4));
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
 Test(reach, rectangles_of_another_device_are_copied_without_peer_access)
 {
     CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,

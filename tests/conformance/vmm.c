@@ -89,6 +89,8 @@ Test(vmm, what_the_driver_says_of_it)
 
     CHECK(CUDA_ERROR_NOT_SUPPORTED,
           cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, m.ptr));
+    OK(cuPointerGetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, m.ptr));
+    cr_assert_eq(on, 0);
     OK(cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, m.ptr));
     cr_assert_eq(legacy & 0xff, 0);
     CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, m.ptr));

@@ -88,6 +88,66 @@ Test(waits, an_allocation_in_another_stream_comes_behind_the_free)
     OK(cuCtxSynchronize());
 }
 
+enum { PIECES = 14 };
+
+/* A block of 70 % of the memory is freed behind the gate, and what comes behind that in a second
+ * stream, in pieces of it, is freed there and in a third one. Returns what is more than there is
+ * beside them. */
+static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
+{
+    size_t size = part(7), each = part(7) / PIECES & ~(2 * MIB - 1), wanted = part(6);
+    CUdeviceptr whole = 0, piece[PIECES] = {0};
+    CUresult r = CUDA_SUCCESS;
+    CUevent after;
+
+    OK(cuEventCreate(&after, CU_EVENT_DISABLE_TIMING));
+    OK(cuMemAllocAsync(&whole, size, stream[0]));
+    OK(cuStreamSynchronize(stream[0]));
+    hold(stream[0], gate);
+    OK(launch_fill(stream[0], whole, OLD, 4096));
+    OK(cuMemFreeAsync(whole, stream[0]));
+    for (int i = 0; i < PIECES && r == CUDA_SUCCESS; i++)
+        r = cuMemAllocAsync(&piece[i], each, stream[1]);
+    for (int i = 0; i < PIECES && piece[i]; i++) {
+        CUstream user = stream[1 + i % 2];
+
+        OK(cuEventRecord(after, stream[1]));
+        OK(cuStreamWaitEvent(user, after, 0));
+        OK(launch_fill(user, piece[i], OLD, 4096));
+        OK(cuMemFreeAsync(piece[i], user));
+    }
+    OK(cuEventDestroy(after));
+    if (r != CUDA_SUCCESS)
+        let_go(gate);
+    OK(r);
+    return wanted;
+}
+
+/* Nothing of that is large enough alone. */
+Test(waits, an_allocation_in_another_stream_comes_behind_several_frees)
+{
+    const CUstream stream[3] = {new_stream(), new_stream(), new_stream()};
+    CUstream mine = new_stream();
+    CUdeviceptr ptr = 0;
+    struct gate gate;
+    size_t wanted = free_pieces_behind(stream, &gate), step = (wanted / 32 | 511) + 1;
+    CUresult r = cuMemAllocAsync(&ptr, wanted, mine);
+    bool held;
+
+    for (size_t at = 0; at + 4096 * 4 <= wanted && r == CUDA_SUCCESS; at += step)
+        r = launch_fill(mine, ptr + at, NEW, 4096);
+    held = let_go(&gate);
+    OK(r);
+    cr_assert(held, "it waited for the host function");
+    OK(cuStreamSynchronize(mine));
+    for (int i = 0; i < 3; i++)
+        OK(cuStreamSynchronize(stream[i]));
+    for (size_t at = 0; at + 4096 * 4 <= wanted; at += step)
+        cr_assert_eq(words_other(ptr + at, NEW, 4096), 0, "an old owner's words");
+    OK(cuMemFreeAsync(ptr, mine));
+    OK(cuCtxSynchronize());
+}
+
 /* Another stream that stands still has nothing to do with it. */
 Test(waits, an_allocation_in_another_stream_comes_behind_no_third_one)
 {

@@ -88,14 +88,15 @@ static CUresult extent(const struct sd_block *block, CUpointer_attribute attribu
     }
 }
 
-static CUresult sync_memops(const struct sd_block *block, void *data)
+/* Measured on H200s: of new memory 0 or 1, as the machine is; 0 for host memory and for VMM memory,
+ * for which it cannot be set, 1 for managed memory. */
+static int sync_memops(const struct sd_block *block)
 {
-    if (block->kind == SD_BLOCK_VMM)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    /* Measured on H200s: of new memory 0 or 1, as the machine is; 0 for host memory. */
-    put_int(data, block->sync_memops >= 0 ? block->sync_memops
-                                          : !is_host(block) && sd_feature(SD_WITH_SYNC_MEMOPS));
-    return CUDA_SUCCESS;
+    if (block->sync_memops >= 0)
+        return block->sync_memops;
+    if (is_host(block) || block->kind == SD_BLOCK_VMM)
+        return 0;
+    return block->kind == SD_BLOCK_MANAGED || sd_feature(SD_WITH_SYNC_MEMOPS);
 }
 
 static CUresult attribute_of(const struct sd_block *block, CUdeviceptr ptr,
@@ -119,7 +120,8 @@ static CUresult attribute_of(const struct sd_block *block, CUdeviceptr ptr,
         memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        return sync_memops(block, data);
+        put_int(data, sync_memops(block));
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         put_u64(data, block->id);
         return CUDA_SUCCESS;

@@ -415,8 +415,10 @@ CUresult sd_stream_end_capture(CUstream stream, CUgraph *graph)
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
     if (queue->capture->thread != &sd_thread &&
-        queue->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+        queue->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+        capture_close(queue->capture, false); /* measured on an H200 */
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     return capture_end(queue->capture, graph);
 }
 

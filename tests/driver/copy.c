@@ -148,8 +148,9 @@ static CUresult wait_tail(struct sd_queue *queue)
     return context->sticky;
 }
 
-/* A synchronous copy has no place in a capture. */
-CUresult sd_sync_allowed(const struct sd_queue *queue, bool async)
+/* A synchronous copy is not captured; beside a capture, of whatever mode, it is made (measured on an
+ * H200) where a call in its stream may be. */
+CUresult sd_sync_allowed(struct sd_queue *queue, bool async)
 {
     if (async)
         return CUDA_SUCCESS;
@@ -157,7 +158,7 @@ CUresult sd_sync_allowed(const struct sd_queue *queue, bool async)
         sd_capture_invalidate(queue->capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return sd_capture_forbids();
+    return sd_capture_forbids_legacy(queue);
 }
 
 static CUresult host_to_device(struct sd_queue *queue, uint64_t dst, const void *src, size_t bytes,

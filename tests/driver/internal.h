@@ -776,9 +776,9 @@ struct sd_chunk {
 struct sd_chunk *sd_chunk_new(struct sd_segment *segment);
 void sd_chunk_free(struct sd_chunk *chunk); /* not its segment */
 /* The first place that is free for the queue (NULL: for everybody); 0 when there is none. With
- * ret_behind also one that another queue has freed: what the new owner's work has to wait for. */
+ * `behind` also what other queues have freed, side by side: that operation is put behind it. */
 uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
-                       struct sd_op **ret_behind);
+                       struct sd_op *behind);
 /* Free again: for `queue` at once, for others when `after` is done (NULL: now). */
 void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
                    const struct sd_queue *queue);
@@ -1006,7 +1006,7 @@ CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, ui
 bool sd_may_be_host(uint64_t address, size_t bytes);
 /* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
 bool sd_known_host(uint64_t address, size_t bytes);
-CUresult sd_sync_allowed(const struct sd_queue *queue, bool async);
+CUresult sd_sync_allowed(struct sd_queue *queue, bool async);
 
 /* ---- array.c ---- */
 

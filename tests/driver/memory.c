@@ -77,20 +77,19 @@ CUresult sd_mem_alloc(CUdeviceptr *ptr, size_t bytes)
 CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
                             unsigned element)
 {
-    size_t row = sd_round_up(width, SD_BLOCK_ALIGN), bytes;
+    bool element_valid = element == 4 || element == 8 || element == 16;
+    size_t row = sd_round_up(width, SD_BLOCK_ALIGN);
     struct sd_context *context;
     CUresult result = sd_current_owner(&context);
 
     if (result)
         return result;
-    if (!ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+    if (!ptr || !pitch)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Measured on an H200: the pitch is told before there is memory, and what is left of it or of the
-     * product in 64 bits may be no bytes at all; where it is some, it was never enough. */
-    *pitch = row;
-    if (__builtin_mul_overflow(row, height, &bytes) && bytes)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return sd_mem_alloc(ptr, bytes);
+    /* Measured on an H200: the pitch is told before there is memory, 0 for an element of a size that
+     * is none, and the memory is what is left of the product in 64 bits. */
+    *pitch = element_valid ? row : 0;
+    return element_valid && width ? sd_mem_alloc(ptr, row * height) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sd_mem_free(CUdeviceptr ptr)

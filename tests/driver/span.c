@@ -75,20 +75,61 @@ static bool split(struct sd_span *span, size_t size)
     return true;
 }
 
+static bool free_for(const struct sd_span *span, const struct sd_queue *queue, bool behind)
+{
+    return !span->used &&
+           (!span->freed_by || behind || (queue && span->freed_in == queue->id));
+}
+
+/* From the span on: with `behind` also what lies beside it, else it alone. */
+static size_t free_bytes(const struct sd_span *span, size_t size, const struct sd_queue *queue,
+                         bool behind)
+{
+    size_t bytes = 0;
+
+    for (; span && bytes < size && free_for(span, queue, behind); span = span->next) {
+        bytes += span->size;
+        if (!behind)
+            break;
+    }
+    return bytes;
+}
+
+/* The span gets the next one, which is free as well. */
+static void join_next(struct sd_span *span, struct sd_op *behind)
+{
+    struct sd_span *next = span->next;
+
+    sd_op_after(behind, next->freed_by);
+    sd_op_unref(next->freed_by);
+    span->size += next->size;
+    span->next = next->next;
+    free(next);
+}
+
+/* The last span is cut before it is joined: its rest stays as it was. */
+static bool gather(struct sd_span *span, size_t size, struct sd_op *behind)
+{
+    while (span->size < size) {
+        if (span->next->size > size - span->size && !split(span->next, size - span->size))
+            abort(); /* as in sd_op_after */
+        join_next(span, behind);
+    }
+    return split(span, size);
+}
+
 uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
-                       struct sd_op **ret_behind)
+                       struct sd_op *behind)
 {
     if (size > chunk->segment->size)
         return 0; /* rounded up it may be nothing */
     settle(chunk);
     size = sd_round_up(size, SD_BLOCK_ALIGN);
     for (struct sd_span *span = chunk->spans; span; span = span->next) {
-        bool free_for_us =
-            !span->used && (!span->freed_by || (queue && span->freed_in == queue->id));
-        if (span->used || (!free_for_us && !ret_behind) || span->size < size || !split(span, size))
+        if (free_bytes(span, size, queue, behind != NULL) < size || !gather(span, size, behind))
             continue;
-        if (ret_behind)
-            *ret_behind = free_for_us ? NULL : sd_op_ref(span->freed_by);
+        if (behind)
+            sd_op_after(behind, span->freed_by);
         sd_op_unref(span->freed_by);
         span->freed_by = NULL;
         span->freed_in = 0;

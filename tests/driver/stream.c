@@ -336,6 +336,8 @@ CUresult sd_stream_synchronize(CUstream stream)
 
     if (!result)
         result = query_allowed(queue);
+    if (!result)
+        result = sd_capture_forbids(); /* another stream's as well, measured on an H200 */
     if (result)
         return result;
     context = queue->context;

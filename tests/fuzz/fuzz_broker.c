@@ -155,6 +155,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         break;
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
+        fuzz_fill(input, message);
         break;
     }
 }
@@ -162,7 +163,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
 static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
 {
     union gs_wire_message message;
-    uint8_t bytes[512] = {0}, damage = fuzz_byte(input);
+    uint8_t bytes[FUZZ_BYTES] = {0}, damage = fuzz_byte(input);
     struct fuzz_fds fds = {.count = 0};
     size_t size;
 
@@ -173,14 +174,16 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
     if (damage & 1)
         fuzz_damage(input, bytes, sizeof message);
     if (damage & 2)
-        size = fuzz_byte(input);
+        size = fuzz_length(input);
     if (damage & 4)
         fds = fuzz_fds_make(input);
     else if (message.head.type == GS_WIRE_SHARE)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    else if (message.head.type == GS_WIRE_LEAVE)
+        fds = fuzz_confirmed_make(input);
     fuzz_send(fd, bytes, size, &fds);
     fuzz_fds_close(&fds);
-    if (message.head.type == GS_WIRE_HELLO && !damage)
+    if (message.head.type == GS_WIRE_HELLO && !damage) /* or it says that itself, or not at all */
         leave_by_hand(fd);
 }
 

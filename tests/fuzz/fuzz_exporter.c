@@ -1,6 +1,8 @@
 /*
  * An exporter and a client that says anything: whole and broken messages in any order, tokens that
- * are right and nearly right, descriptors nobody asked for. The exporter is one as programs have
+ * are right and nearly right, descriptors nobody asked for. The last block is freed now and then by
+ * a program that is short of memory, so the client is asked what it gives back, and answers or not.
+ * The exporter is one as programs have
  * it, with its thread and its socket. The client shuts its side down at the end, and must be hung
  * up on soon: an exporter that is stuck fails here. After that an honest client is still served.
  */
@@ -8,6 +10,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <unistd.h>
 
 #include "../unit/share/side.h"
@@ -16,6 +20,9 @@
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
 #define BLOCKS 3
 #define SOON   20000 /* ms */
+#define LAST   (BLOCKS - 1)
+#define FREES  3  /* questions of one input at most, */
+#define ASKED  10 /* each of which the client waits for for so long, in ms */
 
 static struct side side;
 static struct side_chunk chunk;
@@ -24,8 +31,28 @@ static unsigned char tokens[BLOCKS][GS_TOKEN_SIZE];
 static struct sockaddr_un address;
 static char dir[64];
 
+/* Another thread of the exporter's program is short of memory: it waits for what others have. */
+static sem_t is_short, has_waited;
+static bool freed, waits; /* the last block; that thread */
+static unsigned frees;    /* of this input */
+static uint64_t question; /* the last FLUSH that the client has seen */
+
+static void *be_short(void *arg)
+{
+    for (;;) {
+        while (sem_wait(&is_short) != 0)
+            continue;
+        gs_share_await_given_back(side.share, NULL, 0);
+        sem_post(&has_waited);
+    }
+    return arg;
+}
+
 static void stop(void)
 {
+    while (waits && sem_wait(&has_waited) != 0)
+        continue;
+    waits = freed = false;
     side_stop(&side);
     side_chunk_free(&side, &chunk);
 }
@@ -36,12 +63,30 @@ static void clean_up(void)
     side_dir_remove(dir);
 }
 
+static void offer(unsigned block)
+{
+    MUST(side_offer(&side, &chunk, block * 4096, 4096, &offers[block]) == GS_OK);
+    gs_offer_token(offers[block], tokens[block]);
+}
+
+/* The last block is there again as soon as nobody holds it. */
+static void offer_again(void)
+{
+    if (!freed || !gs_share_withdraw(side.share, offers[LAST], side_now(), side_now(), true))
+        return;
+    freed = false;
+    offer(LAST);
+}
+
 static void start(void)
 {
     struct gs_share_options options;
+    pthread_t thread;
 
     if (!dir[0]) {
         side_dir_new(dir, sizeof dir);
+        MUST(sem_init(&is_short, 0, 0) == 0 && sem_init(&has_waited, 0, 0) == 0);
+        MUST(pthread_create(&thread, NULL, be_short, NULL) == 0);
         atexit(clean_up);
     } else {
         stop();
@@ -51,10 +96,8 @@ static void start(void)
     options.max_clients = 1024;
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        MUST(side_offer(&side, &chunk, i * 4096, 4096, &offers[i]) == GS_OK);
-        gs_offer_token(offers[i], tokens[i]);
-    }
+    for (unsigned i = 0; i < BLOCKS; i++)
+        offer(i);
     address = fuzz_address(dir, tokens[0] + offsetof(struct gs_token, instance));
 }
 
@@ -84,46 +127,6 @@ static void write_open(union gs_wire_message *message, unsigned block, uint32_t 
     message->open.want_fd = want_fd;
 }
 
-static void send_one(int fd, struct fuzz_input *input)
-{
-    uint8_t bytes[512] = {0}, kind = fuzz_byte(input);
-    union gs_wire_message message;
-    size_t size;
-    struct fuzz_fds fds;
-
-    memset(&message, 0, sizeof message);
-    switch (kind % 6) {
-    case 0:
-        write_hello(&message);
-        break;
-    case 1:
-        write_open(&message, fuzz_byte(input), fuzz_byte(input) % 3);
-        break;
-    case 2:
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
-        message.close.block_id = fuzz_byte(input) % (BLOCKS + 2);
-        break;
-    case 3:
-        gs_wire_start(&message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
-        break;
-    default:
-        break;
-    }
-    size = message.head.size;
-    memcpy(bytes, &message, sizeof message);
-    if (kind % 6 > 3)
-        size = fuzz_bytes(input, bytes, fuzz_byte(input) * (size_t)2);
-    if (kind & 0x40)
-        fuzz_damage(input, bytes, sizeof message);
-    if (kind & 0x80)
-        size = fuzz_byte(input);
-    memset(&fds, 0, sizeof fds);
-    if (kind & 0x20)
-        fds = fuzz_fds_make(input);
-    fuzz_send(fd, bytes, size, &fds);
-    fuzz_fds_close(&fds);
-}
-
 /* Waits for something to read; the fuzzer's own alarm may come in between. */
 static bool wait_readable(int fd, int limit_ms)
 {
@@ -146,11 +149,72 @@ static bool drain(int fd, int limit_ms)
         error = gs_wire_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
+        if (error == 0 && message.head.type == GS_WIRE_FLUSH)
+            question = message.flush.number;
         if (error == -ENOTCONN || error == -ECONNRESET || error == -EPIPE)
             return true;
         MUST(error == 0 || error == -EAGAIN); /* an exporter says nothing that is not valid */
     }
     return false;
+}
+
+/* The last block is freed and the memory short; the client hears of it, if it holds that. */
+static void free_last(int fd)
+{
+    if (!freed)
+        gs_share_freed(side.share, offers[LAST], side_now());
+    freed = true;
+    if (++frees > FREES || (waits && sem_trywait(&has_waited) != 0))
+        return;
+    waits = true;
+    sem_post(&is_short);
+    drain(fd, ASKED);
+}
+
+static void send_one(int fd, struct fuzz_input *input)
+{
+    uint8_t bytes[FUZZ_BYTES] = {0}, kind = fuzz_byte(input);
+    union gs_wire_message message;
+    size_t size;
+    struct fuzz_fds fds;
+
+    memset(&message, 0, sizeof message);
+    switch (kind % 6) {
+    case 0:
+        write_hello(&message);
+        break;
+    case 1:
+        write_open(&message, fuzz_byte(input), fuzz_byte(input) % 3);
+        break;
+    case 2:
+        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        message.close.block_id = fuzz_byte(input) % (BLOCKS + 2);
+        break;
+    case 3:
+        gs_wire_start(&message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
+        fuzz_fill(input, &message);
+        if (message.head.type == GS_WIRE_FLUSHED && message.flushed.number == 0)
+            message.flushed.number = question;
+        break;
+    case 5:
+        free_last(fd);
+        return;
+    default:
+        break;
+    }
+    size = message.head.size;
+    memcpy(bytes, &message, sizeof message);
+    if (kind % 6 == 4)
+        size = fuzz_bytes(input, bytes, fuzz_byte(input) * (size_t)2);
+    if (kind & 0x40)
+        fuzz_damage(input, bytes, sizeof message);
+    if (kind & 0x80)
+        size = fuzz_length(input);
+    memset(&fds, 0, sizeof fds);
+    if (kind & 0x20)
+        fds = fuzz_fds_make(input);
+    fuzz_send(fd, bytes, size, &fds);
+    fuzz_fds_close(&fds);
 }
 
 static void honest_client(void)
@@ -180,6 +244,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (round++ % ROUNDS == 0)
         start();
+    offer_again();
+    frees = 0;
     fd = dial();
     for (unsigned i = 0; i < 64 && input.left; i++)
         send_one(fd, &input);

@@ -1,6 +1,7 @@
 /*
  * An opener and an exporter that answers anything: grants for other blocks, of other sizes, without
- * a descriptor or with three, twice, cut off, or nothing. Opens must end in time with an error or
+ * a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks and what
+ * was closed whenever it likes. Opens must end in time with an error or
  * with a block as its token says, and leave nothing behind.
  */
 #include "message.h"
@@ -24,17 +25,34 @@ static int listener;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct fuzz_input answers; /* under the mutex */
 
+/* What an exporter says unasked. The bits of *asked are the FLUSHes that may be answered;
+ * all: any number may. */
+static void say_unasked(int fd, uint64_t *asked)
+{
+    static const enum gs_wire_type types[] = {GS_WIRE_FLUSH, GS_WIRE_RECALL, GS_WIRE_UNMAP};
+    struct fuzz_fds none = {.count = 0};
+    union gs_wire_message message;
+
+    gs_wire_start(&message, types[fuzz_byte(&answers) % 3], 0);
+    fuzz_fill(&answers, &message);
+    if (message.head.type == GS_WIRE_FLUSH)
+        *asked |= UINT64_C(1) << message.flush.number;
+    fuzz_send(fd, &message, message.head.size, &none);
+}
+
 /* One answer to an open, as the input says. False: hang up. */
-static bool answer(int fd, const struct gs_wire_open *open)
+static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
 {
     union gs_wire_message message;
     struct fuzz_fds fds = {.count = 0};
-    uint8_t bytes[512] = {0}, kind = fuzz_byte(&answers);
+    uint8_t bytes[FUZZ_BYTES] = {0}, kind = fuzz_byte(&answers);
     struct gs_token token;
     size_t size;
 
     if (gs_token_read(open->token, &token) != GS_OK)
         return false;
+    if (kind & 64)
+        say_unasked(fd, asked);
     gs_wire_start(&message, kind & 1 ? GS_WIRE_REFUSE : GS_WIRE_GRANT, open->head.request);
     if (kind & 1) {
         message.refuse.reason = fuzz_byte(&answers);
@@ -51,15 +69,20 @@ static bool answer(int fd, const struct gs_wire_open *open)
     memcpy(bytes, &message, sizeof message);
     if (kind & 2)
         fuzz_damage(&answers, bytes, sizeof message);
+    memcpy(&message, bytes, sizeof message);
+    if (message.head.type == GS_WIRE_FLUSH) /* by the damage */
+        *asked = UINT64_MAX;
     if (kind & 4)
         fds = fuzz_fds_make(&answers);
     else if (open->want_fd)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     if (kind & 8)
-        size = fuzz_byte(&answers);
+        size = fuzz_length(&answers);
     if (kind & 16)
         fuzz_send(fd, bytes, size, &fds);
     fuzz_send(fd, bytes, size, &fds);
+    if (kind & 128)
+        say_unasked(fd, asked);
     fuzz_fds_close(&fds);
     return !(kind & 32);
 }
@@ -67,6 +90,7 @@ static bool answer(int fd, const struct gs_wire_open *open)
 static void serve(int fd)
 {
     union gs_wire_message message;
+    uint64_t asked = 0;
     bool stays = true;
 
     while (stays) {
@@ -77,10 +101,13 @@ static void serve(int fd)
         if (got <= 0)
             return;
         MUST(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
+        if (message.head.type == GS_WIRE_FLUSHED)
+            MUST(asked == UINT64_MAX ||
+                 (message.flushed.number < 8 && asked >> message.flushed.number & 1));
         if (message.head.type != GS_WIRE_OPEN)
             continue;
         pthread_mutex_lock(&mutex);
-        stays = answers.left && answer(fd, &message.open);
+        stays = answers.left && answer(fd, &message.open, &asked);
         pthread_mutex_unlock(&mutex);
     }
 }

@@ -36,6 +36,49 @@ struct fuzz_fds fuzz_fds_make(struct fuzz_input *input)
     return made;
 }
 
+size_t fuzz_length(struct fuzz_input *input)
+{
+    size_t high = fuzz_byte(input);
+
+    return (high * 256 + fuzz_byte(input)) % (FUZZ_BYTES + 1);
+}
+
+static void fill_leave(struct fuzz_input *input, struct gs_wire_leave *leave)
+{
+    leave->slots = fuzz_byte(input) * UINT32_C(0x01010101); /* few, or more than there are */
+    leave->uid_count = fuzz_byte(input);
+    leave->gid_count = fuzz_byte(input);
+    for (unsigned i = 0; i < leave->uid_count % 4; i++)
+        leave->uids[i] = fuzz_byte(input);
+    for (unsigned i = 0; i < leave->gid_count % 4; i++)
+        leave->gids[i] = fuzz_byte(input);
+}
+
+void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
+{
+    _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
+    if (message->head.type == GS_WIRE_LEAVE)
+        fill_leave(input, &message->leave);
+    else if (message->head.size == sizeof message->close) /* and of all that carry one number */
+        message->close.block_id = fuzz_byte(input) % 8;
+}
+
+struct fuzz_fds fuzz_confirmed_make(struct fuzz_input *input)
+{
+    struct fuzz_fds made = {.count = 1};
+    uint8_t kind = fuzz_byte(input);
+
+    if (kind & 1)
+        return fuzz_fds_make(input);
+    made.fds[0] = memfd_create("confirmed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    MUST(made.fds[0] >= 0);
+    for (uint64_t id = 0; id < kind / 16; id++)
+        MUST(write(made.fds[0], &id, sizeof id) == (ssize_t)sizeof id);
+    if (!(kind & 2))
+        MUST(fcntl(made.fds[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return made;
+}
+
 void fuzz_fds_close(const struct fuzz_fds *fds)
 {
     for (unsigned i = 0; i < fds->count; i++)

@@ -8,7 +8,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define FUZZ_FDS 3
+#include "core/share/wire.h"
+
+#define FUZZ_FDS   3
+#define FUZZ_BYTES 1024 /* longer than any message */
 
 struct fuzz_fds {
     int fds[FUZZ_FDS];
@@ -18,6 +21,12 @@ struct fuzz_fds {
 /* Up to three descriptors, as the input says; fuzz_fds_close closes them. */
 struct fuzz_fds fuzz_fds_make(struct fuzz_input *input);
 void fuzz_fds_close(const struct fuzz_fds *fds);
+/* How long what is sent is to be, up to FUZZ_BYTES. */
+size_t fuzz_length(struct fuzz_input *input);
+/* The ids and numbers of a message that has only one, and of LEAVE all, as the input says. */
+void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message);
+/* What comes with a LEAVE: a sealed memfd with a few ids, or another descriptor. */
+struct fuzz_fds fuzz_confirmed_make(struct fuzz_input *input);
 /* Sends without waiting; whether the other side took it. */
 bool fuzz_send(int socket, const void *bytes, size_t size, const struct fuzz_fds *fds);
 /* The address of the exporter with that instance in the folder. */

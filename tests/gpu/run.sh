@@ -499,10 +499,10 @@ part_differential()
     fi
     run native "$logs/differential.shim" $((seconds + 300)) python3 \
         "$root/tests/fuzz/differential/run.py" --left native:gpu --right shim:gpu \
-        --seconds "$seconds" --devices "$(gpus)" --jobs 4
+        --seconds "$seconds" --devices "$(gpus)"
     run native "$logs/differential.software" $((seconds + 300)) python3 \
         "$root/tests/fuzz/differential/run.py" --left native:software --right native:gpu \
-        --seconds "$seconds" --devices "$(gpus)" --jobs 4
+        --seconds "$seconds" --devices "$(gpus)"
     outcome=equal
     for kind in shim software; do
         [ "$(cat "$logs/differential.$kind.status")" = 0 ] && continue

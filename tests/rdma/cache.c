@@ -87,6 +87,12 @@ static void teardown(void)
     gs_regcache_destroy(cache);
 }
 
+static void start_anew(uint64_t count, uint64_t bytes)
+{
+    teardown();
+    start(count, bytes);
+}
+
 TestSuite(cache, .init = setup, .fini = teardown, .timeout = 60);
 
 static struct gs_reg_request request(const struct gs_reg_backend *backend, uint64_t base,
@@ -290,12 +296,12 @@ Test(cache, what_is_in_use_is_not_given_up_for_a_larger_one)
     cr_assert_eq(stats().entries, 2);
 }
 
-Test(cache, a_full_device_gets_room_from_what_is_kept, .init = NULL)
+Test(cache, a_full_device_gets_room_from_what_is_kept)
 {
     const int errors[] = {ENOMEM, ENOSPC};
 
     for (unsigned i = 0; i < 2; i++) {
-        start(1024, UINT64_MAX);
+        start_anew(1024, UINT64_MAX);
         pins = unpins = 0;
         room = 2;
         full_error = errors[i];
@@ -304,8 +310,6 @@ Test(cache, a_full_device_gets_room_from_what_is_kept, .init = NULL)
         use_once(&lent, AT + 4 * MIB, MIB);
         cr_assert_eq(unpins, 2, "error %d", errors[i]);
         cr_assert_eq(stats().evictions, 2);
-        if (i == 0)
-            gs_regcache_destroy(cache);
     }
 }
 
@@ -338,9 +342,9 @@ Test(cache, a_device_that_refuses_overlaps_gets_what_is_idle_out_of_the_way)
 
 /* ---- What is given up ---------------------------------------------------------------------- */
 
-Test(cache, no_more_are_kept_than_the_limit, .init = NULL)
+Test(cache, no_more_are_kept_than_the_limit)
 {
-    start(3, UINT64_MAX);
+    start_anew(3, UINT64_MAX);
     for (unsigned i = 0; i < 8; i++) {
         use_once(&lent, AT + i * 4 * MIB, MIB);
         cr_assert_leq(pins - unpins, 3);
@@ -350,9 +354,9 @@ Test(cache, no_more_are_kept_than_the_limit, .init = NULL)
     cr_assert_eq(stats().evictions, 5);
 }
 
-Test(cache, no_more_bytes_are_kept_than_the_limit, .init = NULL)
+Test(cache, no_more_bytes_are_kept_than_the_limit)
 {
-    start(1024, 4 * MIB);
+    start_anew(1024, 4 * MIB);
     for (unsigned i = 0; i < 8; i++)
         use_once(&lent, AT + i * 4 * MIB, 2 * MIB);
     cr_assert_eq(unpins, 6);
@@ -365,17 +369,17 @@ Test(cache, no_more_bytes_are_kept_than_the_limit, .init = NULL)
     cr_assert_eq(stats().bytes, 2 * MIB);
 }
 
-Test(cache, a_limit_of_none_keeps_none, .init = NULL)
+Test(cache, a_limit_of_none_keeps_none)
 {
-    start(0, UINT64_MAX);
+    start_anew(0, UINT64_MAX);
     use_once(&lent, AT, MIB);
     cr_assert_eq(unpins, 1);
     cr_assert(gs_regcache_empty(cache));
 }
 
-Test(cache, the_least_recently_used_goes_first, .init = NULL)
+Test(cache, the_least_recently_used_goes_first)
 {
-    start(3, UINT64_MAX);
+    start_anew(3, UINT64_MAX);
     for (uint64_t i = 0; i < 3; i++)
         use_once(&lent, AT + i * 4 * MIB, MIB);
     cr_assert(is_kept_at(AT, MIB)); /* which uses it */
@@ -390,11 +394,11 @@ Test(cache, the_least_recently_used_goes_first, .init = NULL)
     cr_assert(pinned[5].live);
 }
 
-Test(cache, what_is_in_use_is_not_given_up, .init = NULL)
+Test(cache, what_is_in_use_is_not_given_up)
 {
     struct gs_reg *reg[3];
 
-    start(2, UINT64_MAX);
+    start_anew(2, UINT64_MAX);
     for (uint64_t i = 0; i < 3; i++)
         reg[i] = take_range(&lent, AT + i * 4 * MIB, MIB);
     cr_assert_eq(unpins, 0);

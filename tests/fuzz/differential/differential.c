@@ -26,6 +26,7 @@ const char *const kind_names[KINDS] = {"plain",   "pitched", "async",      "pool
 const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_ALL] = "Stream-ordered memory has IPC handles",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
+    [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
     [LIMIT_RDMA] = "is said to be capable of GPUDirect RDMA",
 };
 

@@ -48,23 +48,41 @@ static void capture_one(struct graph *graph, int stream)
     }
 }
 
+/* Synchronously, in the legacy stream, where no other stream has the block. */
+static void write_one(int slot)
+{
+    const struct block *block = &world.block[slot];
+    unsigned char value = (unsigned char)pick(256);
+
+    if (block->last.context >= 0)
+        return;
+    say(" b%d", slot);
+    if (block->device == world.context[current_context()].device && one_in(2))
+        CALL(cuMemsetD8, block->ptr, value, 1);
+    else
+        CALL(cuMemcpyHtoD, block->ptr, &value, 1);
+    world_used(slot, order_of(-1));
+}
+
 /* A call that has no business in a capture. In GLOBAL and THREAD_LOCAL mode this thread's are
  * refused; those that the library lets pass where the driver does not are not made. True: the graph
  * would end memory of ours, and is not to be launched. */
 static bool intrude(CUstreamCaptureMode mode, int stream)
 {
     bool ends = false;
-    int slot = any_block(1u << PLAIN | 1u << ASYNC);
+    int slot = any_block(1u << PLAIN | 1u << ASYNC), other = any_stream();
     CUdeviceptr ptr = 0;
     unsigned on = 1;
 
-    /* Of another device it is refused as well, by another error. */
-    if (slot >= 0 && world.block[slot].device != world.context[current_context()].device)
+    if (slot >= 0 && is_far(&world.block[slot])) /* LIMIT_FAR */
         slot = -1;
-
-    switch (pick(11)) {
+    switch (pick(14)) {
     case 0:
         CALL(cuStreamSynchronize, stream_handle(stream));
+        break;
+    case 11:
+        if (other >= 0)
+            CALL(cuStreamSynchronize, stream_handle(other));
         break;
     case 1:
         CALL(cuStreamQuery, stream_handle(stream));
@@ -103,6 +121,10 @@ static bool intrude(CUstreamCaptureMode mode, int stream)
         if (slot >= 0)
             ends = CALL(cuMemFreeAsync, world.block[slot].ptr, stream_handle(stream)) ==
                    CUDA_SUCCESS;
+        break;
+    case 12:
+        if (slot >= 0)
+            write_one(slot);
         break;
     default:
         CALL(cuMemGetInfo, NULL, NULL);

@@ -152,6 +152,12 @@ static CUresult free_in_order(struct block *block, int stream)
     return result;
 }
 
+static CUresult free_plainly(struct block *block)
+{
+    world.freed_plainly |= block->kind == ASYNC || block->kind == POOLED;
+    return free_and_again(block);
+}
+
 static CUresult vmm_free(struct block *block)
 {
     CUresult result = CALL(cuMemUnmap, block->ptr, block->size);
@@ -190,7 +196,7 @@ CUresult block_free(int slot, int stream)
     default:
         if (block->kind == MANAGED || !(of_stream ? stream >= -1 : one_in(6)) ||
             !world_order(slot, order_of(stream)))
-            result = free_and_again(block);
+            result = free_plainly(block);
         else
             result = free_in_order(block, stream);
     }
@@ -213,8 +219,7 @@ void step_free(void)
         world_settle(slot);
     if (of_stream && one_in(6)) {
         world_settle(slot);
-        world.freed_plainly = true;
-        if (!free_and_again(block))
+        if (!free_plainly(block))
             block_gone(slot);
         return;
     }

@@ -276,9 +276,12 @@ void step_pool_figures(void)
     if (CALL(cuDeviceGetDefaultMemPool, &pool, 0))
         return;
     if (CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
-            CUDA_SUCCESS &&
-        !world.freed_plainly)
-        say(" %llu", (unsigned long long)used);
+        CUDA_SUCCESS) {
+        if (world.freed_plainly)
+            say(" ~%d", LIMIT_USED);
+        else
+            say(" %llu", (unsigned long long)used);
+    }
     CALL(cuMemPoolGetAttribute, pool, (CUmemPool_attribute)99, &used);
     CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high);
     if (CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &reuse) ==

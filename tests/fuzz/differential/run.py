@@ -65,12 +65,18 @@ class Side:
         self.name = name
         self.program = program
         self.environment = environment(name, scratch)
+        self.gpu = name.endswith(':gpu')
 
     def run(self, seed, options, only=None):
         """The lines of the program, and how it ended where it did not end well."""
         command = [str(self.program), str(seed)] + options + (['--only', only] if only else [])
+        environment = dict(self.environment)
+        if self.gpu and '--devices' not in options:
+            # The driver makes all devices ready that are visible, which takes it half a second each.
+            visible = os.environ.get('CUDA_VISIBLE_DEVICES', '0')
+            environment['CUDA_VISIBLE_DEVICES'] = visible.split(',')[0]
         # A preload is the program's, not that of what starts it.
-        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE,
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, errors='replace')
         try:
             out, err = process.communicate(timeout=HANGS)
@@ -84,13 +90,21 @@ class Side:
 
 
 def options_of(seed, arguments):
-    """Two processes in every second program, two devices in every fourth one where there are."""
+    """Two processes in every second program, on a GPU, where one takes long to start, in every fourth;
+    two devices in half of them where there are."""
     options = ['--steps', str(arguments.steps)]
-    if seed % 2:
+    if seed % (4 if arguments.gpu else 2) == 1:
         options.append('--with-two')
     if arguments.devices > 1 and seed % 4 >= 2:
         options += ['--devices', '2']
     return options
+
+
+def both(left, right, seed, options, only=None):
+    """At the same time: what each prints, and says."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(right.run, seed, options, only)
+        return left.run(seed, options, only), other.result()
 
 
 def first_difference(left, right):
@@ -114,9 +128,8 @@ def ranges(steps):
 def shrink(seed, options, left, right, steps, deadline):
     """The fewest steps that still differ: pieces are left out, smaller ones each time."""
     def differs(kept):
-        only = ranges(kept) or '999999'
-        return first_difference(left.run(seed, options, only)[0],
-                                right.run(seed, options, only)[0]) is not None
+        (a, _), (b, _) = both(left, right, seed, options, ranges(kept) or '999999')
+        return first_difference(a, b) is not None
 
     if differs([]):
         return []
@@ -159,8 +172,7 @@ def report(seed, options, left, right, names, errors):
 def one(seed, arguments, left, right):
     """Whether both sides agree on a seed; what differs is told."""
     options = options_of(seed, arguments)
-    a, said_a = left.run(seed, options)
-    b, said_b = right.run(seed, options)
+    (a, said_a), (b, said_b) = both(left, right, seed, options)
     number = first_difference(a, b)
     if number is None:
         if len(a) < 3 or a[-1].startswith('ended by'):
@@ -173,8 +185,7 @@ def one(seed, arguments, left, right):
         steps = shrink(seed, options, left, right, steps, time.monotonic() + arguments.shrink)
         only = ranges(steps) or '999999'
         options += ['--only', only]
-        a, said_a = left.run(seed, options_of(seed, arguments), only)
-        b, said_b = right.run(seed, options_of(seed, arguments), only)
+        (a, said_a), (b, said_b) = both(left, right, seed, options_of(seed, arguments), only)
         if first_difference(a, b) is None:
             return f'seed {seed} differed, and does not any more', said_a + said_b
     return seed, options, a, b, said_a + said_b
@@ -227,7 +238,7 @@ def compare(arguments, left, right):
 
 def record(arguments, side):
     first, last = seeds_of(arguments.of)
-    print(f'steps {arguments.steps} devices {arguments.devices}')
+    print(f'steps {arguments.steps} devices {arguments.devices} gpu {int(arguments.gpu)}')
     for seed in range(first, last + 1):
         print(f'seed {seed}')
         print('\n'.join(side.run(seed, options_of(seed, arguments))[0]))
@@ -240,6 +251,7 @@ def against(arguments, right):
     with open(arguments.against, encoding='utf-8') as file:
         words = file.readline().split()
         arguments.steps, arguments.devices = int(words[1]), int(words[3])
+        arguments.gpu = bool(int(words[5]))
         programs = file.read().split('seed ')[1:]
     for program in programs:
         lines = program.splitlines()
@@ -263,14 +275,17 @@ def main():
     parser.add_argument('--left', default='native:software')
     parser.add_argument('--right', default='shim:software')
     parser.add_argument('--against')
-    parser.add_argument('--steps', type=int, default=300)
+    parser.add_argument('--steps', type=int, help='300 each, on a GPU 1000')
     parser.add_argument('--devices', type=int, default=2)
-    parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument('--jobs', type=int, help='programs at once, 1, on a GPU up to 16')
     parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
-    parser.add_argument('--shrink', type=float, default=120, help='seconds for each')
+    parser.add_argument('--shrink', type=float, default=60, help='seconds for each')
     parser.add_argument('--whole', action='store_true', help='shrinks nothing')
     parser.add_argument('--program', type=pathlib.Path)
     arguments = parser.parse_args()
+    arguments.gpu = ':gpu' in arguments.left + arguments.right
+    arguments.steps = arguments.steps or (1000 if arguments.gpu else 300)
+    arguments.jobs = arguments.jobs or (min(16, os.cpu_count()) if arguments.gpu else 1)
     program = arguments.program or (BUILD / 'tests/fuzz/differential/differential'
                                     if BUILD.exists() else BUNDLE / 'differential')
     with tempfile.TemporaryDirectory(prefix='differential-') as folder:

@@ -111,7 +111,7 @@ struct world {
     struct block block[BLOCKS];
     struct pool pool[POOLS];
     struct graph graph[GRAPHS];
-    bool freed_plainly; /* stream-ordered memory by cuMemFree: figures of pools are no longer equal */
+    bool freed_plainly; /* stream-ordered memory by cuMemFree (LIMIT_USED) */
 };
 
 extern struct world world;
@@ -141,7 +141,7 @@ CUresult not_compared(CUresult result, unsigned limit);
 /* The same where README names a difference: what it gives is printed as the number of that limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
-enum limit { LIMIT_IPC_OF_ALL, LIMIT_RDMA, LIMIT_FAR, LIMITS };
+enum limit { LIMIT_IPC_OF_ALL, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMITS };
 extern const char *const limit_texts[LIMITS]; /* words of README.md */
 
 /* Prints a hash of memory of the host. */

@@ -75,7 +75,7 @@ static uint64_t must_open(const unsigned char *token)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     union gs_wire_message message;
-    int fd;
+    int received, fd;
 
     snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
@@ -89,10 +89,12 @@ static uint64_t must_open(const unsigned char *token)
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     message.open.want_fd = 1;
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
-    while ((fd = gs_wire_receive(client, &message, NULL)) == -EAGAIN)
+    while ((received = gs_wire_receive(client, &message, &fd)) == -EAGAIN)
         usleep(500);
-    cr_assert_eq(fd, 0);
+    cr_assert_eq(received, 0);
     cr_assert_eq(message.head.type, GS_WIRE_GRANT);
+    cr_assert_geq(fd, 0);
+    close(fd);
     return message.grant.block_id;
 }
 
