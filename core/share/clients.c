@@ -10,12 +10,14 @@
  * itself. One with holds is kept until its lease ends:
  *   hung up, then exited          at once: its GPU work is over
  *   exited, then hung up          a forked child held the socket: settle_ns more
- *   hung up and the exit unseen   settle_ns more; where the process lives on (it has called exec,
- *                                 or closed the socket) a second more than that, since a killed
- *                                 process takes a while from its hang-up to its exit
- *   hung up, and there is no      settle_ns more; a second more than that where it left something
- *   pidfd                         with this broker and the process table shows it, and then that
- *                                 has to show its end
+ *   hung up and the exit unseen   settle_ns more; where the process lives on a second more than
+ *                                 that, since a killed process takes a while from its hang-up to
+ *                                 its exit. Then it is over if it has become another program
+ *                                 (exec). Else its program has closed the socket and may use what
+ *                                 it holds on: parted, until it exits or takes it up again. (Who
+ *                                 gave no name of his own does neither: his hang-up is the end.)
+ *   hung up, and there is no      the same by the process table, and settle_ns more where that
+ *   pidfd                         does not show it
  */
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
@@ -23,8 +25,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -35,6 +35,7 @@
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
 #define LIVING_NS    GS_NS_PER_S
+#define PARTED_NS    (5 * GS_NS_PER_S) /* who is parted is looked at again after this */
 #define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
@@ -45,14 +46,13 @@ static struct gs_client *client_find(struct gs_share *share, uint64_t id)
     return client;
 }
 
-/* The program has closed the connection, and its number may be another file's: who was there may have
- * what it had open still, so that is its own until its exit is seen. */
+/* The program has closed the connection, and its number may be another file's. */
 static bool is_lost(struct gs_client *client)
 {
     if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
         return false;
     client->fd = -1;
-    client->due_ns = GS_NEVER;
+    client->due_ns = gs_now() + LIVING_NS;
     return true;
 }
 
@@ -86,51 +86,6 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
     client->fd = -1;
 }
 
-static bool has_exited(const struct gs_client *client)
-{
-    struct pollfd exit = {.fd = client->pidfd, .events = POLLIN};
-
-    return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
-}
-
-/* Whether the process is there and more than an entry that its parent has not read yet. One that
- * cannot be looked at is. */
-static bool is_running(pid_t pid)
-{
-    char path[32], text[1024], state;
-    const char *fields;
-    ssize_t size;
-    long threads;
-    int fd;
-
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-        return false;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return true;
-    size = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (size < 0)
-        return errno != ESRCH;
-    text[size] = 0;
-    fields = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!fields || sscanf(fields + 1,
-                          " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
-                          &state, &threads) != 2)
-        return true;
-    return (state != 'Z' && state != 'X') || threads > 1;
-}
-
-/* Without a pidfd (before Linux 5.3, and 6.5 where HELLO came without one) the process table tells,
- * if the process is in it: one of another PID namespace may go on. */
-static bool has_ended(const struct gs_client *client)
-{
-    if (client->exited || client->pidfd >= 0)
-        return has_exited(client);
-    return client->is_seen && !is_running(client->pid);
-}
-
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
@@ -140,7 +95,7 @@ static bool is_needed(const struct gs_client *client)
 /* What it left here is served from now on, if it can be seen to have ended. */
 static void end_left(struct gs_share *share, struct gs_client *client)
 {
-    bool ended = has_ended(client);
+    bool ended = gs_client_has_ended(client);
 
     if (!ended && client->fd < 0)
         gs_log_line(&share->log, GS_LOG_INFO,
@@ -190,8 +145,8 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     client_close_socket(share, client);
     client->due_ns = now + share->options.settle_ns;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
-    client->exited = has_exited(client);
-    if (client->pidfd >= 0 ? !client->exited : client->left && !has_ended(client))
+    client->exited = gs_client_has_exited(client);
+    if (client->pidfd >= 0 ? !client->exited : client->left && !gs_client_has_ended(client))
         client->due_ns += LIVING_NS;
     if (client->exited)
         client_forget_exit(share, client);
@@ -275,6 +230,33 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
         gs_broker_client_gone(share, client, false);
     client_hang_up(share, client);
     return false;
+}
+
+/* What is due of one that has hung up: whether its process goes on with what it holds. */
+static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now)
+{
+    if (client->fd >= 0 || !client->holds || client->done || !gs_client_lives(client))
+        return false;
+    client->due_ns = now + PARTED_NS;
+    if (client->parted)
+        return true;
+    client->parted = true;
+    gs_log_line(&share->log, GS_LOG_INFO,
+                "process %d (%.15s) runs on without its connection: what it has open is its own "
+                "until it connects again or ends",
+                (int)client->pid, client->name);
+    gs_keep_client_gone(share, client);
+    gs_flush_client_gone(share, client);
+    if (client->left)
+        end_left(share, client);
+    return true;
+}
+
+void gs_client_end(struct gs_share *share, struct gs_client *client)
+{
+    client->done = true;
+    if (client->fd < 0) /* else a forked child has it still, and what its parent had */
+        client_free(share, client);
 }
 
 /* All that an exporter said comes before its end. A child that it forked may hold its connection,
@@ -592,7 +574,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     {
         if (client->fd >= 0 && is_needed(client))
             continue; /* nothing but its hang-up ends this lease */
-        if (client->due_ns <= now)
+        if (client->due_ns <= now && !parts(share, client, now))
             client_free(share, client);
         else if (client->due_ns < due)
             due = client->due_ns;

@@ -71,6 +71,8 @@ void gs_offer_hold(struct gs_share *share, struct gs_offer *offer);
 /* Takes the pin away; `granted`: with a hold in its place. */
 void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted);
 void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
+/* One hold more of what is held, by a connection that was asked for nothing yet. */
+void gs_offer_take_up(struct gs_share *share, struct gs_offer *offer);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);
 void gs_offers_free(struct gs_share *share);
@@ -120,6 +122,11 @@ struct gs_client {
     pid_t pid; /* for people: who holds what */
     bool is_seen; /* the kernel told pid; else the process did, of its own PID namespace */
     char name[16];
+    unsigned char from[GS_INSTANCE_SIZE]; /* its own instance, as it says; zero: none */
+    uint64_t stack; /* where the stack of its program begins, as it says; 0: not known */
+    bool parted;    /* hung up, and its process runs on with what it holds */
+    bool done;      /* its process uses nothing over this connection any more */
+    bool has_lost;  /* it was to take up what it does not hold, and will close that */
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
@@ -236,6 +243,15 @@ void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
 
 /* clients.c: sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
 bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
+/* Another connection of its process has taken up what it holds. May free it. */
+void gs_client_end(struct gs_share *share, struct gs_client *client);
+/* lives.c: whether the client's process has ended, as far as can be told from here. */
+bool gs_client_has_exited(const struct gs_client *client);
+bool gs_client_has_ended(const struct gs_client *client);
+/* Whether it may still use what it had open: it has not ended, nor become another program. */
+bool gs_client_lives(const struct gs_client *client);
+/* Whether both are connections of one process, made for the same memory. */
+bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
 /* Sends the RECALLs and UNMAPs that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 

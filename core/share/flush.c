@@ -78,7 +78,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients, client, next)
     {
-        if (!holds_freed(client))
+        if (client->parted || !holds_freed(client))
             continue;
         if (client->fd >= 0) {
             set_awaited(share, client, ask(share, client, now));

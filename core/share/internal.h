@@ -176,6 +176,7 @@ struct gs_share {
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_peer;
+    uint64_t astray_ns; /* when it looks whether the program has closed connections */
     uint64_t look_ns; /* when the thread looks at peers that were busy when they had something */
     bool peers_watched; /* atomic: there is the thread, and it sees what comes of every peer */
     bool polling; /* the thread looks at `closing` by itself, again after: */

@@ -380,6 +380,17 @@ void gs_offer_hold(struct gs_share *share, struct gs_offer *offer)
     gs_lock_release(&share->lock);
 }
 
+void gs_offer_take_up(struct gs_share *share, struct gs_offer *offer)
+{
+    gs_lock_take(&share->lock);
+    offer->holds++;
+    gs_limbo_note_locked(share, offer);
+    offer->recalled = false;
+    if (offer->freed_ns || offer->wanted)
+        recall_locked(share, offer);
+    gs_lock_release(&share->lock);
+}
+
 void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted)
 {
     gs_lock_take(&share->lock);

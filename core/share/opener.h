@@ -30,6 +30,8 @@ struct gs_peer {
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     unsigned abandoned; /* requests whose answers were not waited for */
     bool greeted;       /* HELLO was sent */
+    bool astray;        /* the program has closed the connection, over which things are held: */
+    uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
     bool busy;          /* one thread works with it, without the lock */
     bool watched;       /* the thread watches the connection */
     bool noticed;       /* something came while it was busy: the thread looks again */
@@ -211,6 +213,9 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                           struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
+/* Greets over a new connection and takes up what was held over one that the program has closed: 0, or
+ * a negative errno. */
+int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer);
 /* import.c */
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 /* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that

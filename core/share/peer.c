@@ -22,6 +22,8 @@
 /* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
  * thread too: only this long after one it looks what else there is. */
 #define LOOK_NS GS_NS_PER_MS
+#define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
+#define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
 #define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
@@ -59,31 +61,53 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
-static void set_disconnected(struct gs_peer *peer)
+static void forget_descriptors(struct gs_peer *peer)
 {
     gs_fd_close(&peer->kept_pidfd);
     peer->fd = peer->pidfd = -1;
     peer->kept_fd = peer->kept_pidfd = (struct gs_fd){0};
     peer->watched = false;
-    peer->connection++;
     peer->abandoned = 0;
 }
 
+/* What was held over it is lost. */
+static void set_disconnected(struct gs_peer *peer)
+{
+    forget_descriptors(peer);
+    peer->astray = false;
+    peer->connection++;
+}
+
+/* One who passes something on is asked once, and holds are nobody's there. */
 void gs_peer_look(struct gs_peer *peer)
 {
-    if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd))
-        set_disconnected(peer);
-    else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
+    if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd)) {
+        forget_descriptors(peer);
+        peer->astray = peer->id != 0;
+    } else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
         peer->pidfd = -1;
+}
+
+/* An answer that was not waited for may have come with a hold. */
+static void say_bye(const struct gs_peer *peer)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    if (peer->greeted && peer->opened_count == 0)
+        gs_wire_send(peer->fd, &message, -1);
 }
 
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
 {
     gs_peer_look(peer);
+    if (peer->astray)
+        set_disconnected(peer);
     if (peer->fd < 0)
         return;
     if (peer->watched)
         gs_unwatch(share, peer->fd);
+    say_bye(peer);
     gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
     set_disconnected(peer);
 }
@@ -92,7 +116,8 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
  * has ended, and of those there may be any number. */
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
 {
-    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent || peer->unmapped)
+    if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent || peer->unmapped ||
+        peer->astray)
         return;
     if (peer->by_broker)
         gs_peer_disconnect(share, peer);
@@ -304,11 +329,58 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
     return GS_OK;
 }
 
+/* To whom it was connected to, and nobody else: he knows what is held. A descriptor or an errno. */
+static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_pidfd)
+{
+    char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    int fd = -ENOENT, directory;
+
+    gs_instance_name(peer->instance, name);
+    gs_broker_name(broker_name);
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        fd = connect_checked(share, directory, peer->by_broker ? broker_name : name,
+                             peer->deadline_ns, ret_pidfd);
+        close(directory);
+    }
+    return fd;
+}
+
+/* The program has closed the connection: another one takes its place, or he who has the memory has
+ * ended and all is lost. */
+static gs_status resume(struct gs_share *share, struct gs_peer *peer)
+{
+    int pidfd, error, fd = connect_again(share, peer, &pidfd);
+
+    if (is_absent(fd))
+        set_disconnected(peer);
+    if (fd < 0)
+        return GS_UNREACHABLE;
+    set_connected(peer, fd, pidfd);
+    error = gs_peer_take_up(share, peer);
+    if (error) {
+        gs_hang_up(peer->fd);
+        forget_descriptors(peer);
+        return GS_UNREACHABLE;
+    }
+    peer->astray = false;
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "the program has closed a connection of the library's: there is another");
+    return GS_OK;
+}
+
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
 {
     char name[GS_SOCKET_NAME_SIZE];
     int fd, pidfd;
 
+    if (peer->astray) {
+        gs_status status = resume(share, peer);
+
+        if (status == GS_OK || peer->astray)
+            return status;
+    }
     gs_instance_name(peer->instance, name);
     peer->by_broker = false;
     fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
@@ -469,7 +541,44 @@ void gs_peer_event(struct gs_share *share, uint64_t id)
     gs_lock_release(&share->opener_lock);
 }
 
-uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
+static struct gs_peer *next_astray_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_peer *peer, *next;
+
+    HASH_ITER(hh, share->peers, peer, next)
+    {
+        if (peer->busy)
+            continue;
+        gs_peer_look(peer);
+        if (peer->astray && now - peer->astray_ns >= ASTRAY_NS)
+            return peer;
+    }
+    return NULL;
+}
+
+/* That the program has closed a connection is seen by looking alone. Lets go of the lock. */
+static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_peer *peer;
+
+    if (!share->peers)
+        return GS_NEVER;
+    if (now < share->astray_ns)
+        return share->astray_ns;
+    while ((peer = next_astray_locked(share, now))) {
+        peer->busy = true;
+        peer->astray_ns = now;
+        peer->deadline_ns = gs_now() + ASTRAY_WAIT_NS;
+        gs_lock_release(&share->opener_lock);
+        resume(share, peer);
+        gs_lock_take(&share->opener_lock);
+        gs_peer_release_locked(share, peer);
+    }
+    share->astray_ns = now + ASTRAY_NS;
+    return share->astray_ns;
+}
+
+static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_peer *peer, *next;
 
@@ -486,6 +595,13 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
             share->look_ns = now + LOOK_NS;
     }
     return share->look_ns;
+}
+
+uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)
+{
+    uint64_t astray = astray_tick_locked(share, now), noticed = noticed_tick_locked(share, now);
+
+    return astray < noticed ? astray : noticed;
 }
 
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)

@@ -9,7 +9,9 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,7 +42,7 @@ static int send_by(const struct gs_peer *peer, const union gs_wire_message *mess
     }
 }
 
-static int send_hello(struct gs_peer *peer, uint64_t deadline)
+static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64_t deadline)
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
@@ -48,6 +50,8 @@ static int send_hello(struct gs_peer *peer, uint64_t deadline)
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
+    memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
+    message.hello.stack = getauxval(AT_RANDOM);
     message.hello.pid = (uint64_t)getpid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_by(peer, &message, pidfd, deadline);
@@ -58,14 +62,44 @@ static int send_hello(struct gs_peer *peer, uint64_t deadline)
     return error;
 }
 
-static int send_open(struct gs_peer *peer, const unsigned char *bytes, bool want_fd,
-                     uint64_t deadline)
+int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
+{
+    union gs_wire_message message;
+    struct gs_opened *opened, *next;
+    struct gs_import *import;
+    uint64_t *ids;
+    unsigned count = 0;
+    int error;
+
+    gs_lock_take(&share->opener_lock);
+    for (import = peer->imports; import; import = import->next)
+        gs_kept_doubt_locked(share, import); /* he does not know any more who keeps what */
+    ids = calloc(peer->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
+    HASH_ITER(hh, share->opened, opened, next)
+    {
+        if (ids && opened->peer == peer && opened->connection == peer->connection)
+            ids[count++] = opened->key.block_id;
+    }
+    gs_lock_release(&share->opener_lock);
+    error = ids ? send_hello(share, peer, peer->deadline_ns) : -ENOMEM;
+    peer->greeted = error == 0;
+    for (unsigned i = 0; !error && i <= count; i++) {
+        gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
+        message.take_up.block_id = ids[i];
+        error = send_by(peer, &message, -1, peer->deadline_ns);
+    }
+    free(ids);
+    return error;
+}
+
+static int send_open(const struct gs_share *share, struct gs_peer *peer,
+                     const unsigned char *bytes, bool want_fd, uint64_t deadline)
 {
     union gs_wire_message message;
     int error = 0;
 
     if (!peer->greeted)
-        error = send_hello(peer, deadline);
+        error = send_hello(share, peer, deadline);
     if (error)
         return error;
     peer->greeted = true;
@@ -216,7 +250,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
                    union gs_wire_message *ret_message, int *ret_fd, gs_status *ret_status)
 {
     uint64_t deadline = peer->deadline_ns;
-    int error = send_open(peer, bytes, want_fd, deadline);
+    int error = send_open(share, peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
     peer->sent_ns = gs_now();
@@ -271,7 +305,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                       struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
-    uint64_t looked = gs_now(), waited = 0;
+    uint64_t looked = gs_now(), waited = 0, connection = peer->connection;
     gs_status status = GS_OK;
 
     *ret_fd = -1;
@@ -280,6 +314,8 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         gs_peer_look(peer);
         if (peer->fd < 0) /* one who passes it on is not connected to again */
             status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
+        if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
+            return GS_UNREACHABLE;
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {

@@ -66,6 +66,8 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->due_ns = gs_now() + GS_IDLE_NS;
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
+    memcpy(client->from, hello->from, sizeof client->from);
+    client->stack = hello->stack;
     memcpy(client->name, hello->name, sizeof client->name - 1);
     gs_wire_printable(client->name);
     if (client->pidfd < 0 && *fd >= 0 && is_pidfd(*fd)) {
@@ -247,12 +249,52 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
-        return gs_client_fault(client, "it closed a block that it does not hold");
+        return client->has_lost ||
+               gs_client_fault(client, "it closed a block that it does not hold");
     if (keeps && !gs_keep_add(share, client, hold->offer))
         return gs_client_fault(client, "it keeps mapped what it may not");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
     client->due_ns = gs_now() + GS_IDLE_NS;
+    return true;
+}
+
+/* One hold more for what an earlier connection of its process holds. That one keeps its own until
+ * all is told, so nothing can go in between. */
+static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+{
+    struct gs_client *other, *next;
+    struct gs_hold *hold;
+
+    HASH_ITER(hh, share->clients, other, next)
+    {
+        if (other == client || !gs_client_is_same(client, other))
+            continue;
+        HASH_FIND(hh, other->holds, &block_id, sizeof block_id, hold);
+        if (!hold)
+            continue;
+        if (!hold_add(client, hold->offer))
+            return gs_client_fault(client, "no host memory is left for what it takes up");
+        gs_offer_take_up(share, hold->offer);
+        return true;
+    }
+    client->has_lost = true; /* its lease had ended: this kernel does not tell who lives */
+    return true;
+}
+
+static bool on_take_up(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+{
+    struct gs_client *other, *next;
+
+    if (!client->greeted)
+        return gs_client_fault(client, "it did not greet first");
+    if (block_id)
+        return take_up_one(share, client, block_id);
+    HASH_ITER(hh, share->clients, other, next)
+    {
+        if (other != client && gs_client_is_same(client, other))
+            gs_client_end(share, other);
+    }
     return true;
 }
 
@@ -273,6 +315,11 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return client->greeted;
     case GS_WIRE_LEAVE:
         return gs_leaver_on_leave(share, client, &message->leave, fd);
+    case GS_WIRE_BYE:
+        client->done = true;
+        return client->greeted;
+    case GS_WIRE_TAKE_UP:
+        return on_take_up(share, client, message->take_up.block_id);
     case GS_WIRE_FLUSHED:
         return gs_flush_answered(share, client, message->flushed.number);
     case GS_WIRE_SHARE:

@@ -90,19 +90,21 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 static void close_descriptors(struct gs_share *share)
 {
-    int *all[] = {&share->listener, &share->spare_fd, &share->directory};
+    struct gs_fd spare = share->wake_kept; /* the same pipe, */
 
+    spare.fd = share->spare_fd; /* by another number */
+    if (share->spare_fd >= 0)
+        gs_fd_close(&spare);
+    gs_fd_close(&share->listener_is);
+    gs_fd_close(&share->directory_is);
+    share->listener_is = share->directory_is = (struct gs_fd){0};
+    share->listener = share->directory = share->spare_fd = -1;
     if (share->epoll >= 0 && gs_epoll_is_there(share))
         close(share->epoll);
     gs_fd_close(&share->wake_kept);
     gs_fd_close(&share->woken_kept);
     share->wake_kept = share->woken_kept = (struct gs_fd){0};
     share->epoll = share->wake = share->woken = -1;
-    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-        if (*all[i] >= 0)
-            close(*all[i]);
-        *all[i] = -1;
-    }
 }
 
 void gs_share_destroy(struct gs_share *share)

@@ -14,6 +14,10 @@
  *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
  *   FLUSHED number           ------->    what its program had closed by then has been given back
  *
+ * An opener whose program has closed the connection connects again and says HELLO, TAKE_UP block for
+ * each that it holds still, and TAKE_UP 0: then all else of its earlier connections is given back.
+ * One that hangs up by itself says BYE before: it uses nothing of what it may hold.
+ *
  * An exporter that leaves its offers with a broker says HELLO to it, LEAVE users (+ a memfd), and
  * then SHARE token (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd it
  * confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended the
@@ -41,7 +45,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 5
+#define GS_WIRE_VERSION 6
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -60,6 +64,8 @@ enum gs_wire_type {
     GS_WIRE_FLUSH = 14,
     GS_WIRE_FLUSHED = 15,
     GS_WIRE_LEAVE = 16,
+    GS_WIRE_TAKE_UP = 17,
+    GS_WIRE_BYE = 18,
     GS_WIRE_TYPES
 };
 
@@ -89,6 +95,8 @@ struct gs_wire_head {
 struct gs_wire_hello {
     struct gs_wire_head head;
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporter that is meant */
+    unsigned char from[GS_INSTANCE_SIZE];     /* of the opener; zero: it hangs up when it is done */
+    uint64_t stack;                           /* changes with the program that a process runs */
     uint64_t pid;                             /* as the opener sees itself: for people */
     char name[16];                            /* of the program: for people */
 };
@@ -140,6 +148,15 @@ struct gs_wire_unmap {
 struct gs_wire_unmapped {
     struct gs_wire_head head;
     uint64_t chunk_id;
+};
+
+struct gs_wire_take_up {
+    struct gs_wire_head head;
+    uint64_t block_id; /* 0: that was all */
+};
+
+struct gs_wire_bye {
+    struct gs_wire_head head;
 };
 
 struct gs_wire_flush {
@@ -218,6 +235,8 @@ union gs_wire_message {
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
     struct gs_wire_leave leave;
+    struct gs_wire_take_up take_up;
+    struct gs_wire_bye bye;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -5,7 +5,8 @@
  *   closed export   the one that stands for its shared memory: who opens that gets the memory
  *   closed socket   the connection to whom it has opened memory of: its own socket is not read from,
  *                   nor written to, and it opens on
- *   closed exporter, closed opener   the other process
+ *   closed reader   the same, and it goes on reading while its exporter frees and allocates
+ *   closed exporter, closed opener, closed reading   the other process
  *
  * The library is preloaded, and the software driver's descriptors are told by their names.
  */
@@ -246,6 +247,84 @@ static void connection(void)
         fail("what was sent to the program was read", errno);
 }
 
+/* Reads on without the connection, whose number is a file of its own; told, it closes the block. */
+static int reading(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+    bool had[FDS_MAX];
+    int fds[FDS_MAX], count;
+    unsigned char byte = 0;
+    char order;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    start_driver();
+    note(had);
+    if (recv(SOCKET, &handle, sizeof handle, MSG_WAITALL) != (ssize_t)sizeof handle)
+        fail("no handle", errno);
+    must("cuIpcOpenMemHandle",
+         cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    count = find(had, "socket:", fds);
+    if (count != 1)
+        fail("connections", count);
+    close(fds[0]);
+    file_at(fds[0]);
+    while (send(SOCKET, &byte, 1, MSG_NOSIGNAL) == 1 && recv(SOCKET, &order, 1, 0) == 1)
+        if (order == 'r')
+            must("cuMemcpyDtoH", cuMemcpyDtoH(&byte, block, 1));
+        else
+            must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block));
+    check_file(fds[0]);
+    return 0;
+}
+
+static unsigned char order(char what)
+{
+    unsigned char answer;
+
+    if (send(other_socket, &what, 1, MSG_NOSIGNAL) != 1 || recv(other_socket, &answer, 1, 0) != 1)
+        fail("the reader has ended", errno);
+    return answer;
+}
+
+/* Whether the bytes at `block` are handed out again within so many hundredths of a second. */
+static bool comes_back(CUdeviceptr block, int tries)
+{
+    CUdeviceptr next = 0;
+
+    for (int i = 0; i < tries && next != block; i++) {
+        usleep(10000);
+        must("cuMemAlloc", cuMemAlloc(&next, SIZE));
+        must("cuMemsetD8", cuMemsetD8(next, 90, SIZE));
+        must("cuMemFree", cuMemFree(next));
+    }
+    return next == block;
+}
+
+static void reader(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr block;
+    unsigned char ready;
+
+    setenv("GPUSHIM_SHARE_SETTLE", "50ms", 1);
+    setenv("GPUSHIM_SHARE_GRACE", "0", 1);
+    other_start("reading");
+    start_driver();
+    block = share(&handle);
+    send(other_socket, &handle, sizeof handle, MSG_NOSIGNAL);
+    if (recv(other_socket, &ready, 1, 0) != 1)
+        fail("the reader has ended", errno);
+    must("cuMemFree", cuMemFree(block));
+    if (comes_back(block, 250)) /* a hang-up rests for a second and the time set above */
+        fail("memory that a living process has open was handed out again", order('r'));
+    if (order('r') != 77)
+        fail("the reader sees another's bytes", order('r'));
+    order('c');
+    if (!comes_back(block, 3000))
+        fail("what the reader has closed does not come back", 0);
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc == 2 ? argv[1] : "";
@@ -256,6 +335,10 @@ int main(int argc, char **argv)
         export();
     else if (strcmp(how, "socket") == 0)
         connection();
+    else if (strcmp(how, "reader") == 0)
+        reader();
+    else if (strcmp(how, "reading") == 0)
+        return reading();
     else if (strcmp(how, "opener") == 0)
         return opener();
     else if (strcmp(how, "exporter") == 0)

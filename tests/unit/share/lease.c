@@ -238,6 +238,52 @@ Test(share_lease, of_a_process_that_only_closed_its_socket_ends_after_a_second)
     assert_rests(end_by_closing, LIVING_MS + SETTLE_MS, SIDE_PATIENCE_MS);
 }
 
+static int connect_by_name(void)
+{
+    union gs_wire_message message;
+    int fd = side_dial(dir, token);
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memset(message.hello.from, 7, sizeof message.hello.from);
+    message.hello.pid = (uint64_t)getpid();
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return fd;
+}
+
+static void say(int fd, enum gs_wire_type type, uint64_t block_id)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    message.take_up.block_id = block_id;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+}
+
+/* As the library's own do, whose program may have closed the connection. */
+Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
+{
+    union gs_wire_message message;
+    uint64_t block_id;
+    int fd = connect_by_name();
+
+    stop_other();
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
+    block_id = message.grant.block_id;
+    close(fd);
+    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+    fd = connect_by_name();
+    say(fd, GS_WIRE_TAKE_UP, block_id);
+    say(fd, GS_WIRE_TAKE_UP, 0);
+    cr_assert(side_stays_held(&side, offer, 100));
+    say(fd, GS_WIRE_CLOSE, block_id);
+    cr_assert(side_gets_back(&side, offer));
+    close(fd);
+}
+
 #ifdef OLD_KERNEL
 static uint64_t end_without_pidfd(void)
 {

@@ -165,8 +165,9 @@ Test(share_wire, a_version_is_its_messages)
 #define AT(type, field) offsetof(struct gs_wire_##type, field)
     static const size_t places[][2] = {
         {AT(head, magic), 0}, {AT(head, version), 4}, {AT(head, type), 6}, {AT(head, size), 8},
-        {AT(head, request), 12}, {AT(hello, instance), 16}, {AT(hello, pid), 32},
-        {AT(hello, name), 40}, {AT(open, token), 16}, {AT(open, want_fd), 80}, {AT(open, zero), 84},
+        {AT(head, request), 12}, {AT(hello, instance), 16}, {AT(hello, from), 32},
+        {AT(hello, stack), 48}, {AT(hello, pid), 56}, {AT(hello, name), 64}, {AT(take_up, block_id), 16},
+        {AT(open, token), 16}, {AT(open, want_fd), 80}, {AT(open, zero), 84},
         {AT(grant, block_id), 16}, {AT(grant, chunk_id), 24}, {AT(grant, chunk_size), 32},
         {AT(grant, offset), 40}, {AT(grant, size), 48}, {AT(grant, uuid), 56},
         {AT(grant, read_only), 72}, {AT(grant, strict), 76}, {AT(refuse, reason), 16},
@@ -189,11 +190,11 @@ Test(share_wire, a_version_is_its_messages)
         {AT(leave, gids), 288},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 56, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
-                                       544};
+    static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
+                                       544, 24, 16};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 5);
+    cr_assert_eq(GS_WIRE_VERSION, 6);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
