@@ -357,7 +357,7 @@ static gs_status resume(struct gs_share *share, struct gs_peer *peer)
         set_disconnected(peer);
     if (fd < 0)
         return GS_UNREACHABLE;
-    set_connected(peer, fd, pidfd);
+    set_connected(share, peer, fd, pidfd);
     error = gs_peer_take_up(share, peer);
     if (error) {
         gs_hang_up(peer->fd);
