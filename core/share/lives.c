@@ -80,11 +80,11 @@ static uint64_t stack_of(pid_t pid)
     return 0;
 }
 
-static bool is_another_program(const struct gs_client *client)
+/* Where that cannot be told (another PID namespace, another user), the hang-up is taken for the end
+ * of what was open, as of a program that called exec: it would be held until the process ends. */
+static bool runs_the_same_program(const struct gs_client *client)
 {
-    uint64_t stack = client->stack && client->is_seen ? stack_of(client->pid) : 0;
-
-    return stack && stack != client->stack;
+    return client->stack && client->is_seen && stack_of(client->pid) == client->stack;
 }
 
 static bool has_name(const struct gs_client *client)
@@ -96,9 +96,7 @@ static bool has_name(const struct gs_client *client)
 
 bool gs_client_lives(const struct gs_client *client)
 {
-    bool can_tell = client->pidfd >= 0 || client->exited || client->is_seen;
-
-    return has_name(client) && can_tell && !gs_client_has_ended(client) && !is_another_program(client);
+    return has_name(client) && !gs_client_has_ended(client) && runs_the_same_program(client);
 }
 
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other)

@@ -232,6 +232,7 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         int before = side_open_fds();
         CUdeviceptr address = 0;
         struct liar liar;
+        gs_status status;
         uint64_t since;
 
         if (!begin("opener", kind))
@@ -241,8 +242,12 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         make_token(bad, (unsigned char)(kind + 1));
         liar_start(&liar, kind, bad);
         since = side_now();
-        cr_assert_neq(gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address), GS_OK);
+        status = gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address);
         say_served("opener, the open itself", kind, since);
+        /* Memory that shrinks may have been what it was said to be when it was looked at. */
+        cr_assert(status != GS_OK || kind == BOMB_MEMORY, "%s is no memory", bomb_names[kind]);
+        if (status == GS_OK)
+            cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         since = side_now();
         cr_assert_eq(gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(*(char *)address, 71);
