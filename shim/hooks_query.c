@@ -29,9 +29,8 @@ GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psi
     if (!gs_state_enter() || !gs_ours(dptr) || (!pbase && !psize))
         return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr);
     GS_KEEP_ERRNO;
-    status = gs_core_in_context(gs_core);
-    if (status != GS_OK)
-        return gs_result(status);
+    if (gs_core_in_context(gs_core) != GS_OK)
+        return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr); /* it clears the outputs */
     status = gs_core_find(gs_core, dptr, &info);
     if (status != GS_OK)
         return gs_real.cuMemGetAddressRange_v2(pbase, psize,

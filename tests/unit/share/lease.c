@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/eventfd.h>
+#include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -247,6 +248,7 @@ static int connect_by_name(void)
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
     memset(message.hello.from, 7, sizeof message.hello.from);
     message.hello.pid = (uint64_t)getpid();
+    message.hello.stack = getauxval(AT_RANDOM);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     return fd;
 }
