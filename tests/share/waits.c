@@ -153,6 +153,13 @@ static void *end(struct opening *opening)
     return result;
 }
 
+/* Returns when all its threads stand: until then one may still answer. */
+static void stop(pid_t child)
+{
+    kill(child, SIGSTOP);
+    waitpid(child, NULL, WUNTRACED);
+}
+
 static void cancelled(void)
 {
     struct opening first, next;
@@ -160,7 +167,7 @@ static void cancelled(void)
     pid_t child = exporter_start(&socket);
 
     start_driver();
-    kill(child, SIGSTOP);
+    stop(child);
     begin(&first, 0);
     await_asleep(&first);
     pthread_cancel(first.thread);
@@ -183,7 +190,7 @@ static void together(void)
     pid_t child = exporter_start(&socket);
 
     start_driver();
-    kill(child, SIGSTOP);
+    stop(child);
     for (unsigned i = 0; i < THREADS; i++)
         begin(&openings[i], i);
     for (unsigned i = 0; i < THREADS; i++) {
