@@ -324,6 +324,15 @@ static inline void close_full(struct gs_pool *pool, bool at_free)
     pool->shared->activity(pool->shared->activity_arg);
 }
 
+/* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
+static inline void becomes_plain(struct gs_pool *pool)
+{
+    if (pool->plain)
+        return;
+    pool->plain = true;
+    gs_lone_retires(pool->shared->lone);
+}
+
 void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
 {
     gs_pool_unlive(pool, block);
@@ -331,10 +340,7 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
         pass_at_once(pool, block);
         return;
     }
-    if (!pool->plain) {
-        pool->plain = true;
-        gs_lone_retires(pool->shared->lone);
-    }
+    becomes_plain(pool);
     into_epoch(pool, block);
     close_full(pool, true);
 }
@@ -357,10 +363,14 @@ void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint
     pool->shared->activity(pool->shared->activity_arg);
 }
 
+/* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
 void gs_pool_close(struct gs_pool *pool)
 {
-    if (pool->plain)
-        close_epoch(pool, true);
+    if (!pool->plain)
+        return;
+    close_epoch(pool, true);
+    if (pool->plain && pool->retiring.first)
+        gs_lone_retires(pool->shared->lone);
 }
 
 bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
@@ -463,7 +473,8 @@ void gs_pool_wipe(struct gs_pool *pool)
         all_passed(pool, &done);
         all_passed(pool, &failed);
     }
-    pool->plain |= done.first != NULL;
+    if (done.first)
+        becomes_plain(pool);
     list_join(&pool->retiring, &done);
     list_join(&pool->unwiped, &failed);
     gs_latch_release(&pool->lock);

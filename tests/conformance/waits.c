@@ -257,9 +257,23 @@ Test(waits, memory_freed_before_the_host_function_is_there)
     freed_before(s1, s2);
 }
 
+/* What is freed while something captures, and a host function that becomes a part of the graph. */
+static void free_in_a_capture(CUdeviceptr ptr)
+{
+    static struct gate never;
+    CUstream stream = new_stream();
+    CUgraph graph = NULL;
+
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemFree(ptr));
+    hold(stream, &never);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+}
+
 /* The same of one block among many on a device that is full, for which alone the library records no
  * event when it is freed. */
-Test(waits, one_block_freed_before_the_host_function_is_there)
+static void one_freed_before(bool after_capture)
 {
     enum { MOST = 1024 };
     const size_t size = 3 * MIB;
@@ -277,6 +291,8 @@ Test(waits, one_block_freed_before_the_host_function_is_there)
     while (count < MOST && (r = cuMemAlloc(&ptr[count], size)) == CUDA_SUCCESS)
         count++;
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, r);
+    if (after_capture)
+        free_in_a_capture(ptr[--count]);
     OK(launch_spin_fill(s2, ptr[0], OLD, 4096, 20 * MILLISECOND));
     OK(cuMemFree(ptr[0]));
     hold(s1, &gate);
@@ -287,6 +303,16 @@ Test(waits, one_block_freed_before_the_host_function_is_there)
     OK(cuCtxSynchronize());
     for (int i = 0; i < count; i++)
         OK(cuMemFree(ptr[i]));
+}
+
+Test(waits, one_block_freed_before_the_host_function_is_there)
+{
+    one_freed_before(false);
+}
+
+Test(waits, one_block_freed_after_a_capture_with_a_host_function_is_there)
+{
+    one_freed_before(true);
 }
 
 /* ---- Other threads ----------------------------------------------------------------------- */
