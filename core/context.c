@@ -273,7 +273,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     }
     if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
         gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
-                        keeps_anchor(core) ? &core->fds : NULL, stays_native(core),
+                        keeps_anchor(core), stays_native(core),
                         &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     if (status == GS_OK)
@@ -719,7 +719,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     ordinal = context->ordinal; /* its record may be another's soon */
     gs_lock_release(&core->lock);
     if (last)
-        gs_device_let_go(&core->device[ordinal], &core->fds);
+        gs_device_let_go(&core->device[ordinal]);
     gs_context_bury_dead(core);
 }
 

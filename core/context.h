@@ -62,7 +62,6 @@ struct gs_core {
     struct gs_decay decay;
     struct gs_neighbour neighbour;
     uint64_t shortage_ns; /* atomic: when core/shortage.h said something last */
-    struct gs_fds fds; /* anchors of devices */
     struct gs_releases releases;
     struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
     unsigned dead; /* contexts that are gone and have memory; atomic for readers */

@@ -171,7 +171,8 @@ void gs_core_destroy(struct gs_core *core)
 
 void gs_core_forked(struct gs_core *core)
 {
-    gs_fds_forked(&core->fds);
+    for (unsigned i = 0; i < GS_DEVICES_MAX; i++)
+        gs_device_forked(&core->device[i]);
 }
 
 void gs_core_at_exit(struct gs_core *core)

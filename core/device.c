@@ -182,27 +182,33 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
 }
 
 /* Keeps `fd` as the device's anchor, or closes it. */
-static void moor(struct gs_device *device, struct gs_fds *fds, int fd)
+static void moor(struct gs_device *device, bool anchors, int fd)
 {
     if (fd < 0)
         return;
-    if (fds)
-        device->anchor = gs_fds_keep(fds, fd);
+    if (anchors)
+        device->anchor = gs_fd_keep(fd);
     if (!device->anchor.any)
         close(fd);
     __atomic_store_n(&device->anchored, device->anchor.any, __ATOMIC_RELEASE);
 }
 
-size_t gs_device_let_go(struct gs_device *device, struct gs_fds *fds)
+size_t gs_device_let_go(struct gs_device *device)
 {
     if (!__atomic_exchange_n(&device->anchored, false, __ATOMIC_ACQ_REL))
         return 0;
-    gs_fds_close(fds, &device->anchor);
+    gs_fd_close(&device->anchor);
     return GS_PAGE_SIZE;
 }
 
+void gs_device_forked(const struct gs_device *device)
+{
+    if (__atomic_load_n(&device->anchored, __ATOMIC_ACQUIRE))
+        gs_fd_close(&device->anchor);
+}
+
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     struct gs_fds *fds, bool native, struct gs_device *ret_device)
+                     bool anchors, bool native, struct gs_device *ret_device)
 {
     int fd = -1;
     CUuuid uuid;
@@ -220,5 +226,5 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
         ret_device->rung = GS_RUNG_NATIVE;
     else
         climb(driver, log, ret_device, &fd);
-    moor(ret_device, fds, fd);
+    moor(ret_device, anchors, fd);
 }

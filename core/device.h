@@ -44,9 +44,11 @@ struct gs_device {
  * 2 MiB with it, until gs_device_let_go: when the device is full, or its last context ends.
  */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     struct gs_fds *fds, bool native, struct gs_device *ret_device);
+                     bool anchors, bool native, struct gs_device *ret_device);
 /* Closes it, once; the bytes that come back. */
-size_t gs_device_let_go(struct gs_device *device, struct gs_fds *fds);
+size_t gs_device_let_go(struct gs_device *device);
+/* In a forked child, which is not to have it. The parent's threads may be at it when it forks. */
+void gs_device_forked(const struct gs_device *device);
 
 /* Whether the driver has what mapping memory of one's own, or of others, takes. */
 bool gs_device_has_vmm(const struct gs_driver *driver);

@@ -3,13 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define LIMIT_SHARE 8 /* one descriptor in so many of the process's limit */
-
-enum { FREE, CHANGING, KEPT };
 
 static bool identify(int fd, struct gs_fd *ret)
 {
@@ -46,65 +41,4 @@ void gs_fd_close(const struct gs_fd *kept)
     if (gs_fd_is_there(kept))
         close(kept->fd);
     errno = saved;
-}
-
-/* How many there may be, looked up each time since programs change it. */
-static unsigned most(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / LIMIT_SHARE > GS_FDS_MAX)
-        return GS_FDS_MAX;
-    return (unsigned)(limit.rlim_cur / LIMIT_SHARE);
-}
-
-bool gs_fds_has_room(const struct gs_fds *fds)
-{
-    unsigned count = 0;
-
-    for (unsigned i = 0; i < GS_FDS_MAX; i++)
-        count += __atomic_load_n(&fds->kept[i].state, __ATOMIC_RELAXED) != FREE;
-    return count < most();
-}
-
-struct gs_fd gs_fds_keep(struct gs_fds *fds, int fd)
-{
-    struct gs_fd kept = {0};
-
-    if (!gs_fds_has_room(fds) || !identify(fd, &kept))
-        return kept;
-    for (unsigned i = 0; i < GS_FDS_MAX; i++) {
-        int expected = FREE;
-
-        if (!__atomic_compare_exchange_n(&fds->kept[i].state, &expected, CHANGING, false,
-                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            continue;
-        fds->kept[i].fd = kept;
-        __atomic_store_n(&fds->kept[i].state, KEPT, __ATOMIC_RELEASE);
-        return kept;
-    }
-    return (struct gs_fd){0};
-}
-
-void gs_fds_close(struct gs_fds *fds, const struct gs_fd *kept)
-{
-    for (unsigned i = 0; kept->any && i < GS_FDS_MAX; i++) {
-        int expected = KEPT;
-
-        if (__atomic_load_n(&fds->kept[i].state, __ATOMIC_ACQUIRE) != KEPT ||
-            fds->kept[i].fd.fd != kept->fd ||
-            !__atomic_compare_exchange_n(&fds->kept[i].state, &expected, CHANGING, false,
-                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            continue;
-        __atomic_store_n(&fds->kept[i].state, FREE, __ATOMIC_RELEASE);
-        break;
-    }
-    gs_fd_close(kept);
-}
-
-void gs_fds_forked(struct gs_fds *fds)
-{
-    for (unsigned i = 0; i < GS_FDS_MAX; i++)
-        if (__atomic_load_n(&fds->kept[i].state, __ATOMIC_ACQUIRE) == KEPT)
-            gs_fd_close(&fds->kept[i].fd);
 }

@@ -21,22 +21,4 @@ bool gs_fd_is_there(const struct gs_fd *kept);
 /* Closes it, if it still is. */
 void gs_fd_close(const struct gs_fd *kept);
 
-/* Those that a forked child is not to have. Its parent's threads may be at it when it forks. */
-#define GS_FDS_MAX 256
-struct gs_fds { /* zeroed: none */
-    struct {
-        int state; /* atomic */
-        struct gs_fd fd;
-    } kept[GS_FDS_MAX];
-};
-
-/* As gs_fd_keep; none also where a share of the process's limit of descriptors is kept already. It
- * then stays the caller's. */
-struct gs_fd gs_fds_keep(struct gs_fds *fds, int fd);
-bool gs_fds_has_room(const struct gs_fds *fds);
-/* As gs_fd_close, for one of them. */
-void gs_fds_close(struct gs_fds *fds, const struct gs_fd *kept);
-/* In a forked child: closes all. */
-void gs_fds_forked(struct gs_fds *fds);
-
 #endif

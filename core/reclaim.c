@@ -350,7 +350,7 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], patience, bytes - released);
     if (released < bytes)
-        released += gs_device_let_go(&core->device[device->ordinal], &core->fds);
+        released += gs_device_let_go(&core->device[device->ordinal]);
     gs_context_bury_dead(core);
     return finished + released;
 }

@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/device.h"
 #include "core/fd.h"
 
 static int new_file(void)
@@ -57,66 +57,24 @@ Test(fd, another_file_by_its_number_is_left_alone)
     cr_assert(is_open(fd));
 }
 
-Test(fd, so_many_are_kept_as_the_limit_allows)
-{
-    static struct gs_fds fds;
-    struct rlimit limit;
-    struct gs_fd kept[3];
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = 24;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    for (int i = 0; i < 3; i++) {
-        cr_assert(gs_fds_has_room(&fds));
-        kept[i] = gs_fds_keep(&fds, new_file());
-        cr_assert(kept[i].any);
-    }
-    cr_assert_not(gs_fds_has_room(&fds));
-    cr_assert_not(gs_fds_keep(&fds, STDIN_FILENO).any);
-    gs_fds_close(&fds, &kept[1]);
-    cr_assert_not(is_open(kept[1].fd));
-    cr_assert(gs_fds_has_room(&fds));
-    kept[1] = gs_fds_keep(&fds, new_file());
-    cr_assert(kept[1].any);
-    for (int i = 0; i < 3; i++) {
-        gs_fds_close(&fds, &kept[i]);
-        cr_assert_not(is_open(kept[i].fd));
-    }
-}
-
-/* More than there is room for, whatever the limit. */
-Test(fd, no_more_are_kept_than_have_a_place)
-{
-    static struct gs_fds fds;
-    struct rlimit limit;
-    int fd = new_file();
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = limit.rlim_max;
-    if (limit.rlim_cur < 8 * GS_FDS_MAX || setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        cr_skip("the limit is too low");
-    for (int i = 0; i < GS_FDS_MAX; i++)
-        cr_assert(gs_fds_keep(&fds, dup(fd)).any);
-    cr_assert_not(gs_fds_has_room(&fds));
-    cr_assert_not(gs_fds_keep(&fds, fd).any);
-}
-
 /* A number that is another file's by then stays open there. */
 Test(fd, a_forked_child_closes_what_is_kept_and_nothing_else)
 {
-    static struct gs_fds fds;
     int fd[3] = {new_file(), new_file(), new_file()}, other = new_file(), status;
-    struct gs_fd kept[3];
+    struct gs_device device[3];
     pid_t child;
 
     for (int i = 0; i < 3; i++)
-        kept[i] = gs_fds_keep(&fds, fd[i]);
-    gs_fds_close(&fds, &kept[0]);
+        device[i] = (struct gs_device){.anchored = true, .anchor = gs_fd_keep(fd[i])};
+    cr_assert_gt(gs_device_let_go(&device[0]), 0);
+    cr_assert_not(is_open(fd[0]));
+    cr_assert_eq(gs_device_let_go(&device[0]), 0);
     dup2(other, fd[0]);
     dup2(other, fd[1]);
     child = fork();
     if (child == 0) {
-        gs_fds_forked(&fds);
+        for (int i = 0; i < 3; i++)
+            gs_device_forked(&device[i]);
         _exit(is_open(fd[0]) && is_open(fd[1]) && !is_open(fd[2]) ? 42 : 1);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
