@@ -14,8 +14,7 @@
 
 #include <stdlib.h>
 
-#define APART_WAIT_NS UINT64_C(1000000000) /* as what was freed in stream order is waited for */
-#define APART_STEP_NS UINT64_C(2000000)    /* between two looks at all of them */
+#define APART_STEP_NS UINT64_C(2000000) /* between two looks at all of them */
 
 static bool is_same(const struct gs_fence *one, const struct gs_fence *other)
 {
@@ -195,7 +194,7 @@ bool gs_pool_poll_apart(struct gs_pool *pool)
  * Natively such an allocation fails at once (measured on an H200). */
 bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience)
 {
-    const uint64_t deadline = gs_patience_ends(patience, APART_WAIT_NS);
+    const uint64_t deadline = gs_patience_ends(patience, GS_ORDERED_WAIT_NS);
     const uint64_t life = pool->made_ns, began = gs_now_ns();
     bool any = gs_pool_poll_apart(pool);
     gs_status status = (gs_status)CUDA_ERROR_NOT_READY;

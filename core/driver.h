@@ -4,8 +4,18 @@
  * it and in no other way.
  *
  * What always holds for every operation: it may be called from any thread; it is never called
- * with a lock held unless its row below says that it does not block; core never calls one in a
- * forked child, nor from an exit handler.
+ * with a lock held unless its row below says that it waits for no work (those that only look
+ * something up, or set what is current, have none); core never calls one in a forked child, nor
+ * from an exit handler.
+ *
+ * That is of a call by itself. While a cuMemFree of the driver's own memory (managed memory, say)
+ * waits for a host function, other threads' calls that submit something wait with it (measured on
+ * an H200): of those below event_record, ctx_record_event, mem_alloc and memset_d8_async, as
+ * launches, copies and the begin of a capture; not stream_wait_event, mem_free_async, mem_get_info
+ * and mem_create. The first two are made with a pool's lock held, or the lone stream's, and then
+ * whoever wants that lock waits as long. The host function ends it. It must not need a call in
+ * another thread that would pass natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync,
+ * cuMemGetInfo, cuStreamWaitEvent.
  *
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
@@ -18,23 +28,27 @@
  *   mem_unmap                     nothing may still touch the range: it does not wait, and work
  *                                 that faults kills the context (measured: a sticky
  *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
- *   event_create, event_destroy   a context is current (the event belongs to it). Neither blocks.
+ *   event_create, event_destroy   a context is current (the event belongs to it). Neither waits for
+ *                                 work.
  *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
- *                                 capture. Neither blocks: a capture's begin waits for them.
+ *                                 capture. Neither waits for work, nor the first where a queue is
+ *                                 full (measured, 1,021 fills): a capture's begin waits for them.
  *   event_record                  no capture is open, and the stream is known to exist: called with
- *                                 the lock of a pool that its end takes first. Waits for no work;
- *                                 whether it waits where the stream's queue is full was not
- *                                 measured.
+ *                                 the lock of a pool that its end takes first. As ctx_record_event.
  *   mem_get_info                  a context is current.
- *   stream_wait_event             no capture is open. Waits for no event; whether it waits where the
- *                                 stream's queue is full was not measured. It is called with the
- *                                 lone stream's lock held, so that nothing is marked meanwhile.
+ *   stream_wait_event             no capture is open. Waits for no event, nor where the stream's
+ *                                 queue is full (measured). It is called with the lone stream's
+ *                                 lock held, so that nothing is marked meanwhile.
+ *   ctx_set_flags                 a context is current. In a RELAXED capture of a stream that is
+ *                                 not blocking it passes; of one that is (flags 0) it seems to be
+ *                                 what fails with STREAM_CAPTURE_UNSUPPORTED and breaks it.
  *   memset_d8_async               a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
  *                                 no lock held.
- *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED; the
- *                                 stream of the second does not capture. Neither waits for the GPU.
+ *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED,
+ *                                 or whether it is refused is the question; the stream of the
+ *                                 second does not capture. Neither waits for the GPU.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *

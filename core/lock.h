@@ -5,8 +5,8 @@
  *
  * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
  * process or a condition of another lock, nor calls code of the program's. The calls of the driver
- * that are made under a lock are those that core/driver.h says not to block; natively threads wait
- * for each other within such calls as well.
+ * that are made under a lock are those that core/driver.h says to wait for no work; where one waits
+ * all the same, for a call of another thread, is said there.
  */
 #ifndef GS_CORE_LOCK_H
 #define GS_CORE_LOCK_H

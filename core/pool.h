@@ -17,7 +17,7 @@
  * A context has one pool, and more for small blocks of threads that got into each other's way.
  *
  * Everything here is called with the pool's lock held unless it says otherwise. No driver call is
- * made under it but those that core/driver.h says never block.
+ * made under it but those that core/driver.h says to wait for no work.
  */
 #ifndef GS_CORE_POOL_H
 #define GS_CORE_POOL_H
@@ -114,6 +114,8 @@ struct gs_apart {
     uint64_t stream, parted;   /* the list's id; when that was */
     struct gs_block_list blocks;
 };
+
+#define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
 
 /* How long somebody waits for the GPU: since when, and at most. */
 struct gs_patience {

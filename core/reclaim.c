@@ -718,6 +718,18 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished)
 /*
  * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
+ *
+ * What is waited for, each only where there is any, and by whom it ends:
+ *
+ *   GPU work before a cuMemFree       the GPU, as long as the driver's own free would have waited
+ *   other freed blocks (core/pool.h)  the GPU, or 10 s; those freed in stream order 1 s of them
+ *   chunks on their way back          the threads that are at it, or 1 s, five times
+ *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
+ *   idle mappings of them             the openers, or 0.5 s, twice
+ *   what other processes keep         they answer, or 1.05 s, twice (core/neighbour_ask.c)
+ *
+ * So it is refused after some 20 s where all others stand still and the GPU has passed what
+ * cuMemFree freed.
  */
 gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                           uint64_t stream_key, CUdeviceptr *ret_address)

@@ -15,8 +15,7 @@
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
-#define ORDERED_WAIT_NS UINT64_C(1000000000) /* core/pool.h, gs_pool_wait_oldest: for what was */
-#define LATER_WAIT_NS UINT64_C(10000000000)  /* freed in stream order, and what was recorded late */
+#define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
@@ -207,7 +206,7 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *p
 static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
 {
     if (!pool->plain)
-        return ORDERED_WAIT_NS;
+        return GS_ORDERED_WAIT_NS;
     if (!at_free)
         return LATER_WAIT_NS;
     return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1) ? UINT64_MAX
