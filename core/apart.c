@@ -239,13 +239,6 @@ void gs_pool_apart_over(struct gs_pool *pool)
 
 /* ---- Taking in order -------------------------------------------------------------------- */
 
-static size_t round_for(const struct gs_block *block, size_t size)
-{
-    size_t unit = (size_t)1 << block->chunk->shift;
-
-    return (size + unit - 1) & ~(unit - 1);
-}
-
 bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block)
 {
     return !block->offer && !block->lingers && !block->wiped &&
@@ -257,7 +250,7 @@ static bool suits(const struct gs_pool *pool, const struct gs_block *block, size
     bool small;
 
     gs_pool_round(pool, size, &small);
-    return block->entry.size >= round_for(block, size) &&
+    return block->entry.size >= gs_chunk_round(block->chunk, size) &&
            (small || block->chunk->shift == GS_LARGE_SHIFT) && gs_block_suits_next(pool, block);
 }
 
@@ -275,7 +268,7 @@ static struct gs_block *smallest(const struct gs_pool *pool, const struct gs_blo
 /* A block in no list becomes live; what is left of it, or NULL, retires as it did. */
 static struct gs_block *cut(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
-    size_t need = round_for(block, size);
+    size_t need = gs_chunk_round(block->chunk, size);
     struct gs_block *rest;
 
     if (block->chunk->shift == GS_LARGE_SHIFT)

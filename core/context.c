@@ -319,36 +319,36 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
         gs_lone_context(&core->lone, handle);
 }
 
+static inline gs_status current_handle(const struct gs_core *core, CUcontext *ret_handle)
+{
+    gs_status status = core->driver.ctx_get_current(ret_handle);
+
+    return status == GS_OK && !*ret_handle ? GS_NO_CONTEXT : status;
+}
+
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context)
 {
     CUcontext handle = NULL;
-    gs_status status = core->driver.ctx_get_current(&handle);
+    gs_status status = current_handle(core, &handle);
 
-    if (status != GS_OK)
-        return status;
-    if (!handle)
-        return GS_NO_CONTEXT;
-    return of_handle(core, handle, ret_context);
+    return status == GS_OK ? of_handle(core, handle, ret_context) : status;
 }
 
 gs_status gs_core_in_context(struct gs_core *core)
 {
     CUcontext handle = NULL;
-    gs_status status = core->driver.ctx_get_current(&handle);
 
-    return status == GS_OK && !handle ? GS_NO_CONTEXT : status;
+    return current_handle(core, &handle);
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
     CUcontext handle = NULL;
-    gs_status status = core->driver.ctx_get_current(&handle);
+    gs_status status = current_handle(core, &handle);
 
     if (status != GS_OK)
         return status;
-    if (!handle)
-        return GS_NO_CONTEXT;
     if (cached.handle == handle && cached.seen == seen) {
         *ret_context = cached.context;
         return GS_OK;

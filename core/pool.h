@@ -290,6 +290,13 @@ void gs_pool_fini(struct gs_pool *pool);
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */
 
 size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
+/* The same within a chunk, whichever kind of block it is for. */
+static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
+{
+    size_t unit = (size_t)1 << chunk->shift;
+
+    return (size + unit - 1) & ~(unit - 1);
+}
 
 /* The block, in any state, that covers an address within the chunk; and the one that starts at an
  * address, or NULL. */

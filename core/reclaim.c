@@ -789,16 +789,8 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
 static const struct gs_device *known_device(struct gs_core *core, CUdevice ordinal,
                                             CUcontext *ret_context)
 {
-    const struct gs_device *device = NULL;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        if (!context->detached && context->ordinal == ordinal) {
-            device = context->device;
-            *ret_context = context->handle;
-        }
-    gs_lock_release(&core->lock);
-    return device;
+    *ret_context = gs_context_of_device(core, ordinal);
+    return *ret_context ? &core->device[ordinal] : NULL;
 }
 
 /* False: the driver got nothing from here lately. The driver ends it, which is given half a second in

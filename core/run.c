@@ -128,13 +128,6 @@ static bool find_from(const struct pieces *pieces, size_t piece, size_t need, st
     return run->bytes >= need;
 }
 
-static size_t round_for(const struct gs_chunk *chunk, size_t size)
-{
-    size_t unit = (size_t)1 << chunk->shift;
-
-    return (size + unit - 1) & ~(unit - 1);
-}
-
 static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t size,
                  struct run *run, struct gs_behind *behind)
 {
@@ -146,7 +139,7 @@ static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t
         const struct gs_chunk *chunk = pieces->piece[i].block->chunk;
 
         if ((small || chunk->shift == GS_LARGE_SHIFT) &&
-            find_from(pieces, i, round_for(chunk, size), run, behind))
+            find_from(pieces, i, gs_chunk_round(chunk, size), run, behind))
             return true;
         i = small || chunk->shift == GS_LARGE_SHIFT ? run->next : i + 1;
     }
@@ -185,7 +178,7 @@ static struct gs_block *take(struct gs_pool *pool, const struct pieces *pieces,
     const struct piece *piece = &pieces->piece[run->piece];
     struct gs_block *first = run->first, *block = first, *next;
     struct gs_chunk *chunk = first->chunk;
-    size_t left = round_for(chunk, size);
+    size_t left = gs_chunk_round(chunk, size);
 
     for (; left > 0; block = next) {
         take_part(pool, block, is_ready(block) ? NULL : piece++, left);

@@ -44,7 +44,7 @@ static void add_holder(struct text *text, const struct gs_share_holder *holder)
         holder->stopped ? ", stopped," : "");
     if (holder->bytes)
         add(text, " %zu MiB for %llu s", holder->bytes >> 20,
-            (unsigned long long)(holder->held_ns / PAUSE_NS));
+            (unsigned long long)(holder->held_ns / 1000000000u));
     if (holder->mapped)
         add(text, "%s %zu MiB mapped and does not give it back", holder->bytes ? " and" : "",
             holder->mapped >> 20);
