@@ -174,28 +174,51 @@ static struct link_map *first_loaded(void)
     return &_r_debug ? _r_debug.r_map : loaded_of_program();
 }
 
+static struct link_map *self_loaded(void)
+{
+    struct link_map *map = first_loaded();
+
+    while (map && !gs_elf_is_self(map->l_ld))
+        map = map->l_next;
+    return map;
+}
+
+const char *gs_elf_path(void)
+{
+    const struct link_map *self = self_loaded();
+
+    return self ? self->l_name : "";
+}
+
 /* Of what is there at the start the dynamic linker comes last or nearly so, as a library of libc's;
  * what is loaded later comes after it. */
-const char *gs_elf_came_late(void)
+bool gs_elf_came_late(void)
 {
     ElfW(Addr) linker = getauxval(AT_BASE); /* 0: the program was started by running the linker */
     struct link_map *map = first_loaded();
 
     while (map && !gs_elf_is_self(map->l_ld) && map->l_addr != linker)
         map = map->l_next;
-    if (!linker || !map || gs_elf_is_self(map->l_ld))
-        return NULL;
-    while (map && !gs_elf_is_self(map->l_ld))
-        map = map->l_next;
-    return map && map->l_name[0] ? map->l_name : "libgpushim.so";
+    return linker && map && !gs_elf_is_self(map->l_ld);
+}
+
+void *gs_elf_first(const char *name)
+{
+    ElfW(Addr) linker = getauxval(AT_BASE);
+    void *found = NULL;
+
+    for (struct link_map *map = linker ? first_loaded() : NULL; map && !found; map = map->l_next) {
+        found = gs_elf_symbol(map->l_addr, map->l_ld, name);
+        if (map->l_addr == linker)
+            break;
+    }
+    return found;
 }
 
 void *gs_elf_next(const char *name)
 {
     struct link_map *first = first_loaded();
-    struct link_map *self = first;
-    while (self && !gs_elf_is_self(self->l_ld))
-        self = self->l_next;
+    struct link_map *self = self_loaded();
     for (struct link_map *map = self ? self->l_next : NULL; map; map = map->l_next) {
         void *found = gs_elf_symbol(map->l_addr, map->l_ld, name);
         if (found)

@@ -18,9 +18,17 @@ void *gs_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
  * none. */
 void *gs_elf_next(const char *name);
 
-/* The path of this library where it was loaded by dlopen or dlmopen, after the program's start; NULL
- * where it was there from the start, or where that cannot be known. */
-const char *gs_elf_came_late(void);
+/* The same in the first object that has it, as the dynamic linker would have it, of those that were
+ * there at the program's start. Takes no lock. */
+void *gs_elf_first(const char *name);
+
+/* The path by which this library was loaded, "" where it is not among the program's (dlmopen). Takes
+ * no lock. */
+const char *gs_elf_path(void);
+
+/* Whether this library was loaded by dlopen or dlmopen, after the program's start; false where that
+ * cannot be known. */
+bool gs_elf_came_late(void);
 
 /* libc's dl_iterate_phdr. */
 void gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);

@@ -30,75 +30,71 @@ static bool captures(CUstream stream)
             status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* True: *dptr is set. `pool` NULL: the device's current one. *ret_refused: core has found the device
- * full, and waited for what may be waited for. */
-static bool allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream,
-                     bool *ret_refused)
+/* GS_OK: *dptr is set. GS_NO_MEMORY: core has found the device full, and waited for what may be
+ * waited for. `pool` NULL: the device's current one. */
+static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream)
 {
     CUdeviceptr address;
     gs_status status;
 
-    *ret_refused = false;
     if (!gs_state_enter() || !dptr || bytesize == 0)
-        return false;
+        return GS_NOT_OURS;
     GS_KEEP_ERRNO;
     if (captures(stream)) {
         gs_core_graph_node(gs_core, bytesize);
-        return false;
+        return GS_NOT_OURS;
     }
     status = gs_core_alloc_async(gs_core, bytesize, pool, stream, &address);
-    *ret_refused = status == GS_NO_MEMORY;
     if (status != GS_OK)
-        return false;
+        return status;
     gs_tell_allocated(address, bytesize);
     *dptr = address;
-    return true;
+    return GS_OK;
 }
 
 /* What the driver is asked for may be memory of another device than the current one, to whose work
  * it owes nothing: so the bytes are not said, and a full device is not waited for without end. */
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    bool refused = false;
+    gs_status status = allocate(dptr, bytesize, NULL, hStream);
 
-    if (allocate(dptr, bytesize, NULL, hStream, &refused))
+    if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(
-        refused, -1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(status, -1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    bool refused = false;
+    gs_status status = allocate(dptr, bytesize, NULL, gs_per_thread(hStream));
 
-    if (allocate(dptr, bytesize, NULL, gs_per_thread(hStream), &refused))
+    if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(
-        refused, -1, 0, gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(status, -1, 0,
+                              gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
-    bool refused = false;
+    gs_status status = pool ? allocate(dptr, bytesize, pool, hStream) : GS_NOT_OURS;
 
-    if (pool && allocate(dptr, bytesize, pool, hStream, &refused))
+    if (status == GS_OK)
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM_AFTER(
-        refused, -1, 0, gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
+    return GS_WITH_ROOM_AFTER(status, -1, 0,
+                              gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
-    bool refused = false;
+    gs_status status = pool ? allocate(dptr, bytesize, pool, gs_per_thread(hStream)) : GS_NOT_OURS;
 
-    if (pool && allocate(dptr, bytesize, pool, gs_per_thread(hStream), &refused))
+    if (status == GS_OK)
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM_AFTER(
-        refused, -1, 0, gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
+    return GS_WITH_ROOM_AFTER(status, -1, 0,
+                              gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
 }
 
 /* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,

@@ -297,15 +297,32 @@ static CUcontext owner_of(CUdeviceptr address, CUcontext named)
     return gs_ours(address) ? gs_core_copy_context(gs_core, address) : named;
 }
 
+__attribute__((noinline)) static CUresult
+copy_peer(__typeof__(&cuMemcpyPeer) const *real, CUdeviceptr dst, CUcontext dst_context,
+          CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream order)
+{
+    if (!gs_way_within(dst, src, bytes, order))
+        return CUDA_ERROR_INVALID_VALUE;
+    return (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes);
+}
+
+__attribute__((noinline)) static CUresult
+copy_peer_async(__typeof__(&cuMemcpyPeerAsync) const *real, CUdeviceptr dst, CUcontext dst_context,
+                CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream,
+                CUstream order)
+{
+    if (!gs_way_within(dst, src, bytes, order))
+        return CUDA_ERROR_INVALID_VALUE;
+    return (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes, stream);
+}
+
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext,
                                       CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeer(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
-                                owner_of(srcDevice, srcContext), ByteCount);
+    return copy_peer(&gs_real.cuMemcpyPeer, dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                     NULL);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -314,10 +331,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstC
 {
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount, CU_STREAM_PER_THREAD))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeer_ptds(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
-                                     owner_of(srcDevice, srcContext), ByteCount);
+    return copy_peer(&gs_real.cuMemcpyPeer_ptds, dstDevice, dstContext, srcDevice, srcContext,
+                     ByteCount, CU_STREAM_PER_THREAD);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -327,10 +342,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstC
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
                                          hStream);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount, hStream))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeerAsync(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
-                                     owner_of(srcDevice, srcContext), ByteCount, hStream);
+    return copy_peer_async(&gs_real.cuMemcpyPeerAsync, dstDevice, dstContext, srcDevice, srcContext,
+                           ByteCount, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
@@ -340,10 +353,8 @@ GS_HOOK CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext
     if (gs_foreign_both(dstDevice, srcDevice))
         return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext,
                                               ByteCount, hStream);
-    if (!gs_way_within(dstDevice, srcDevice, ByteCount, gs_per_thread(hStream)))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyPeerAsync_ptsz(dstDevice, owner_of(dstDevice, dstContext), srcDevice,
-                                          owner_of(srcDevice, srcContext), ByteCount, hStream);
+    return copy_peer_async(&gs_real.cuMemcpyPeerAsync_ptsz, dstDevice, dstContext, srcDevice,
+                           srcContext, ByteCount, hStream, gs_per_thread(hStream));
 }
 
 /* Between an array of this device and memory: what the driver reaches of another device's. */

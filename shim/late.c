@@ -6,12 +6,8 @@
 #include "elf_symbols.h"
 #include "late.h"
 
-#include <stddef.h>
-
 __attribute__((constructor)) static void look_when_it_was_loaded(void)
 {
-    const char *path = gs_elf_came_late();
-
-    if (path)
-        gs_shim_too_late(path);
+    if (gs_elf_came_late())
+        gs_shim_too_late();
 }

@@ -4,7 +4,7 @@
 #ifndef GPUSHIM_SHIM_LATE_H
 #define GPUSHIM_SHIM_LATE_H
 
-/* Says so in the log, by the options of the configuration. path: this library's. */
-void gs_shim_too_late(const char *path);
+/* Says so in the log, by the options of the configuration. */
+void gs_shim_too_late(void);
 
 #endif

@@ -122,6 +122,15 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     return NULL;
 }
 
+static bool is_target(int fd)
+{
+    struct stat status;
+
+    return fd == STDERR_FILENO || (fd >= 0 && fstat(fd, &status) == 0 &&
+                                   status.st_dev == opened.device &&
+                                   status.st_ino == opened.number);
+}
+
 /* The descriptor to write to: the target's, opened again where the program has closed it; -1 where
  * that cannot be. Of several threads that see this at once, one opens it. */
 static int current_target(void)
@@ -130,17 +139,19 @@ static int current_target(void)
     int fd = atomic_load_explicit(&target, memory_order_relaxed);
     struct stat status;
 
-    if (fd == STDERR_FILENO || (fd >= 0 && fstat(fd, &status) == 0 &&
-                                status.st_dev == opened.device && status.st_ino == opened.number))
+    if (is_target(fd))
         return fd;
     if (atomic_flag_test_and_set(&opening))
         return -1;
-    fd = open_target(opened.path, &status);
-    if (fd >= 0 && (status.st_dev != opened.device || status.st_ino != opened.number)) {
-        close(fd); /* it was removed, and something else is there */
-        fd = -1;
+    fd = atomic_load(&target);
+    if (!is_target(fd)) { /* nor has another thread opened it meanwhile */
+        fd = open_target(opened.path, &status);
+        if (fd >= 0 && !is_target(fd)) {
+            close(fd); /* it was removed, and something else is there */
+            fd = -1;
+        }
+        atomic_store(&target, fd);
     }
-    atomic_store(&target, fd);
     atomic_flag_clear(&opening);
     return fd;
 }

@@ -35,13 +35,15 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
 }
 
 /* The process's function of that name, the first in load order as the dynamic linker would have it
- * (a sanitizer must see our threads); NULL if there is none. */
+ * (a sanitizer must see our threads); NULL if there is none. The start of the library asks for some,
+ * and takes the linker's lock only where libpthread came when the program had begun (state.h). */
 static void *process_function(_Atomic(void *) *cache, const char *name)
 {
     void *found = atomic_load_explicit(cache, memory_order_relaxed);
     if (!found) {
-        struct walk walk = {name, NULL};
-        gs_elf_each(visit, &walk);
+        struct walk walk = {name, gs_elf_first(name)};
+        if (!walk.found)
+            gs_elf_each(visit, &walk);
         found = walk.found;
         atomic_store_explicit(cache, found, memory_order_relaxed);
     }

@@ -30,26 +30,21 @@ __attribute__((cold)) unsigned gs_room_step(CUdevice device, size_t bytes, unsig
 #define GS_AGAIN_WITH_ROOM(device, bytes, call) GS_AGAIN_WITH_ROOM_FROM(0, device, bytes, call)
 
 /* The same from the first call on; made again only if it `may` be. */
-#define GS_WITH_ROOM_IF(may, device, bytes, call)                                                  \
+#define GS_WITH_ROOM_FROM(may, from, device, bytes, call)                                          \
     ({                                                                                             \
         CUresult gs_first = (call);                                                                \
                                                                                                    \
         if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0) && (may))                    \
-            gs_first = GS_AGAIN_WITH_ROOM(device, bytes, call);                                    \
+            gs_first = GS_AGAIN_WITH_ROOM_FROM(from, device, bytes, call);                         \
         gs_first;                                                                                  \
     })
+#define GS_WITH_ROOM_IF(may, device, bytes, call) GS_WITH_ROOM_FROM(may, 0, device, bytes, call)
 #define GS_WITH_ROOM(device, bytes, call) GS_WITH_ROOM_IF(true, device, bytes, call)
 
-/* The same of what core itself `refused` on a full device, or did not. */
-#define GS_WITH_ROOM_AFTER(refused, device, bytes, call)                                           \
-    ({                                                                                             \
-        CUresult gs_first = (call);                                                                \
-                                                                                                   \
-        if (__builtin_expect(gs_first == CUDA_ERROR_OUT_OF_MEMORY, 0))                             \
-            gs_first = GS_AGAIN_WITH_ROOM_FROM((refused) ? GS_ROOM_AFTER_REFUSAL : 0, device,      \
-                                               bytes, call);                                       \
-        gs_first;                                                                                  \
-    })
+/* The same of what core itself has answered with `status`. */
+#define GS_WITH_ROOM_AFTER(status, device, bytes, call)                                            \
+    GS_WITH_ROOM_FROM(true, (status) == GS_NO_MEMORY ? GS_ROOM_AFTER_REFUSAL : 0, device, bytes,   \
+                      call)
 
 /* Before a graph is instantiated, uploaded or launched. */
 static inline void gs_graph_room(void)

@@ -5,8 +5,6 @@
 #include "start.h"
 
 #include <errno.h>
-#include <link.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "elf_symbols.h"
 #include "late.h"
 #include "log.h"
 #include "lookup.h"
@@ -81,56 +80,30 @@ static const char *fill_driver(struct gs_driver *driver)
 
 _Static_assert(GS_CONFIG_IDS_MAX <= GS_IDS_MAX, "every id that the options take has room");
 
-struct beside {
-    const char *name;
-    char path[GS_CONFIG_PATH_SIZE];
-};
-
-/* The loaded object that this code is in. */
-static int find_library(struct dl_phdr_info *info, size_t size, void *arg)
-{
-    struct beside *beside = arg;
-    uintptr_t here = (uintptr_t)find_library;
-    const char *slash = strrchr(info->dlpi_name, '/');
-
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-
-        if (part->p_type != PT_LOAD || here - info->dlpi_addr - part->p_vaddr >= part->p_memsz)
-            continue;
-        if (slash)
-            snprintf(beside->path, sizeof beside->path, "%.*s/%s",
-                     (int)(slash - info->dlpi_name), info->dlpi_name, beside->name);
-        return 1;
-    }
-    return 0;
-}
-
 /* Where it was installed, or beside this library: one that was copied elsewhere takes its broker
  * along. */
-static const char *installed_broker(struct beside *beside)
+static const char *installed_broker(char *beside, size_t size)
 {
-    const char *slash = strrchr(GS_BROKER_PROGRAM, '/');
+    const char *library = gs_elf_path();
+    const char *slash = strrchr(library, '/');
 
-    beside->name = slash ? slash + 1 : GS_BROKER_PROGRAM;
-    beside->path[0] = 0;
-    if (access(GS_BROKER_PROGRAM, X_OK) != 0)
-        dl_iterate_phdr(find_library, beside);
-    return beside->path[0] == '/' && access(beside->path, X_OK) == 0 ? beside->path
-                                                                      : GS_BROKER_PROGRAM;
+    if (library[0] != '/' || access(GS_BROKER_PROGRAM, X_OK) == 0)
+        return GS_BROKER_PROGRAM;
+    snprintf(beside, size, "%.*s/gpushim-broker", (int)(slash - library), library);
+    return access(beside, X_OK) == 0 ? beside : GS_BROKER_PROGRAM;
 }
 
 static void fill_broker(struct gs_share_options *options, const struct gs_config *config)
 {
     const char *program = config->share.broker.text;
-    struct beside beside;
+    char beside[GS_CONFIG_PATH_SIZE];
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->keep_ns = config->share.keep;
     options->left_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
     if (options->broker && strcmp(program, "installed") == 0)
-        program = installed_broker(&beside);
+        program = installed_broker(beside, sizeof beside);
     if (strlen(program) < sizeof options->broker_program)
         memcpy(options->broker_program, program, strlen(program) + 1);
     else if (options->broker)
@@ -261,29 +234,26 @@ static void say_what_starts(const struct gs_config *config)
 
 bool gs_shim_start(void)
 {
-    struct loading *loading;
+    struct loading *loading = load();
     bool enabled;
-    int cancel;
 
-    /* Other threads wait until this one has read the configuration: it does not end meanwhile. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    loading = load();
-    if (loading)
-        say_what_starts(&loading->config);
-    enabled = loading && loading->config.general.enable && start_core(&loading->config);
+    if (!loading)
+        return false;
+    say_what_starts(&loading->config);
+    enabled = loading->config.general.enable && start_core(&loading->config);
     free(loading);
-    pthread_setcancelstate(cancel, NULL);
     return enabled;
 }
 
-void gs_shim_too_late(const char *path)
+void gs_shim_too_late(void)
 {
     struct loading *loading = load();
+    const char *path = gs_elf_path();
 
     if (loading && loading->config.general.enable)
         gs_log(GS_LOG_WARNING,
                "loaded when the program had begun (by dlopen, or from Python by ctypes), the "
                "library does nothing: start the program with LD_PRELOAD=%s",
-               path);
+               path[0] ? path : "libgpushim.so");
     free(loading);
 }

@@ -250,7 +250,7 @@ OVERHEADS = dict.fromkeys(('pointer_attribute', 'pointer_attributes', 'address_r
                            'free_from_pool', 'copy', 'copy_from_host', 'copy_rows', 'copy_volume',
                            'copy_peer', 'copy_peer_volume', 'fill', 'fill_rows', 'launch',
                            'launch_per_thread', 'launch_config', 'launch_attribute',
-                           'launch_graph'), 60) | {'dlsym': 40, 'copy_peer': 64}  # it keeps two contexts
+                           'launch_graph'), 60) | {'dlsym': 40}
 
 
 def overhead():

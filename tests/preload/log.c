@@ -206,6 +206,35 @@ static void reused_descriptor(void)
     unlink(other);
 }
 
+static pthread_barrier_t at_once;
+
+static void *one_of_many(void *arg)
+{
+    pthread_barrier_wait(&at_once);
+    gs_log(GS_LOG_INFO, "at once");
+    return NULL;
+}
+
+/* Threads that find it closed at the same time open it once. */
+static void opened_once(void)
+{
+    pthread_t writers[8];
+    char name[500];
+
+    snprintf(name, sizeof name, "%s.once", path);
+    CHECK(!gs_log_configure(GS_LOG_INFO, name), "configure");
+    pthread_barrier_init(&at_once, NULL, 8);
+    for (int round = 0; round < 2000; round++) {
+        close(open_at(name));
+        CHECK(open_at(name) < 0, "round %d: it was open more than once", round);
+        for (int i = 0; i < 8; i++)
+            CHECK(pthread_create(&writers[i], NULL, one_of_many, NULL) == 0, "a thread");
+        for (int i = 0; i < 8; i++)
+            pthread_join(writers[i], NULL);
+    }
+    unlink(name);
+}
+
 static void errno_is_kept(void)
 {
     CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "configure");
@@ -358,6 +387,7 @@ int main(int argc, char **argv)
     refused();
     targets();
     reused_descriptor();
+    opened_once();
     errno_is_kept();
     nothing_is_noticed();
     return 0;

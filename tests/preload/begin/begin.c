@@ -5,6 +5,8 @@
  *                                  each by the way of asking that it likes
  *   begin closed LIBCUDA [led]     the program closes libcuda while memory is live, shared and
  *                                  freed, and loads it again; the library's threads run then
+ *   begin held LIBCUDA led         a thread that holds the dynamic linker's lock comes while another
+ *                                  one starts the library
  *
  * led: what they find are the library's hooks.
  */
@@ -12,12 +14,17 @@
 #include "../check.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define THREADS 64
 #define MIB ((size_t)1 << 20)
@@ -206,6 +213,54 @@ static void closed(void)
     use(&driver, 2);
 }
 
+/* The start of a process that is to share through a broker looks where its program is, and stays
+ * there until another thread walks the loaded objects. */
+static sem_t starts, walks;
+
+__attribute__((visibility("default"))) int access(const char *path, int mode)
+{
+    static atomic_flag asked = ATOMIC_FLAG_INIT;
+
+    if (strstr(path, "gpushim-broker") && !atomic_flag_test_and_set(&asked)) {
+        sem_post(&starts);
+        sem_wait(&walks);
+    }
+    return faccessat(AT_FDCWD, path, mode, 0);
+}
+
+static void *begins(void *arg)
+{
+    struct driver driver = find_driver(load(), false);
+
+    start(&driver);
+    return NULL;
+}
+
+static int walk(struct dl_phdr_info *info, size_t size, void *handle)
+{
+    struct driver driver;
+
+    sem_post(&walks);
+    driver = find_driver(handle, false);
+    start(&driver);
+    return 1;
+}
+
+static void linker_held(void)
+{
+    void *handle = load();
+    pthread_t thread;
+
+    setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
+    sem_init(&starts, 0, 0);
+    sem_init(&walks, 0, 0);
+    alarm(30);
+    CHECK(pthread_create(&thread, NULL, begins, NULL) == 0, "a thread");
+    sem_wait(&starts);
+    dl_iterate_phdr(walk, handle);
+    pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv)
 {
     char folder[] = "/tmp/gpushim-begin-XXXXXX";
@@ -213,7 +268,7 @@ int main(int argc, char **argv)
     int status;
     pid_t pid;
 
-    CHECK(argc >= 3, "usage: begin together|closed LIBCUDA [led]");
+    CHECK(argc >= 3, "usage: begin together|closed|held LIBCUDA [led]");
     libcuda = argv[2];
     led = argc > 3;
     CHECK(mkdtemp(folder), "no folder");
@@ -224,6 +279,8 @@ int main(int argc, char **argv)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (strcmp(argv[1], "together") == 0)
             threads_together();
+        else if (strcmp(argv[1], "held") == 0)
+            linker_held();
         else
             closed();
         return 0;
