@@ -98,6 +98,8 @@ struct gs_share {
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     struct gs_leaver *leavers;         /* likewise */
     struct gs_user *users;             /* the share thread's own */
+    struct gs_unread *unread;          /* the same; and when they are looked at, if there are any */
+    uint64_t unread_look_ns;
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
     struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */
