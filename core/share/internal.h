@@ -86,7 +86,8 @@ struct gs_share {
     char socket_path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t socket_inode, socket_device; /* what was put up there */
     struct gs_fd directory_is, listener_is;
-    int broker_fd;     /* the connection to the broker, or -1 */
+    int broker_fd;     /* the connection to the broker, or -1; what it is: */
+    struct gs_fd broker_is;
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;

@@ -82,7 +82,8 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
         if (index++ != query->index)
             continue;
         gs_report_client(other, now, &message.report);
-        pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
+        if (gs_fd_is_there(&other->kept_pidfd))
+            pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)

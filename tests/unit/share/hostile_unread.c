@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -55,8 +56,9 @@ static void teardown(void)
 
 TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 60);
 
-/* Asks again and again over a new connection, and sees the first answer come. */
-static int ask(const union gs_wire_message *message)
+/* Asks again and again over a new connection, then perhaps to be hung up on, and sees the first answer
+ * come. */
+static int ask(const union gs_wire_message *message, bool leaves)
 {
     int fd = side_connect_by_hand(dir, token);
     struct pollfd answer = {.fd = fd, .events = POLLIN};
@@ -64,6 +66,8 @@ static int ask(const union gs_wire_message *message)
     fcntl(fd, F_SETFL, O_NONBLOCK);
     for (int i = 0; i < ASKED; i++)
         gs_wire_send(fd, message, -1);
+    if (leaves)
+        send(fd, "no message", 10, MSG_NOSIGNAL);
     cr_assert_eq(poll(&answer, 1, 20000), 1);
     return fd;
 }
@@ -92,12 +96,12 @@ Test(share_hostile_unread, memory_of_many_connections)
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     message.open.want_fd = 1;
     for (int i = 0; i < 32; i++)
-        fds[i] = ask(&message);
+        fds[i] = ask(&message, false);
     assert_opens();
     hang_up();
 }
 
-/* Who holds nothing makes room for his next connection; what he has not read stays unread. */
+/* What lies unread in a connection that was hung up on stays under way. */
 Test(share_hostile_unread, processes_of_connections_that_came_and_went)
 {
     union gs_wire_message message;
@@ -107,7 +111,7 @@ Test(share_hostile_unread, processes_of_connections_that_came_and_went)
     before = exporter_fds();
     gs_wire_start(&message, GS_WIRE_QUERY, 1);
     for (int i = 0; i < DIALLED; i++)
-        fds[i] = ask(&message);
+        fds[i] = ask(&message, true);
     assert_opens();
     hang_up();
     cr_assert(SIDE_WAIT(exporter_fds() <= before + 2), "%u, %u before", exporter_fds(), before);
