@@ -360,7 +360,7 @@ void gs_broker_free(struct gs_share *share)
 {
     struct gs_offer *offer, *next;
 
-    if (share->broker_fd >= 0)
+    if (share->broker_fd >= 0 && gs_fd_is_there(&share->broker_is))
         gs_hang_up(share->broker_fd);
     share->broker_fd = -1;
     gs_lock_take(&share->lock);

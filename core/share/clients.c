@@ -51,7 +51,7 @@ static bool is_lost(struct gs_client *client)
 {
     if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
         return false;
-    client->fd = -1;
+    gs_client_lost(client);
     client->due_ns = gs_now() + LIVING_NS;
     return true;
 }
@@ -82,8 +82,7 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
     if (client->fd < 0 || is_lost(client))
         return;
     gs_unwatch(share, client->fd);
-    gs_hang_up(client->fd); /* a forked child may hold the socket: the opener must know */
-    client->fd = -1;
+    gs_client_hang_up(share, client);
 }
 
 /* It holds something, or has left something here, and may again, over this very connection. */
@@ -556,7 +555,7 @@ void gs_clients_accept(struct gs_share *share)
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
-    uint64_t due = GS_NEVER;
+    uint64_t due = gs_unread_tick(share, now);
 
     if (share->spare_given) {
         share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
@@ -568,7 +567,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
             share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
         gs_watch(share, EPOLL_CTL_MOD, share->listener, EPOLLIN, GS_WATCH_LISTENER, 0);
     }
-    if (share->listener_pause)
+    if (share->listener_pause && share->listener_pause < due)
         due = share->listener_pause;
     HASH_ITER(hh, share->clients, client, next)
     {
@@ -588,4 +587,5 @@ void gs_clients_free(struct gs_share *share)
 
     HASH_ITER(hh, share->clients, client, next)
     client_free(share, client);
+    gs_unread_free(share);
 }

@@ -147,7 +147,7 @@ int gs_confirm_tell_locked(struct gs_share *share)
 {
     struct gs_confirmed *confirmed = share->confirmed;
     union gs_wire_message message;
-    int error = 0;
+    int error = gs_fd_is_there(&share->broker_is) ? 0 : -EBADF; /* the program may have closed it */
 
     while (!error && confirmed && confirmed->untold_count > 0) {
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);

@@ -112,6 +112,7 @@ struct gs_client {
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
     struct gs_leaver *leaver; /* what it said before it left anything with this broker */
+    unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     uint64_t left; /* offers that it has left with this broker */
     unsigned left_chunks; /* in so many chunks, each with a descriptor */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
@@ -186,6 +187,7 @@ void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver);
 struct gs_user {
     uid_t uid;
     unsigned clients, offers, chunks; /* connections; and left with this broker */
+    unsigned unread; /* descriptors that were sent to it, of another user, and may not be read yet */
     unsigned refs;                    /* it stays for these, too */
     UT_hash_handle hh;
 };
@@ -195,6 +197,16 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
 void gs_user_reap(struct gs_share *share, struct gs_user *user);
 /* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
 bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
+/* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also where
+ * his user, another than this process's, has left as many unread as he may. */
+int gs_client_send(struct gs_share *share, struct gs_client *client,
+                   const union gs_wire_message *message, int fd);
+/* Ends its connection; and the same where the program has closed the descriptor. */
+void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
+void gs_client_lost(struct gs_client *client);
+/* Connections that are over and were kept for what lies there unread; when to come again. */
+uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
+void gs_unread_free(struct gs_share *share);
 
 /* broker.c: messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,

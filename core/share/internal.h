@@ -86,7 +86,8 @@ struct gs_share {
     char socket_path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t socket_inode, socket_device; /* what was put up there */
     struct gs_fd directory_is, listener_is;
-    int broker_fd;     /* the connection to the broker, or -1 */
+    int broker_fd;     /* the connection to the broker, or -1; what it is: */
+    struct gs_fd broker_is;
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
@@ -98,6 +99,8 @@ struct gs_share {
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     struct gs_leaver *leavers;         /* likewise */
     struct gs_user *users;             /* the share thread's own */
+    struct gs_unread *unread;          /* the same; and when they are looked at, if there are any */
+    uint64_t unread_look_ns;
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
     struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */

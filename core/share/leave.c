@@ -261,6 +261,42 @@ static void leave_all(struct gs_share *share)
     gs_lock_release(&share->lock);
 }
 
+/* What it was told counts no more: whoever is found next is told all anew. */
+static void forget(struct gs_share *share)
+{
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    share->broker_slow_ns = 0;
+    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
+    share->broker_fd = -1;
+    HASH_ITER(hh, share->offers, offer, next)
+    offer->brokered = false;
+    gs_confirm_end_locked(share);
+    gs_lock_release(&share->lock);
+}
+
+static void look_for_next(struct gs_share *share)
+{
+    if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
+        share->broker_pause_ns = 0; /* it was a good one */
+    pause_looking(share);
+}
+
+/* Whether there is a connection. The program may have closed it, and its number may be another
+ * file's. */
+static bool is_connected(struct gs_share *share)
+{
+    if (share->broker_fd < 0 || gs_fd_is_there(&share->broker_is))
+        return share->broker_fd >= 0;
+    forget(share);
+    look_for_next(share);
+    gs_log_line(&share->log, GS_LOG_INFO,
+                "the program has closed the connection to the broker: all that is shared is left "
+                "there again");
+    return false;
+}
+
 /* One attempt. A failure is said at the first. */
 static void find_broker(struct gs_share *share)
 {
@@ -282,6 +318,7 @@ static void find_broker(struct gs_share *share)
     }
     gs_lock_take(&share->lock);
     share->broker_fd = fd;
+    share->broker_is = gs_fd_keep(fd);
     gs_lock_release(&share->lock);
     share->broker_found_ns = gs_now();
     if (!again)
@@ -359,19 +396,21 @@ static bool tell(struct gs_share *share)
 
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
 {
-    if (share->broker_fd >= 0 && share->broker_full) {
+    bool connected = is_connected(share);
+
+    if (connected && share->broker_full) {
         if (now >= share->broker_full_ns)
             say_full(share, now);
         return share->broker_full_ns;
     }
-    if (share->broker_fd >= 0 && now >= share->broker_slow_ns) {
+    if (connected && now >= share->broker_slow_ns) {
         bool was_slow = share->broker_slow_ns != 0;
 
         share->broker_slow_ns = 0;
         if (tell(share) && was_slow)
             leave_all(share);
     }
-    if (share->broker_fd >= 0)
+    if (connected)
         return share->broker_full      ? share->broker_full_ns
                : share->broker_slow_ns ? share->broker_slow_ns
                                        : GS_NEVER;
@@ -405,7 +444,7 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     union gs_wire_message message;
     int error;
 
-    if (share->broker_fd < 0 && gs_now() >= share->broker_retry_ns)
+    if (!is_connected(share) && gs_now() >= share->broker_retry_ns)
         find_broker(share);
     if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns || share->broker_full ||
         !tell(share) || !confirm(share, offer))
@@ -474,10 +513,9 @@ static void on_room(struct gs_share *share)
 void gs_broker_event(struct gs_share *share)
 {
     struct pollfd state = {.fd = share->broker_fd, .events = POLLIN | POLLOUT};
-    struct gs_offer *offer, *next;
     int fd = share->broker_fd;
 
-    if (fd < 0 || poll(&state, 1, 0) != 1)
+    if (!is_connected(share) || poll(&state, 1, 0) != 1)
         return;
     if (!(state.revents & ~POLLOUT)) {
         if (share->broker_full)
@@ -485,17 +523,8 @@ void gs_broker_event(struct gs_share *share)
         return;
     }
     gs_unwatch(share, fd);
-    gs_lock_take(&share->lock);
-    share->broker_slow_ns = 0;
-    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
-    share->broker_fd = -1;
-    HASH_ITER(hh, share->offers, offer, next)
-    offer->brokered = false;
-    gs_confirm_end_locked(share);
-    gs_lock_release(&share->lock);
+    forget(share);
     say_lost(share, fd);
     gs_hang_up(fd);
-    if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
-        share->broker_pause_ns = 0; /* it was a good one */
-    pause_looking(share);
+    look_for_next(share);
 }

@@ -14,11 +14,17 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+/* The program may have closed it, and its number may be another file's. */
+static bool has_pidfd(const struct gs_client *client)
+{
+    return client->pidfd >= 0 && gs_fd_is_there(&client->kept_pidfd);
+}
+
 bool gs_client_has_exited(const struct gs_client *client)
 {
     struct pollfd exit = {.fd = client->pidfd, .events = POLLIN};
 
-    return client->exited || (client->pidfd >= 0 && poll(&exit, 1, 0) > 0);
+    return client->exited || (has_pidfd(client) && poll(&exit, 1, 0) > 0);
 }
 
 /* Whether the process is there and more than an entry that its parent has not read yet. One that
@@ -54,7 +60,7 @@ static bool is_running(pid_t pid)
  * if the process is in it: one of another PID namespace may go on. */
 bool gs_client_has_ended(const struct gs_client *client)
 {
-    if (client->exited || client->pidfd >= 0)
+    if (client->exited || has_pidfd(client))
         return gs_client_has_exited(client);
     return client->is_seen && !is_running(client->pid);
 }

@@ -239,7 +239,7 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
     if (!reason && !gs_directory_is_gone(share->directory, &share->options, name))
         reason = GS_REFUSED_EARLY;
     if (!reason)
-        error = gs_wire_send(client->fd, &message, fd);
+        error = gs_client_send(share, client, &message, fd);
     if (fd >= 0)
         close(fd);
     if (error == -ETOOMANYREFS) /* for the moment: he asks again */

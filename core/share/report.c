@@ -61,7 +61,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     const struct gs_share_stats *stats;
     uint64_t now = gs_now();
     uint32_t index = 0;
-    int pidfd = -1;
+    int pidfd = -1, error;
 
     if (query->zero)
         return gs_client_fault(client, "its message has fields that make no sense");
@@ -82,7 +82,11 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
         if (index++ != query->index)
             continue;
         gs_report_client(other, now, &message.report);
-        pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
+        if (gs_fd_is_there(&other->kept_pidfd))
+            pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }
-    return gs_wire_send(client->fd, &message, pidfd) == 0;
+    error = gs_client_send(share, client, &message, pidfd);
+    if (error == -ETOOMANYREFS)
+        error = gs_client_send(share, client, &message, -1);
+    return error == 0;
 }

@@ -139,8 +139,8 @@ static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
-static int send_grant(struct gs_client *client, const struct gs_offer *offer, bool strict,
-                      uint32_t request, int fd)
+static int send_grant(struct gs_share *share, struct gs_client *client,
+                      const struct gs_offer *offer, uint32_t request, int fd)
 {
     const struct gs_share_source *source = &offer->source;
     union gs_wire_message message;
@@ -152,9 +152,9 @@ static int send_grant(struct gs_client *client, const struct gs_offer *offer, bo
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = offer->read_only;
-    message.grant.strict = strict;
+    message.grant.strict = share->options.isolate;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
-    return gs_wire_send(client->fd, &message, fd);
+    return gs_client_send(share, client, &message, fd);
 }
 
 /*
@@ -177,7 +177,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
         hold = hold_add(client, offer);
         if (hold) {
             gs_offer_hold(share, offer);
-            error = send_grant(client, offer, share->options.isolate, open->head.request, fd);
+            error = send_grant(share, client, offer, open->head.request, fd);
         } else {
             reason = GS_REFUSED_MEMORY;
         }

@@ -1042,6 +1042,53 @@ Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
     sharer_stop(&sharer, &chunk, broker);
 }
 
+/* The number of this process's connection to a broker. */
+static int broker_connection(void)
+{
+    struct sockaddr_un at;
+
+    for (int fd = 3; fd < 256; fd++) {
+        socklen_t size = sizeof at;
+
+        memset(&at, 0, sizeof at);
+        if (getpeername(fd, (struct sockaddr *)&at, &size) == 0 &&
+            strstr(at.sun_path, side_broker_name()))
+            return fd;
+    }
+    return -1;
+}
+
+/* What it was to be told would come to the program, memory and all. */
+Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    struct gs_offer *offers[3];
+    struct side_chunk chunk;
+    struct side sharer;
+    int fd, pair[2];
+    char byte;
+
+    chunk = sharer_start(&sharer);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    fd = broker_connection();
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    cr_assert_eq(dup2(pair[0], fd), fd);
+    close(pair[0]);
+    cr_assert(side_gets_back(&sharer, offers[1]));
+    cr_assert_eq(side_offer(&sharer, &chunk, 1024, 512, &offers[2]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
+    cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was written to");
+    cr_assert_eq(errno, EAGAIN);
+    cr_assert(side_gets_back(&sharer, offers[0]));
+    cr_assert(side_gets_back(&sharer, offers[2]));
+    sharer_stop(&sharer, &chunk, broker);
+    cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was shut down");
+    cr_assert_eq(errno, EAGAIN);
+}
+
 Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 {
     int fds[3], memory = open("/dev/null", O_RDONLY);

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,19 +263,25 @@ static void say(int fd, enum gs_wire_type type, uint64_t block_id)
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
 }
 
-/* As the library's own do, whose program may have closed the connection. */
-Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
+static uint64_t open_by_name(int fd)
 {
     union gs_wire_message message;
-    uint64_t block_id;
-    int fd = connect_by_name();
 
-    stop_other();
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.token, token, GS_TOKEN_SIZE);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
-    block_id = message.grant.block_id;
+    return message.grant.block_id;
+}
+
+/* As the library's own do, whose program may have closed the connection. */
+Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
+{
+    uint64_t block_id;
+    int fd = connect_by_name();
+
+    stop_other();
+    block_id = open_by_name(fd);
     close(fd);
     cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
     fd = connect_by_name();
@@ -285,6 +292,68 @@ Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
     cr_assert(side_gets_back(&side, offer));
     close(fd);
 }
+
+#ifndef OLD_KERNEL
+/* Where a pidfd was is something else: how many. */
+static unsigned replace_pidfds(int by)
+{
+    char path[32], link[64];
+    unsigned count = 0;
+
+    for (int fd = 0; fd < 256; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        memset(link, 0, sizeof link);
+        if (readlink(path, link, sizeof link - 1) > 0 && strstr(link, "pidfd"))
+            count += dup2(by, fd) == fd;
+    }
+    return count;
+}
+
+/* A program may close what it does not know, and have a file of the same number then: that is told to
+ * nobody, and says nothing of a process that lives. */
+Test(share_lease, stays_where_the_program_has_closed_the_pidfd)
+{
+    union gs_wire_message message;
+    int fd = connect_by_name(), asks, got, ends[2];
+
+    stop_other();
+    open_by_name(fd);
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    close(ends[1]); /* readable, as a pidfd after the exit */
+    cr_assert_gt(replace_pidfds(ends[0]), 0);
+    asks = side_dial(dir, token);
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    cr_assert_eq(gs_wire_send(asks, &message, -1), 0);
+    cr_assert(SIDE_WAIT(gs_wire_receive(asks, &message, &got) == 0));
+    cr_assert_eq(message.report.client_pid, (uint64_t)getpid());
+    cr_assert_eq(got, -1, "a file of the program's was given away");
+    close(asks);
+    close(fd);
+    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+}
+
+/* It may have become another program, which cannot be told. */
+Test(share_lease, of_a_process_of_another_pid_namespace_ends_a_second_after_its_connection)
+{
+    unsigned char there[GS_TOKEN_SIZE];
+    struct other exporter;
+    int fd;
+
+    if (unshare(CLONE_NEWPID) != 0) {
+        teardown();
+        cr_skip("no PID namespace can be made here");
+    }
+    other_start(&exporter, dir, NULL);
+    other_offer(&exporter, 0, 512, 3, there);
+    memcpy(token, there, sizeof token);
+    fd = connect_by_name();
+    open_by_name(fd);
+    cr_assert_not(other_withdraws(&exporter));
+    close(fd);
+    cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
+    other_kill(&exporter);
+}
+#endif
 
 #ifdef OLD_KERNEL
 static uint64_t end_without_pidfd(void)

@@ -1,0 +1,119 @@
+/*
+ * Another user who is let in, asks for descriptors and reads none of them. The kernel counts those
+ * under way for whoever sent them, and sends none beyond the sender's limit (but root's): neither
+ * for the one that is asked, nor for any other process of its user.
+ */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/share/wire.h"
+#include "other.h"
+#include "side.h"
+
+#define LIMIT   128 /* the exporter's, of descriptors */
+#define ASKED   8   /* over one connection: so many answers fit */
+#define DIALLED 200
+
+static char dir[64];
+static struct other exporter, opener;
+static unsigned char token[GS_TOKEN_SIZE];
+static int fds[DIALLED];
+
+static void setup(void)
+{
+    char user[16];
+
+    if (geteuid() != 0)
+        cr_skip("only root can be two users");
+    side_dir_new(dir, sizeof dir);
+    /* No other test's user: what he has under way would count. */
+    snprintf(user, sizeof user, "uid=%d", 61000 + getpid() % 4000);
+    other_start2(&exporter, dir, user, "trust=0");
+    other_start2(&opener, dir, user, "trust=0");
+    other_offer(&exporter, 0, 512, 3, token);
+    cr_assert_str_eq(other_ask(&exporter, "nofile %d", LIMIT), "ok");
+    for (int i = 0; i < DIALLED; i++)
+        fds[i] = -1;
+}
+
+static void hang_up(void)
+{
+    for (int i = 0; i < DIALLED; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static void teardown(void)
+{
+    SIDE_MUST(other_stop(&opener) == 0);
+    SIDE_MUST(other_stop(&exporter) == 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 60);
+
+/* Asks again and again over a new connection, then perhaps to be hung up on, and sees the first answer
+ * come. */
+static int ask(const union gs_wire_message *message, bool leaves)
+{
+    int fd = side_connect_by_hand(dir, token);
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < ASKED; i++)
+        gs_wire_send(fd, message, -1);
+    if (leaves)
+        send(fd, "no message", 10, MSG_NOSIGNAL);
+    cr_assert_eq(poll(&answer, 1, 20000), 1);
+    return fd;
+}
+
+static unsigned exporter_fds(void)
+{
+    unsigned count = 0;
+
+    cr_assert_eq(sscanf(other_ask(&exporter, "fds"), "ok %u", &count), 1);
+    return count;
+}
+
+static void assert_opens(void)
+{
+    unsigned long address;
+
+    cr_assert_eq(other_open(&opener, token, &address), GS_OK, "an honest open was refused");
+    other_ask(&opener, "close %lx", address);
+}
+
+Test(share_hostile_unread, memory_of_many_connections)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    message.open.want_fd = 1;
+    for (int i = 0; i < 32; i++)
+        fds[i] = ask(&message, false);
+    assert_opens();
+    hang_up();
+}
+
+/* What lies unread in a connection that was hung up on stays under way. */
+Test(share_hostile_unread, processes_of_connections_that_came_and_went)
+{
+    union gs_wire_message message;
+    unsigned before;
+
+    assert_opens();
+    before = exporter_fds();
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    for (int i = 0; i < DIALLED; i++)
+        fds[i] = ask(&message, true);
+    assert_opens();
+    hang_up();
+    cr_assert(SIDE_WAIT(exporter_fds() <= before + 2), "%u, %u before", exporter_fds(), before);
+    assert_opens();
+}
