@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "core/share/discard.h"
-#include "core/share/token.h"
+#include "core/share/internal.h"
 
 #define BACKLOG       128
 #define LOCK_TRIES    100 /* of the directory, for a broker: */
@@ -106,33 +106,43 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
     return -1;
 }
 
-static int connect_to(int fd, const struct sockaddr_un *address)
+/* The kernel counts the time anew with each call, and a program's signals may end one after the
+ * other. */
+static int connect_to(int fd, const struct sockaddr_un *address, uint64_t end_ns)
 {
-    while (connect(fd, (const struct sockaddr *)address, sizeof *address) != 0)
+    uint64_t now = gs_now();
+
+    do {
+        uint64_t us = now < end_ns ? (end_ns - now) / 1000 : 0;
+        struct timeval limit = {.tv_sec = (time_t)(us / 1000000),
+                                .tv_usec = (suseconds_t)(us % 1000000)};
+
+        if (us == 0)
+            limit.tv_usec = 1; /* zero would mean to wait for ever */
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
+            return 0;
         if (errno != EINTR)
             return -errno;
-    return 0;
+        now = gs_now();
+    } while (now < end_ns);
+    return -EAGAIN;
 }
 
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns)
 {
-    struct timeval limit = {.tv_sec = (time_t)(limit_ns / 1000000000),
-                            .tv_usec = (suseconds_t)(limit_ns / 1000 % 1000000)};
+    const uint64_t end_ns = gs_now() + limit_ns;
     struct sockaddr_un address;
-    int error, fd;
+    int error, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    if (limit.tv_sec == 0 && limit.tv_usec == 0)
-        limit.tv_usec = 1; /* zero would mean to wait for ever */
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    error = path_of(options->dir, name, &address) ? connect_to(fd, &address) : -ENOENT;
+    error = path_of(options->dir, name, &address) ? connect_to(fd, &address, end_ns) : -ENOENT;
     if (error == -ENOENT || error == -ENOTDIR || error == -EACCES) { /* seen from another root */
         error = address_of(directory, options, name, &address);
         if (!error)
-            error = connect_to(fd, &address);
+            error = connect_to(fd, &address, end_ns);
     }
     if (error) {
         close(fd);

@@ -94,7 +94,7 @@ bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_
 
     memcpy(key.instance, peer->instance, sizeof key.instance);
     HASH_FIND(hh, share->opened, &key, sizeof key, opened);
-    if (!opened)
+    if (!opened || opened->recalled)
         return false;
     opened->recalled = true;
     end_unwanted_locked(share, opened);

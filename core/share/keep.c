@@ -102,9 +102,10 @@ bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint
 {
     struct gs_import *import = gs_import_find(peer, chunk_id);
 
-    if (import)
-        set_unwanted(share, import);
-    return import != NULL;
+    if (!import || import->unwanted)
+        return false;
+    set_unwanted(share, import);
+    return true;
 }
 
 void gs_kept_lost_locked(struct gs_share *share)

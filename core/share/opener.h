@@ -23,7 +23,8 @@ struct gs_peer {
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint32_t request;
     uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
-    unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across */
+    unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across; and blocks
+                         * taken up, which are called back anew */
     bool passes_on;     /* this process serves what it had shared, once it has ended */
     bool relayed;       /* the last grant came from one who passes it on: no hold, no connection */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
@@ -252,7 +253,7 @@ bool gs_kept_evict_locked(struct gs_share *share);
 void gs_kept_stop_locked(struct gs_share *share, struct gs_import *import);
 /* Opening a block of the import failed: the exporter may not know any more that it is kept. */
 void gs_kept_doubt_locked(struct gs_share *share, struct gs_import *import);
-/* The exporter wants the chunk unmapped. False: it is not mapped. */
+/* The exporter wants the chunk unmapped. False: it is not mapped, or is to go already. */
 bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint64_t chunk_id);
 /* The peer's connection was lost. */
 void gs_kept_lost_locked(struct gs_share *share);
@@ -274,7 +275,7 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
 void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened);
 /* Opened again. */
 void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened);
-/* The exporter wants a block back. False: there is no such block. */
+/* The exporter wants a block back. False: there is no such block, or he has said so before. */
 bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_t block_id);
 /* Nobody will call the peer's blocks back any more, if its connection was lost. */
 void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer);

@@ -418,8 +418,9 @@ static void take_late(struct gs_peer *peer, const union gs_wire_message *message
         gs_peer_return(peer, message->grant.block_id);
 }
 
-/* A RECALL or UNMAP of what is not here is fine where its answer may have crossed it; an exporter
- * that goes on talking beyond that is not listened to any more, or it could keep this process busy. */
+/* A RECALL or UNMAP of what is not here, or a second one, is fine where its answer may have crossed
+ * it; an exporter that goes on talking beyond that is not listened to any more, or it could keep
+ * this process busy. */
 void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {

@@ -88,6 +88,7 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
         message.take_up.block_id = ids[i];
         error = send_by(peer, &message, -1, peer->deadline_ns);
     }
+    peer->crossing += count;
     free(ids);
     return error;
 }

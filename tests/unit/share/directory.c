@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -650,6 +651,36 @@ Test(share_directory, a_connection_that_is_not_there_at_once_is_not_waited_for_o
     while (count > 0)
         close(full[--count]);
     close(live);
+}
+
+static void interrupt(int number)
+{
+}
+
+/* A profiler's timer, for instance. */
+Test(share_directory, a_connection_is_waited_for_no_longer_where_signals_come_all_the_time)
+{
+    const struct itimerval often = {{0, 10000}, {0, 10000}}, never = {0};
+    const struct sigaction act = {.sa_handler = interrupt};
+    int live, full[8], count = 0, directory;
+    uint64_t begin;
+
+    mkdir(dir, 0700);
+    directory = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    live = bind_at(dead_name, true);
+    while (count < 8 && (full[count] = gs_directory_connect_at_once(&options, dead_name)) >= 0)
+        count++;
+    sigaction(SIGALRM, &act, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    begin = side_now();
+    cr_assert_eq(gs_directory_connect(directory, &options, dead_name, UINT64_C(100000000)),
+                 -EAGAIN);
+    cr_assert_not(side_within(begin, UINT64_C(99000000)));
+    setitimer(ITIMER_REAL, &never, NULL);
+    while (count > 0)
+        close(full[--count]);
+    close(live);
+    close(directory);
 }
 
 Test(share_directory, of_another_user_is_not_connected_through)

@@ -944,14 +944,14 @@ Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobo
 }
 
 /* Says the same again and again; 42 when nobody reads it any more, 0 when all of it was read. */
-static int say_for_ever(int fd, enum gs_wire_type type)
+static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
 {
     struct pollfd room = {.fd = fd, .events = POLLOUT};
     union gs_wire_message message;
     int said = 0, error = 0;
 
     gs_wire_start(&message, type, 0);
-    message.recall.block_id = UINT64_MAX;
+    message.recall.block_id = id;
     while (said < 20000 && (error == 0 || (error == -EAGAIN && poll(&room, 1, 1000) == 1))) {
         error = gs_wire_send(fd, &message, -1);
         said += error == 0;
@@ -960,7 +960,7 @@ static int say_for_ever(int fd, enum gs_wire_type type)
 }
 
 /* An exporter by hand that grants what it is asked for, and then talks on. */
-static pid_t talker(enum gs_wire_type type, const unsigned char *at)
+static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at)
 {
     struct sockaddr_un address;
     int listener;
@@ -982,7 +982,7 @@ static pid_t talker(enum gs_wire_type type, const unsigned char *at)
             continue;
         gs_token_read(message.open.token, &asked);
         lie_once(fd, HONEST, &asked, message.head.request);
-        _exit(say_for_ever(fd, type));
+        _exit(say_for_ever(fd, type, id));
     }
     close(listener);
     return child;
@@ -990,11 +990,16 @@ static pid_t talker(enum gs_wire_type type, const unsigned char *at)
 
 Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 {
-    static const enum gs_wire_type types[] = {GS_WIRE_RECALL, GS_WIRE_UNMAP, GS_WIRE_GRANT,
-                                              GS_WIRE_REFUSE, GS_WIRE_HELLO, GS_WIRE_FLUSH};
+    static const struct {
+        enum gs_wire_type type;
+        uint64_t id;
+    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_UNMAP, UINT64_MAX},
+                {GS_WIRE_GRANT, UINT64_MAX}, {GS_WIRE_REFUSE, UINT64_MAX},
+                {GS_WIRE_HELLO, UINT64_MAX}, {GS_WIRE_FLUSH, UINT64_MAX},
+                {GS_WIRE_RECALL, 5}, {GS_WIRE_UNMAP, 6}}; /* the last two: of what is open */
 
     usleep(100000); /* whoever shares has connected to all there are */
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
         unsigned char asked[GS_TOKEN_SIZE];
         struct sockaddr_un address;
         CUdeviceptr opened;
@@ -1002,11 +1007,12 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
         pid_t child;
 
         make_token(asked, (unsigned char)(0x50 + i));
-        child = talker(types[i], asked);
+        child = talker(says[i].type, says[i].id, asked);
         cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
         cr_assert_eq(waitpid(child, &exit_status, 0), child);
         cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42,
-                  "type %d is read for ever", (int)types[i]);
+                  "type %d of %llu is read for ever", (int)says[i].type,
+                  (unsigned long long)says[i].id);
         cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
         path_of(asked, &address);
         unlink(address.sun_path);

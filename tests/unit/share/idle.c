@@ -305,6 +305,35 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     side_chunk_free(&side, &chunk);
 }
 
+/* Until the exporter goes on, what is given back does not fit into the connection; and that is
+ * closed by the program. */
+Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_next)
+{
+    enum { BLOCKS = 1000, OPEN = BLOCKS - 2 };
+    static unsigned char tokens[BLOCKS][GS_TOKEN_SIZE];
+    static CUdeviceptr addresses[BLOCKS];
+
+    side_stop(&side);
+    options.idle_blocks = 0;
+    side_start(&side, &options);
+    for (int i = 0; i < BLOCKS; i++) {
+        other_offer(&other, (size_t)i * 512, 512, 7, tokens[i]);
+        if (i <= OPEN)
+            addresses[i] = open_it(tokens[i]);
+    }
+    kill(other.pid, SIGSTOP);
+    for (int i = 0; i < OPEN; i++)
+        cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
+    usleep(300000); /* the thread has tried to give them back */
+    cr_assert_eq(side_connections(true), 1);
+    kill(other.pid, SIGCONT);
+    addresses[OPEN + 1] = open_it(tokens[OPEN + 1]); /* over the next */
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")), "%s", other.answer);
+    for (int i = OPEN; i < BLOCKS; i++)
+        cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
+}
+
 /* Gives back what it was not called for yet, for want of room, and reads only then: nothing is left
  * to be sent, and the exporter's thread sleeps. */
 Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)

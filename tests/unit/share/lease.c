@@ -149,6 +149,42 @@ Test(share_lease, stays_when_only_a_forked_child_ends)
     cr_assert(side_gets_back(&side, offer));
 }
 
+/* The other's program closes its connection, which a child that it forked has still, and it takes up
+ * over another what it has open. */
+static int lose_to_a_child(void)
+{
+    int child;
+
+    other_ask(&other, "close %lx", address); /* from here on its thread looks after them */
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    child = atoi(other_ask(&other, "fork") + 3);
+    cr_assert_gt(child, 0);
+    cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "connections"), "ok 1")));
+    return child;
+}
+
+Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_connection)
+{
+    int child = lose_to_a_child();
+
+    cr_assert(side_stays_held(&side, offer, 100));
+    kill(child, SIGKILL);
+    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, offer));
+}
+
+Test(share_lease, that_was_taken_up_and_closed_stays_with_the_child_that_has_the_connection)
+{
+    int child = lose_to_a_child();
+
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_stays_held(&side, offer, 600), "the child still has it");
+    kill(child, SIGKILL);
+    cr_assert(side_gets_back(&side, offer));
+}
+
 static uint64_t end_by_exec(void)
 {
     uint64_t ended = side_now();

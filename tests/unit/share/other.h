@@ -12,6 +12,7 @@
  *   census    what lives in its driver: "ok COUNT"
  *   fork                     a child that sleeps: "ok PID"
  *   nofile N                 its limit of descriptors
+ *   connections, lose        how many it has made; and closes them
  *   exec                     becomes a program that sleeps, after "ok"
  *   hold 0|1                 whether its fences pass
  *   delay MICROSECONDS       that each export takes

@@ -147,6 +147,10 @@ static void serve(const char *line)
         printf("ok %u\n", memdriver_mapped());
     } else if (!strcmp(word, "census")) {
         printf("ok %d\n", memdriver_alive());
+    } else if (!strcmp(word, "connections")) {
+        printf("ok %d\n", side_connections(false));
+    } else if (!strcmp(word, "lose")) {
+        printf("ok %d\n", side_connections(true));
     } else if (!strcmp(word, "fork")) {
         do_fork();
     } else if (!strcmp(word, "nofile")) {

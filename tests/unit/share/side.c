@@ -407,6 +407,26 @@ static int count_entries(const char *path)
     return count;
 }
 
+int side_connections(bool closes)
+{
+    int count = 0;
+
+    for (int fd = 3; fd < 4096; fd++) {
+        struct sockaddr_un to = {0};
+        socklen_t size = sizeof to, type_size = sizeof(int);
+        int type = 0;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 ||
+            type != SOCK_SEQPACKET || getpeername(fd, (struct sockaddr *)&to, &size) != 0 ||
+            !to.sun_path[0]) /* who was accepted has no name */
+            continue;
+        count++;
+        if (closes)
+            close(fd);
+    }
+    return count;
+}
+
 int side_open_fds(void)
 {
     return count_entries("/proc/self/fd");

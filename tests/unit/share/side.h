@@ -111,6 +111,9 @@ const char *side_logged(void);
 unsigned side_log_lines(void);
 
 int side_open_fds(void);
+/* The connections that this process has made; closed as by a program that closes what it does not
+ * know, or counted alone. */
+int side_connections(bool closes);
 int side_threads(void);
 /* For teardowns: a cr_assert that fails there fails no test (Criterion 2.4.1), a crash does. */
 #define SIDE_MUST(condition)                                                                       \
