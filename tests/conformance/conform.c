@@ -326,6 +326,19 @@ size_t memory_free_bytes(void)
     return free_bytes;
 }
 
+CUresult physical_memory(size_t size)
+{
+    const CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r = cuMemCreate(&handle, size, &prop, 0);
+
+    if (r == CUDA_SUCCESS)
+        OK(cuMemRelease(handle));
+    return r;
+}
+
 /* cuda.h renames cuCtxCreate to a form that older drivers lack; this is the one of CUDA 3.2. */
 CUcontext context_create(CUdevice on)
 {

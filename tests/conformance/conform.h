@@ -77,6 +77,8 @@ bool is_busy(CUstream stream);
 
 /* A new context, made current. Fails the test where there is none. */
 CUcontext context_create(CUdevice on);
+/* As much physical memory of the device, made and released: what the driver says to it. */
+CUresult physical_memory(size_t size);
 
 /* A non-blocking stream of the current context. Fails the test where there is none. */
 CUstream new_stream(void);

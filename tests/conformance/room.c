@@ -15,19 +15,6 @@ static size_t most(void)
     return memory_free_bytes() / 10 * 6 & ~(2 * MIB - 1);
 }
 
-static CUresult create(size_t size)
-{
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    CUmemGenericAllocationHandle handle = 0;
-    CUresult r = cuMemCreate(&handle, size, &prop, 0);
-
-    if (r == CUDA_SUCCESS)
-        OK(cuMemRelease(handle));
-    return r;
-}
-
 static CUresult own_pool(size_t size)
 {
     const CUmemPoolProps props = {
@@ -97,7 +84,7 @@ static CUresult array(size_t size)
 static const struct {
     const char *name;
     CUresult (*take)(size_t);
-} takers[] = {{"cuMemCreate", create},
+} takers[] = {{"cuMemCreate", physical_memory},
               {"a pool of the program's", own_pool},
               {"a graph's memory", graph},
               {"an array", array}};
@@ -133,7 +120,7 @@ Test(room, small_blocks_leave_room_as_well)
         OK(cuMemAlloc(&ptr[i], each));
     for (int i = 0; i < BLOCKS; i++)
         OK(cuMemFree(ptr[i]));
-    OK(create(size));
+    OK(physical_memory(size));
 }
 
 /* A free waits for the GPU, natively when it is called, else when somebody wants the memory. */
@@ -146,7 +133,7 @@ Test(room, memory_freed_behind_a_kernel_is_there_when_it_is_wanted)
     OK(cuMemAlloc(&ptr, size));
     OK(launch_spin_fill(stream, ptr, 1, 4096, 300 * MILLISECOND));
     OK(cuMemFree(ptr));
-    OK(create(size));
+    OK(physical_memory(size));
     OK(cuCtxSynchronize());
 }
 
@@ -163,7 +150,7 @@ Test(room, what_came_back_after_the_refusal_is_found)
         cr_skip_test("natively the refusal is the end");
     OK(cuMemAlloc(&ptr, 4 * MIB));
     cr_assert_eq(fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
-    OK(create(2 * MIB));
+    OK(physical_memory(2 * MIB));
     OK(cuMemFree(ptr));
 }
 
@@ -174,9 +161,9 @@ Test(room, what_is_in_use_leaves_none)
 
     OK(cuMemAlloc(&ptr, size));
     OK(fill_now(ptr, 5, 4096));
-    CHECK(CUDA_ERROR_OUT_OF_MEMORY, create(size));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, physical_memory(size));
     CHECK(CUDA_ERROR_OUT_OF_MEMORY, own_pool(size));
-    CHECK(CUDA_ERROR_OUT_OF_MEMORY, create((size_t)1 << 50));
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, physical_memory((size_t)1 << 50));
     cr_assert_eq(words_other(ptr, 5, 4096), 0);
     OK(cuMemFree(ptr));
 }

@@ -197,31 +197,18 @@ Test(waits, an_allocation_in_no_streams_order_fails_rather_than_wait)
     OK(cuMemFree(ptr));
 }
 
-static CUresult create(size_t size)
-{
-    const CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-    CUmemGenericAllocationHandle handle = 0;
-    CUresult r = cuMemCreate(&handle, size, &prop, 0);
-
-    if (r == CUDA_SUCCESS)
-        OK(cuMemRelease(handle));
-    return r;
-}
-
 Test(waits, physical_memory_is_refused_rather_than_waited_for)
 {
     CUstream s1 = new_stream();
     struct gate gate;
     size_t wanted = free_behind(s1, &gate);
-    CUresult r = create(wanted);
+    CUresult r = physical_memory(wanted);
     bool held = let_go(&gate);
 
     probe("create_behind_a_host_function", "%s", result_name(r));
     cr_assert(held, "it waited for the host function");
     OK(cuCtxSynchronize());
-    OK(create(wanted));
+    OK(physical_memory(wanted));
 }
 
 /* What cuMemFree freed before the host function is there: natively that call waited for what came

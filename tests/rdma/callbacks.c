@@ -12,17 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "shim/gpushim.h"
 
 #define MIB ((size_t)1 << 20)
-
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static unsigned pins, unpins, full;
 static int unpin_error;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "softcuda.h"
 #include "verbs_stand_in.h"
 
@@ -19,14 +20,6 @@
 #define MIB ((size_t)1 << 20)
 #define LOCAL IBV_ACCESS_LOCAL_WRITE
 #define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static struct ibv_context *card;
 static struct ibv_pd *pd;

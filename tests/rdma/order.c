@@ -12,18 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
 
 #define SIZE ((size_t)64 << 10)
-
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static CUcontext context;
 static CUstream stream;

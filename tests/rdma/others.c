@@ -13,17 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "pin_counts.h"
 
 #define MIB ((size_t)1 << 20)
-
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 struct gdr;
 typedef struct {

@@ -17,19 +17,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
 #include "softcuda.h"
+#include "tests/folder.h"
 
 #define BLOCKS 40
 #define SIZE   ((size_t)2 << 20)
 #define MOST   ((size_t)104 << 20) /* of 128 MiB */
 #define WAITS  20000              /* of a millisecond */
-#define SOCKET 3
 
 static struct softcuda_census census(void)
 {
@@ -48,11 +47,9 @@ static int opener(bool closes)
     uint32_t mapped, before;
     char ask;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     before = census().mappings;
-    if (recv(SOCKET, handle, sizeof handle, MSG_WAITALL) != (ssize_t)sizeof handle)
-        fail("no handles", errno);
+    hear(PARTY_SOCKET, handle, sizeof handle);
     for (int i = 0; i < BLOCKS; i++)
         must("cuIpcOpenMemHandle",
              cuIpcOpenMemHandle(&block[i], handle[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -60,38 +57,16 @@ static int opener(bool closes)
         must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block[i]));
     do {
         mapped = census().mappings - before;
-        send(SOCKET, &mapped, sizeof mapped, MSG_NOSIGNAL);
-    } while (recv(SOCKET, &ask, 1, 0) == 1);
+        say(PARTY_SOCKET, &mapped, sizeof mapped);
+    } while (hear_or_end(PARTY_SOCKET, &ask, 1));
     return 0;
 }
 
-static pid_t opener_start(const char *more, int *ret_socket)
-{
-    int pair[2];
-    pid_t child;
-
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
-        fail("socketpair, fork", errno);
-    if (child == 0) {
-        close(pair[0]);
-        if (pair[1] != SOCKET) {
-            dup2(pair[1], SOCKET);
-            close(pair[1]);
-        }
-        execl("/proc/self/exe", "back", "opener", more, (char *)NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    *ret_socket = pair[0];
-    return child;
-}
-
-static uint32_t mapped_there(int socket)
+static uint32_t mapped_there(const struct party *opener)
 {
     uint32_t mapped;
 
-    if (recv(socket, &mapped, sizeof mapped, MSG_WAITALL) != (ssize_t)sizeof mapped)
-        fail("the opener is gone", errno);
+    hear(opener->socket, &mapped, sizeof mapped);
     return mapped;
 }
 
@@ -136,7 +111,7 @@ static void await_said(const char *path, pid_t other, bool all)
         fail("the log does not say what is freed and still held, by process", (int)other);
 }
 
-static void share(const char *how, int socket, const char *log, pid_t other)
+static void share(const char *how, const struct party *other, const char *log)
 {
     CUipcMemHandle handle[BLOCKS];
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -149,14 +124,14 @@ static void share(const char *how, int socket, const char *log, pid_t other)
         must("cuMemAlloc", cuMemAlloc(&block[i], SIZE));
         must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle[i], block[i]));
     }
-    send(socket, handle, sizeof handle, MSG_NOSIGNAL);
-    mapped = mapped_there(socket);
+    say(other->socket, handle, sizeof handle);
+    mapped = mapped_there(other);
     if (mapped < BLOCKS)
         fail("nothing stays mapped: this test shows nothing", (int)mapped);
     for (int i = 0; i < BLOCKS; i++)
         must("cuMemFree", cuMemFree(block[i]));
     if (log) {
-        await_said(log, other, strncmp(how, "LIMBO_WARNING_AGE", 17));
+        await_said(log, other->pid, strncmp(how, "LIMBO_WARNING_AGE", 17));
         return;
     }
     if (!strcmp(how, "full")) /* at once: the opener has not heard of it yet */
@@ -165,8 +140,8 @@ static void share(const char *how, int socket, const char *log, pid_t other)
         must("cuMemCreate, of most", cuMemCreate(&made, MOST, &prop, 0));
     for (int i = 0; i < WAITS && !is_back(mapped); i++) {
         usleep(1000);
-        send(socket, "?", 1, MSG_NOSIGNAL);
-        mapped = mapped_there(socket);
+        say(other->socket, "?", 1);
+        mapped = mapped_there(other);
     }
     printf("%u chunks are left, %u mapped by others, %u descriptors\n", census().handles, mapped,
            census().exported_fds);
@@ -180,18 +155,16 @@ static void share(const char *how, int socket, const char *log, pid_t other)
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-back-XXXXXX", log[64], name[64] = "GPUSHIM_SHARE_";
-    const char *value = argc == 2 ? strchr(argv[1], '=') : NULL;
-    int socket, status;
+    const char *dir, *value = argc == 2 ? strchr(argv[1], '=') : NULL;
+    char log[64], name[64] = "GPUSHIM_SHARE_";
+    int status;
     pid_t child;
 
     if (argc >= 2 && !strcmp(argv[1], "opener"))
         return opener(argc == 2);
     if (argc != 2)
         fail("one word", argc);
-    if (!mkdtemp(dir))
-        fail("no directory", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    dir = folder_new("back");
     snprintf(log, sizeof log, "%s.log", dir);
     if (value) {
         strncat(name, argv[1], (size_t)(value - argv[1]));
@@ -200,15 +173,13 @@ int main(int argc, char **argv)
     }
     setenv("GPUSHIM_SHARE_IDLE", "10 min", 1);
     setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "decay") ? "0" : "300 ms", 1);
-    child = fork(); /* its end takes all with it that it keeps there */
+    child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {
-        pid_t other = opener_start(value ? "holds" : NULL, &socket);
+        struct party other = party_start("opener", value ? "holds" : NULL);
 
         start_driver();
-        share(argv[1], socket, value ? log : NULL, other);
-        close(socket);
-        waitpid(other, &status, 0);
-        return status == 0 ? 0 : 1;
+        share(argv[1], &other, value ? log : NULL);
+        return party_end(&other) == 0 ? 0 : 1;
     }
     waitpid(child, &status, 0);
     unlink(log);

@@ -14,41 +14,18 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
 
 #define SIZE    ((size_t)4 << 20)
-#define SOCKET  3 /* to the process that started this one */
 #define FDS_MAX 256
 #define TEXT    "a line of the program's own\n"
 
-static int other_socket;
-
-static pid_t other_start(const char *how)
-{
-    int pair[2];
-    pid_t child;
-
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
-        fail("socketpair, fork", errno);
-    if (child == 0) {
-        close(pair[0]);
-        if (pair[1] != SOCKET) {
-            dup2(pair[1], SOCKET);
-            close(pair[1]);
-        }
-        execl("/proc/self/exe", "closed", how, (char *)NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    other_socket = pair[0];
-    return child;
-}
+static struct party other;
 
 /* Whether the descriptor is one of the library's: a kind of file, or memory; never the driver's. */
 static bool is_of_library(int fd, const char *kind)
@@ -159,10 +136,8 @@ static int opener(void)
     CUdeviceptr block;
     unsigned char byte = 0;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
-    if (recv(SOCKET, &handle, sizeof handle, MSG_WAITALL) != (ssize_t)sizeof handle)
-        fail("no handle", errno);
+    hear(PARTY_SOCKET, &handle, sizeof handle);
     must("cuIpcOpenMemHandle",
          cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     must("cuMemcpyDtoH", cuMemcpyDtoH(&byte, block, 1));
@@ -175,7 +150,6 @@ static void export(void)
     bool had[FDS_MAX];
     int fds[FDS_MAX], count = 0, status;
     CUdeviceptr block;
-    pid_t child;
 
     start_driver();
     must("cuMemAlloc", cuMemAlloc(&block, SIZE));
@@ -190,9 +164,10 @@ static void export(void)
         close(fds[i]);
         file_at(fds[i]);
     }
-    child = other_start("opener");
-    send(other_socket, &handle, sizeof handle, MSG_NOSIGNAL);
-    if (waitpid(child, &status, 0) != child || status != 0)
+    other = party_start("opener", NULL);
+    say(other.socket, &handle, sizeof handle);
+    status = party_end(&other);
+    if (status != 0)
         fail("the other process did not get the memory", status);
     for (int i = 0; i < count; i++)
         check_file(fds[i]);
@@ -203,12 +178,11 @@ static int exporter(void)
     CUipcMemHandle handles[2];
     char end;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     share(&handles[0]);
     share(&handles[1]);
-    send(SOCKET, handles, sizeof handles, MSG_NOSIGNAL);
-    return (int)recv(SOCKET, &end, 1, 0);
+    say(PARTY_SOCKET, handles, sizeof handles);
+    return hear_or_end(PARTY_SOCKET, &end, 1);
 }
 
 static void connection(void)
@@ -219,9 +193,8 @@ static void connection(void)
     int fds[FDS_MAX], pair[2], count;
     char text[2 * sizeof TEXT];
 
-    other_start("exporter");
-    if (recv(other_socket, handles, sizeof handles, MSG_WAITALL) != (ssize_t)sizeof handles)
-        fail("no handles", errno);
+    other = party_start("exporter", NULL);
+    hear(other.socket, handles, sizeof handles);
     start_driver();
     note(had);
     must("cuIpcOpenMemHandle",
@@ -257,11 +230,9 @@ static int reading(void)
     unsigned char byte = 0;
     char order;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     note(had);
-    if (recv(SOCKET, &handle, sizeof handle, MSG_WAITALL) != (ssize_t)sizeof handle)
-        fail("no handle", errno);
+    hear(PARTY_SOCKET, &handle, sizeof handle);
     must("cuIpcOpenMemHandle",
          cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     count = find(had, "socket:", fds);
@@ -269,7 +240,7 @@ static int reading(void)
         fail("connections", count);
     close(fds[0]);
     file_at(fds[0]);
-    while (send(SOCKET, &byte, 1, MSG_NOSIGNAL) == 1 && recv(SOCKET, &order, 1, 0) == 1)
+    while (send(PARTY_SOCKET, &byte, 1, MSG_NOSIGNAL) == 1 && hear_or_end(PARTY_SOCKET, &order, 1))
         if (order == 'r')
             must("cuMemcpyDtoH", cuMemcpyDtoH(&byte, block, 1));
         else
@@ -282,8 +253,8 @@ static unsigned char order(char what)
 {
     unsigned char answer;
 
-    if (send(other_socket, &what, 1, MSG_NOSIGNAL) != 1 || recv(other_socket, &answer, 1, 0) != 1)
-        fail("the reader has ended", errno);
+    say(other.socket, &what, 1);
+    hear(other.socket, &answer, 1);
     return answer;
 }
 
@@ -309,12 +280,11 @@ static void reader(void)
 
     setenv("GPUSHIM_SHARE_SETTLE", "50ms", 1);
     setenv("GPUSHIM_SHARE_GRACE", "0", 1);
-    other_start("reading");
+    other = party_start("reading", NULL);
     start_driver();
     block = share(&handle);
-    send(other_socket, &handle, sizeof handle, MSG_NOSIGNAL);
-    if (recv(other_socket, &ready, 1, 0) != 1)
-        fail("the reader has ended", errno);
+    say(other.socket, &handle, sizeof handle);
+    hear(other.socket, &ready, 1);
     must("cuMemFree", cuMemFree(block));
     if (comes_back(block, 250)) /* a hang-up rests for a second and the time set above */
         fail("memory that a living process has open was handed out again", order('r'));

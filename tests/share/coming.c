@@ -9,17 +9,16 @@
  */
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
+#include "tests/folder.h"
 
 #define MIB    ((size_t)1 << 20)
 #define SHARED (40 * MIB) /* of 64 MiB */
 #define NEEDED (45 * MIB)
-#define SOCKET 3
 #define WORK_US 20000
 
 static const unsigned reads_on_ms[] = {0, 300, 600, 900, 1500};
@@ -32,12 +31,6 @@ static void CUDA_CB work(void *arg)
     (void)arg;
 }
 
-static void hear(int socket, void *bytes, size_t size)
-{
-    if (recv(socket, bytes, size, MSG_WAITALL) != (ssize_t)size)
-        fail("the other process is gone", errno);
-}
-
 static int reader(void)
 {
     CUipcMemHandle handle;
@@ -45,106 +38,82 @@ static int reader(void)
     CUstream stream;
     char how;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     must("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    hear(SOCKET, &handle, sizeof handle);
+    hear(PARTY_SOCKET, &handle, sizeof handle);
     must("cuIpcOpenMemHandle",
          cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    send(SOCKET, "o", 1, MSG_NOSIGNAL);
-    hear(SOCKET, &how, 1);
+    say(PARTY_SOCKET, "o", 1);
+    hear(PARTY_SOCKET, &how, 1);
     if (how == 'b')
         must("cuLaunchHostFunc", cuLaunchHostFunc(stream, work, NULL));
     if (how == 'e')
         return 0;
     must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block));
-    send(SOCKET, "c", 1, MSG_NOSIGNAL);
-    hear(SOCKET, &how, 1);
+    say(PARTY_SOCKET, "c", 1);
+    hear_or_end(PARTY_SOCKET, &how, 1);
     return 0;
-}
-
-static pid_t reader_start(int *ret_socket)
-{
-    int pair[2];
-    pid_t child;
-
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
-        fail("socketpair, fork", errno);
-    if (child == 0) {
-        close(pair[0]);
-        if (pair[1] != SOCKET) {
-            dup2(pair[1], SOCKET);
-            close(pair[1]);
-        }
-        execl("/proc/self/exe", "coming", "reader", (char *)NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    *ret_socket = pair[0];
-    return child;
 }
 
 /* ---- Whose memory it is --------------------------------------------------------------------- */
 
 /* Returns when the caller has every reason to know that the memory is free. */
-static void let_go(char how, pid_t other, int socket)
+static void let_go(char how, const struct party *other)
 {
-    int status;
     char said;
 
-    if (how == 'k') {
-        kill(other, SIGKILL);
-        waitpid(other, &status, 0);
-        return;
-    }
-    send(socket, &how, 1, MSG_NOSIGNAL);
-    if (how == 'e')
-        waitpid(other, &status, 0);
+    if (how == 'k')
+        kill(other->pid, SIGKILL);
     else
-        hear(socket, &said, 1);
+        say(other->socket, &how, 1);
+    if (how == 'k' || how == 'e')
+        waitpid(other->pid, NULL, 0);
+    else
+        hear(other->socket, &said, 1);
 }
 
 static void need(char how, unsigned after_ms)
 {
     CUdeviceptr shared, needed;
     CUipcMemHandle handle;
-    int socket, status;
-    pid_t other = reader_start(&socket);
+    struct party other = party_start("reader", NULL);
     CUresult result;
     char said;
 
     must("cuMemAlloc", cuMemAlloc(&shared, SHARED));
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
-    send(socket, &handle, sizeof handle, MSG_NOSIGNAL);
-    hear(socket, &said, 1);
+    say(other.socket, &handle, sizeof handle);
+    hear(other.socket, &said, 1);
     must("cuMemFree", cuMemFree(shared));
     usleep(after_ms * 1000); /* it reads on */
-    let_go(how, other, socket);
+    let_go(how, &other);
     result = cuMemAlloc(&needed, NEEDED);
     if (result != CUDA_SUCCESS) {
         fprintf(stderr, "after %u ms of reading on: %d\n", after_ms, (int)result);
         fail("memory that has come back is not to be had", how);
     }
     must("cuMemFree", cuMemFree(needed));
-    close(socket);
-    if (how != 'k' && how != 'e')
-        waitpid(other, &status, 0);
+    if (how == 'k' || how == 'e')
+        close(other.socket);
+    else
+        party_end(&other);
 }
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-coming-XXXXXX", machine[64];
+    const char *dir;
+    char machine[64];
     int status = 0;
     pid_t child;
 
     if (argc == 2 && !strcmp(argv[1], "reader"))
         return reader();
-    if (argc != 2 || !mkdtemp(dir))
-        fail("one word, and a directory", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    if (argc != 2)
+        fail("one word", argc);
+    dir = folder_new("coming");
     snprintf(machine, sizeof machine, "%s.machine", dir);
     setenv("SOFTCUDA_MACHINE", machine, 1);
-    child = fork(); /* its end takes all with it that it keeps there */
+    child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {
         start_driver();
         for (unsigned i = 0; i < sizeof reads_on_ms / sizeof *reads_on_ms; i++)

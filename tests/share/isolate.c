@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include "core/share/token.h"
 #include "core/share/wire.h"
 #include "program.h"
+#include "tests/folder.h"
 
 #define SECRET 0x5ec2e755u
 #define STAMP  0x57a3b1e5u
@@ -101,7 +101,6 @@ static int thief(void)
 {
     char line[256];
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
@@ -132,7 +131,7 @@ static void start_thief(void)
 
     if (pipe(in) != 0 || pipe(out) != 0)
         fail("pipe", errno);
-    if (fork() == 0) {
+    if (fork_child() == 0) {
         dup2(in[0], 0);
         dup2(out[1], 1);
         unsetenv("LD_PRELOAD");
@@ -228,7 +227,7 @@ static void check(size_t size, bool isolated, bool refused)
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-isolate-XXXXXX";
+    const char *dir;
     bool isolated;
     pid_t child;
     int status;
@@ -237,10 +236,8 @@ int main(int argc, char **argv)
         fail("one word", argc);
     if (!strcmp(argv[1], "thief"))
         return thief();
-    if (!mkdtemp(dir))
-        fail("no directory", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
-    child = fork();
+    dir = folder_new("isolate");
+    child = fork_child();
     if (child > 0) {
         waitpid(child, &status, 0);
         if (rmdir(dir) != 0)

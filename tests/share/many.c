@@ -18,7 +18,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -28,6 +27,7 @@
 #include "core/share/directory.h"
 #include "core/share/wire.h"
 #include "program.h"
+#include "tests/folder.h"
 
 #define BLOCKS 4000
 #define LIMIT  256
@@ -77,7 +77,6 @@ static int opener(void)
 {
     int32_t count, answer[3];
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     while (fread(&count, sizeof count, 1, stdin) == 1) {
         uint32_t word = 1; /* what is there: where it may be written nothing changes */
@@ -120,7 +119,7 @@ static void opener_start(struct opener *opener)
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
         fail("pipe", errno);
-    opener->pid = fork();
+    opener->pid = fork_child();
     if (opener->pid == 0) {
         dup2(in[0], 0);
         dup2(out[1], 1);
@@ -164,7 +163,6 @@ static int exporter(int count)
     static CUdeviceptr block[BLOCKS];
     int32_t most;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     for (int i = 0; i < count; i++) {
         CUipcMemHandle handle;
@@ -193,7 +191,7 @@ static struct opener exporter_start(int count, CUipcMemHandle *ret_handles)
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
         fail("pipe", errno);
     snprintf(text, sizeof text, "%d", count);
-    it.pid = fork();
+    it.pid = fork_child();
     if (it.pid == 0) {
         dup2(in[0], 0);
         dup2(out[1], 1);
@@ -248,7 +246,7 @@ static void broker_start(const char *program)
 {
     struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = LIMIT};
     int status;
-    pid_t child = fork();
+    pid_t child = fork_child();
 
     if (child == 0) {
         setrlimit(RLIMIT_NOFILE, &limit);
@@ -362,27 +360,25 @@ static void check_read_only(bool by_opener)
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-many-XXXXXX";
-    const char *how = argc > 1 ? argv[1] : "";
+    const char *dir, *how = argc > 1 ? argv[1] : "";
     struct rlimit limit;
 
     if (!strcmp(how, "open"))
         return opener();
     if (!strcmp(how, "share"))
         return exporter(atoi(argv[2]));
-    if (argc != 3 || !mkdtemp(dir))
+    if (argc != 3)
         fail("usage: many WHAT BROKER", argc);
     getrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_max < 2 * BLOCKS && strcmp(how, "read-only")) {
         printf("skipped: the hard limit of descriptors (ulimit -Hn) leaves the software driver's "
                "memory no room\n");
-        rmdir(dir);
         return 77;
     }
     limit.rlim_cur = LIMIT;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         fail("setrlimit", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    dir = folder_new("many");
     setenv("GPUSHIM_SHARE_BROKER", argv[2], 1);
     setenv("GPUSHIM_SHARE_STRATEGY", strcmp(how, "embedded") ? "broker" : "embedded", 1);
     if (!strcmp(how, "narrow"))

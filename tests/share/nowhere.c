@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "tests/folder.h"
 
 #define STAMP 0x5ca1ab1eu
 #define SIZE  ((size_t)4 << 20)
@@ -77,11 +78,10 @@ static void must_open(const CUipcMemHandle *handle)
     int in[2], status;
     pid_t child;
 
-    if (pipe2(in, O_CLOEXEC) != 0 || (child = fork()) < 0)
+    if (pipe2(in, O_CLOEXEC) != 0 || (child = fork_child()) < 0)
         fail("no process", errno);
     if (child == 0) {
         dup2(in[0], STDIN_FILENO);
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl("/proc/self/exe", "nowhere", "open", (char *)NULL);
         _exit(127);
     }
@@ -237,7 +237,7 @@ static void start_beside(const char *broker)
     setenv("LD_PRELOAD", library, 1);
     setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     setenv("GPUSHIM_SHARE_KEEP", "0", 1);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         execl("/proc/self/exe", "nowhere", "left", (char *)NULL);
         _exit(127);
@@ -279,6 +279,7 @@ int main(int argc, char **argv)
     fcntl(log_file, F_SETFL, O_APPEND);
     snprintf(folder, sizeof folder, "%s/run", above);
     setenv("GPUSHIM_SHARE_DIR", folder, 1);
+    folder_watch(folder);
     dup2(log_file, STDERR_FILENO);
     atexit(show_log);
     if (strcmp(how, "beside") == 0)

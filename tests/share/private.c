@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "tests/folder.h"
 
 #define TRIES 20000 /* of a millisecond */
 
@@ -107,13 +108,11 @@ static int run(const char *dir)
 
 int main(void)
 {
-    char dir[] = "/tmp/gpushim-private-XXXXXX";
+    const char *dir = folder_new("private");
     int status = 1;
     pid_t child;
 
-    if (!mkdtemp(dir) || setenv("GPUSHIM_SHARE_DIR", dir, 1) != 0)
-        fail("no folder", errno);
-    child = fork();
+    child = fork_child();
     if (child == 0)
         exit(run(dir));
     if (child < 0 || waitpid(child, &status, 0) != child)

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/children.h"
+
 static inline _Noreturn void fail(const char *what, int value)
 {
     fprintf(stderr, "%s: %s: %d\n", program_invocation_short_name, what, value);

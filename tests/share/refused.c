@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,7 +63,6 @@ static int exporter(void)
     CUdeviceptr block;
     char end;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     must("cuMemAlloc", cuMemAlloc(&block, 4096));
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
@@ -81,7 +79,7 @@ static pid_t start_exporter(CUipcMemHandle *ret_handle, int *ret_end)
     int in[2], out[2];
     pid_t child;
 
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || (child = fork()) < 0)
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || (child = fork_child()) < 0)
         fail("no process", errno);
     if (child == 0) {
         dup2(in[0], STDIN_FILENO);

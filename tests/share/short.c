@@ -12,26 +12,19 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
 #include "softcuda.h"
+#include "tests/folder.h"
 
 #define MIB    ((size_t)1 << 20)
 #define SHARED (40 * MIB) /* of 64 MiB */
 #define NEEDED (45 * MIB)
-#define SOCKET 3
 #define WAITS  20000 /* of a millisecond */
-
-static void hear(int socket, void *bytes, size_t size)
-{
-    if (recv(socket, bytes, size, MSG_WAITALL) != (ssize_t)size)
-        fail("the other process is gone", errno);
-}
 
 static uint32_t mappings(void)
 {
@@ -55,10 +48,9 @@ static int reader(const char *closes)
     uint32_t before;
     char end;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     before = mappings();
-    hear(SOCKET, &handle, sizeof handle);
+    hear(PARTY_SOCKET, &handle, sizeof handle);
     must("cuIpcOpenMemHandle",
          cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     if (closes)
@@ -66,30 +58,9 @@ static int reader(const char *closes)
     for (int i = 0; closes && keeps_nothing() && mappings() != before && i < WAITS; i++)
         usleep(1000);
     usleep(closes ? (useconds_t)atoi(closes) * 1000 : 0);
-    send(SOCKET, "o", 1, MSG_NOSIGNAL);
-    recv(SOCKET, &end, 1, 0);
+    say(PARTY_SOCKET, "o", 1);
+    recv(PARTY_SOCKET, &end, 1, 0);
     return 0;
-}
-
-static pid_t reader_start(const char *closes, int *ret_socket)
-{
-    int pair[2];
-    pid_t child;
-
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
-        fail("socketpair, fork", errno);
-    if (child == 0) {
-        close(pair[0]);
-        if (pair[1] != SOCKET) {
-            dup2(pair[1], SOCKET);
-            close(pair[1]);
-        }
-        execl("/proc/self/exe", "short", "reader", closes, (char *)NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    *ret_socket = pair[0];
-    return child;
 }
 
 /* ---- Who needs it --------------------------------------------------------------------------- */
@@ -132,21 +103,19 @@ static void must_fail(CUresult result)
         fail("the memory was to be had: this test shows nothing", (int)result);
 }
 
-static pid_t share(const char *closes, int *ret_socket)
+static struct party share(const char *closes)
 {
-    pid_t other = reader_start(closes, ret_socket);
+    struct party other = party_start("reader", closes);
     CUipcMemHandle handle;
     CUdeviceptr shared;
     char said;
 
     must("cuMemAlloc", cuMemAlloc(&shared, SHARED));
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
-    send(*ret_socket, &handle, sizeof handle, MSG_NOSIGNAL);
-    hear(*ret_socket, &said, 1);
-    if (closes) {
-        kill(other, SIGSTOP);
-        waitpid(other, NULL, WUNTRACED);
-    }
+    say(other.socket, &handle, sizeof handle);
+    hear(other.socket, &said, 1);
+    if (closes)
+        halt(other.pid);
     must("cuMemFree", cuMemFree(shared));
     return other;
 }
@@ -160,22 +129,20 @@ static void await_memory(void)
 
 static void be_held(bool stopped)
 {
-    int socket;
-    pid_t other = share(stopped ? "0" : NULL, &socket);
+    struct party other = share(stopped ? "0" : NULL);
     char text[128];
 
     must_fail(need());
     snprintf(text, sizeof text,
              "40 MiB are freed and with 1 other processes: process %d (short)%s has 40 MiB for ",
-             (int)other, stopped ? ", stopped," : "");
+             (int)other.pid, stopped ? ", stopped," : "");
     must_say(text);
     if (stopped)
-        kill(other, SIGCONT);
+        kill(other.pid, SIGCONT);
     else
-        send(socket, "e", 1, MSG_NOSIGNAL); /* it ends, and gives it back so */
+        say(other.socket, "e", 1); /* it ends, and gives it back so */
     await_memory();
-    close(socket);
-    waitpid(other, NULL, 0);
+    party_end(&other);
 }
 
 /* What it does not keep it has given back a moment after it was unmapped, if it was not stopped
@@ -186,13 +153,11 @@ static void be_kept_by_nobody(void)
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
     for (size_t i = 0; result != CUDA_SUCCESS && i < sizeof after_ms / sizeof *after_ms; i++) {
-        int socket;
-        pid_t other = share(after_ms[i], &socket);
+        struct party other = share(after_ms[i]);
 
         result = need();
-        kill(other, SIGCONT);
-        close(socket);
-        waitpid(other, NULL, 0);
+        kill(other.pid, SIGCONT);
+        party_end(&other);
     }
     must("cuMemAlloc, of what nobody keeps", result);
 }
@@ -200,8 +165,7 @@ static void be_kept_by_nobody(void)
 static void be_often(void)
 {
     struct timespec begun, now;
-    int socket;
-    pid_t other = share(NULL, &socket);
+    struct party other = share(NULL);
 
     clock_gettime(CLOCK_MONOTONIC, &begun);
     do {
@@ -210,8 +174,7 @@ static void be_often(void)
     } while (count_said("") < 2);
     if (now.tv_sec - begun.tv_sec + 1 < (long)count_said("") - 1)
         fail("it is said more than once a second", (int)count_said(""));
-    close(socket);
-    waitpid(other, NULL, 0);
+    party_end(&other);
 }
 
 static void be_behind_work(void)
@@ -244,19 +207,19 @@ static void show_log(void)
 
 int main(int argc, char **argv)
 {
-    char dir[] = "/tmp/gpushim-short-XXXXXX";
+    const char *dir;
     int status;
     pid_t child;
 
     if (argc >= 2 && !strcmp(argv[1], "reader"))
         return reader(argv[2]);
-    if (argc != 2 || !mkdtemp(dir))
-        fail("one word, and a directory", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
+    if (argc != 2)
+        fail("one word", argc);
+    dir = folder_new("short");
     setenv("GPUSHIM_SHARE_IDLE", strcmp(argv[1], "idle0") ? "10 min" : "0", 1);
     snprintf(log_path, sizeof log_path, "%s.log", dir);
     setenv("GPUSHIM_LOG_TARGET", log_path, 1);
-    child = fork(); /* its end takes all with it that it keeps there */
+    child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {
         start_driver();
         if (!strcmp(argv[1], "idle0"))

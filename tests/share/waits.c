@@ -17,7 +17,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -25,13 +24,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
+#include "tests/folder.h"
 
 #define BLOCKS     8
 #define THREADS    4
 #define RELAYS     12
 #define SIZE       ((size_t)4 << 20)
-#define SOCKET     3
 #define TIMEOUT_MS 2000 /* as the tests' environment has it */
 #define PATIENCE_S 60
 
@@ -49,7 +48,6 @@ static int exporter(void)
 {
     char end;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     start_driver();
     for (int i = 0; i < BLOCKS; i++) {
         CUdeviceptr block;
@@ -57,31 +55,16 @@ static int exporter(void)
         must("cuMemAlloc", cuMemAlloc(&block, SIZE));
         must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handles[i], block));
     }
-    send(SOCKET, handles, sizeof handles, MSG_NOSIGNAL);
-    return (int)recv(SOCKET, &end, 1, 0);
+    say(PARTY_SOCKET, handles, sizeof handles);
+    return hear_or_end(PARTY_SOCKET, &end, 1);
 }
 
-static pid_t exporter_start(int *ret_socket)
+static struct party exporter_start(void)
 {
-    int pair[2];
-    pid_t child;
+    struct party party = party_start("exporter", NULL);
 
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0 || (child = fork()) < 0)
-        fail("socketpair, fork", errno);
-    if (child == 0) {
-        close(pair[0]);
-        if (pair[1] != SOCKET) {
-            dup2(pair[1], SOCKET);
-            close(pair[1]);
-        }
-        execl("/proc/self/exe", "waits", "exporter", (char *)NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    if (recv(pair[0], handles, sizeof handles, MSG_WAITALL) != (ssize_t)sizeof handles)
-        fail("no handles", errno);
-    *ret_socket = pair[0];
-    return child;
+    hear(party.socket, handles, sizeof handles);
+    return party;
 }
 
 struct opening {
@@ -153,25 +136,17 @@ static void *end(struct opening *opening)
     return result;
 }
 
-/* Returns when all its threads stand: until then one may still answer. */
-static void stop(pid_t child)
-{
-    kill(child, SIGSTOP);
-    waitpid(child, NULL, WUNTRACED);
-}
-
 static void cancelled(void)
 {
     struct opening first, next;
-    int socket;
-    pid_t child = exporter_start(&socket);
+    struct party party = exporter_start();
 
     start_driver();
-    stop(child);
+    halt(party.pid);
     begin(&first, 0);
     await_asleep(&first);
     pthread_cancel(first.thread);
-    kill(child, SIGCONT);
+    kill(party.pid, SIGCONT);
     if (end(&first) != PTHREAD_CANCELED)
         fail("the thread was not cancelled", 0);
     begin(&next, 1);
@@ -180,17 +155,16 @@ static void cancelled(void)
     begin(&next, 0); /* what the cancelled one opened, it has open */
     end(&next);
     must("cuIpcOpenMemHandle of the same block", next.result);
-    kill(child, SIGKILL);
+    party_kill(&party);
 }
 
 static void together(void)
 {
     struct opening openings[THREADS];
-    int socket;
-    pid_t child = exporter_start(&socket);
+    struct party party = exporter_start();
 
     start_driver();
-    stop(child);
+    halt(party.pid);
     for (unsigned i = 0; i < THREADS; i++)
         begin(&openings[i], i);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -201,11 +175,11 @@ static void together(void)
         if (openings[i].took > 1.7 * TIMEOUT_MS / 1000)
             fail("it waited for other threads as well, ms", (int)(openings[i].took * 1000));
     }
-    kill(child, SIGCONT); /* it is open to all when it goes on */
+    kill(party.pid, SIGCONT); /* it is open to all when it goes on */
     begin(&openings[0], 0);
     end(&openings[0]);
     must("cuIpcOpenMemHandle once it goes on", openings[0].result);
-    kill(child, SIGKILL);
+    party_kill(&party);
 }
 
 /* Names under which a third process would look, and whose sockets nobody serves. */
@@ -229,12 +203,10 @@ static void put_up(const char *dir, const unsigned char *instance)
 static void relays(void)
 {
     struct opening opening;
-    int socket;
-    pid_t child = exporter_start(&socket);
+    struct party party = exporter_start();
 
     start_driver();
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+    party_kill(&party);
     put_up(getenv("GPUSHIM_SHARE_DIR"), (const unsigned char *)handles[0].reserved + 8);
     begin(&opening, 0);
     end(&opening);
@@ -245,33 +217,13 @@ static void relays(void)
         fail("each was waited for, ms", (int)(opening.took * 1000));
 }
 
-/* A directory of its own, so that nobody else's sockets are in it. */
-static void make_directory(void)
-{
-    static char dir[] = "/tmp/gs-waits-XXXXXX";
-
-    if (!mkdtemp(dir))
-        fail("mkdtemp", errno);
-    setenv("GPUSHIM_SHARE_DIR", dir, 1);
-}
-
-static void remove_directory(void)
-{
-    char command[128];
-
-    snprintf(command, sizeof command, "rm -rf %s", getenv("GPUSHIM_SHARE_DIR"));
-    unsetenv("LD_PRELOAD");
-    if (system(command) != 0)
-        fail("rm", 0);
-}
-
 int main(int argc, char **argv)
 {
     const char *how = argc == 2 ? argv[1] : "";
 
     if (strcmp(how, "exporter") == 0)
         return exporter();
-    make_directory();
+    folder_new("waits");
     if (strcmp(how, "cancelled") == 0)
         cancelled();
     else if (strcmp(how, "together") == 0)
@@ -280,6 +232,5 @@ int main(int argc, char **argv)
         relays();
     else
         fail("how?", 0);
-    remove_directory();
     return 0;
 }

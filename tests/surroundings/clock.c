@@ -8,7 +8,7 @@
  * They share, open, close, free and wait for what was freed, take memory from each other and see each
  * other end, as always.
  */
-#include "party.h"
+#include "tests/share/party.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -134,52 +134,30 @@ static bool can_go_apart(void)
 
 /* ---- What they do ---------------------------------------------------------------------------- */
 
-/* Says what time it is; each word is then an order. */
+/* Says what time it is, then does as it is told. */
 static int exporter(const char *how)
 {
-    CUdeviceptr block = 0, half;
-    CUipcMemHandle handle;
     uint64_t now;
-    char order;
 
     atomic_store(&jumps, strcmp(how, "jumps") == 0);
     start_driver();
     now = now_ns();
     say(PARTY_SOCKET, &now, sizeof now);
-    while (hear_or_end(PARTY_SOCKET, &order, 1)) {
-        if (order == 's') {
-            block = block_new();
-            must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
-        } else if (order == 'f') {
-            must("cuMemFree", cuMemFree(block));
-            use_memory();
-        } else if (order == 'i') {
-            must("cuMemAlloc of half", cuMemAlloc(&half, HALF_GPU));
-            must("cuMemFree of half", cuMemFree(half));
-        }
-        say(PARTY_SOCKET, &handle, sizeof handle);
-    }
+    party_share(HALF_GPU);
     return 0;
-}
-
-static void order(const struct party *party, char what, CUipcMemHandle *ret_handle)
-{
-    say(party->socket, &what, 1);
-    hear(party->socket, ret_handle, sizeof *ret_handle);
 }
 
 /* Freed while it is open; then opened no more. */
 static void share_round(const struct party *party)
 {
-    CUipcMemHandle handle, ignored;
+    CUipcMemHandle handle = party_tell(party, 's');
     CUdeviceptr block;
     CUresult result = CUDA_ERROR_UNKNOWN;
 
-    order(party, 's', &handle);
     if (!AWAIT((result = cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)) ==
                CUDA_SUCCESS))
         must("cuIpcOpenMemHandle", result);
-    order(party, 'f', &ignored);
+    party_tell(party, 'f');
     if (!block_has_stamp(block))
         fail("a block that was open is somebody else's", 0);
     must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(block));
@@ -190,7 +168,7 @@ static void share_round(const struct party *party)
 static void play(const char *how, void (*in_child)(void))
 {
     uint64_t began = now_ns(), there;
-    CUipcMemHandle ignored;
+    CUipcMemHandle last;
     struct party party;
     CUdeviceptr half;
     CUresult result;
@@ -203,12 +181,12 @@ static void play(const char *how, void (*in_child)(void))
         fail("both have the same clock", 0);
     for (int i = 0; i < ROUNDS; i++)
         share_round(&party);
-    order(&party, 'i', &ignored);
+    party_tell(&party, 'k');
     if (!AWAIT((result = cuMemAlloc(&half, HALF_GPU)) == CUDA_SUCCESS))
         must("cuMemAlloc of what the other keeps", result);
     must("cuMemFree", cuMemFree(half));
-    order(&party, 's', &ignored);
-    must_open(&ignored);
+    last = party_tell(&party, 's');
+    must_open(&last);
     party_kill(&party);
     use_memory();
     if (atomic_load(&jumps) && atomic_load(&asked) == 0)

@@ -4,7 +4,7 @@
  * Where the driver makes the call the thread dies with the driver's lock, natively as well, and where
  * the library makes it with a lock held (write, to its own pipe) with that: such are not tried.
  */
-#include "party.h"
+#include "tests/share/party.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

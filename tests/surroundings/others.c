@@ -10,7 +10,7 @@
  *                      had where a number is closed between two system calls of another thread.)
  *   others full        the folder lies on a file system that is full
  */
-#include "party.h"
+#include "tests/share/party.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -34,27 +34,10 @@
 
 /* ---- Parties that do as they are told ------------------------------------------------------- */
 
-/* Each word is an order: s share, f free it, k keep memory idle; each is answered by the handle. */
 static int exporter(void)
 {
-    CUdeviceptr block = 0, kept;
-    CUipcMemHandle handle;
-    char order;
-
     start_driver();
-    while (hear_or_end(PARTY_SOCKET, &order, 1)) {
-        if (order == 's') {
-            block = block_new();
-            must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
-        } else if (order == 'f') {
-            must("cuMemFree", cuMemFree(block));
-            use_memory();
-        } else if (order == 'k') {
-            must("cuMemAlloc", cuMemAlloc(&kept, KEPT));
-            must("cuMemFree", cuMemFree(kept));
-        }
-        say(PARTY_SOCKET, &handle, sizeof handle);
-    }
+    party_share(KEPT);
     return 0;
 }
 
@@ -70,15 +53,6 @@ static int opener(void)
         say(PARTY_SOCKET, &result, sizeof result);
     }
     return 0;
-}
-
-static CUipcMemHandle tell(const struct party *party, char order)
-{
-    CUipcMemHandle handle;
-
-    say(party->socket, &order, 1);
-    hear(party->socket, &handle, sizeof handle);
-    return handle;
 }
 
 static CUresult let_open(const struct party *party, const CUipcMemHandle *handle)
@@ -135,13 +109,13 @@ static void stops(unsigned seed, const char *program)
     if (pthread_create(&thread, NULL, stop_at_random, &seed) != 0)
         fail("pthread_create", errno);
     for (int i = 0; i < ROUNDS; i++) {
-        CUipcMemHandle handle = tell(&parties[0], 's');
+        CUipcMemHandle handle = party_tell(&parties[0], 's');
 
         if (!AWAIT(let_open(&parties[1], &handle) == CUDA_SUCCESS))
             fail("a block is never opened, round", i);
-        tell(&parties[0], 'f');
+        party_tell(&parties[0], 'f');
         if (i % 50 == 0) {
-            tell(&parties[2], 'k');
+            party_tell(&parties[2], 'k');
             if (!AWAIT(cuMemAlloc(&large, KEPT) == CUDA_SUCCESS))
                 fail("what another keeps is never given, round", i);
             must("cuMemFree", cuMemFree(large));
@@ -158,15 +132,6 @@ static void stops(unsigned seed, const char *program)
 
 /* ---- Stopped for long ------------------------------------------------------------------------ */
 
-static void stop(const struct party *party)
-{
-    siginfo_t info;
-
-    kill(party->pid, SIGSTOP);
-    if (waitid(P_PID, (id_t)party->pid, &info, WSTOPPED | WNOWAIT) != 0)
-        fail("it does not stop", errno);
-}
-
 static void stopped(void)
 {
     CUipcMemHandle handle, next;
@@ -176,26 +141,26 @@ static void stopped(void)
     start_driver();
     parties[0] = party_start("exporter", NULL);
     parties[1] = party_start("opener", NULL);
-    handle = tell(&parties[0], 's');
-    stop(&parties[0]);
+    handle = party_tell(&parties[0], 's');
+    halt(parties[0].pid);
     if (let_open(&parties[1], &handle) == CUDA_SUCCESS)
         fail("a stopped process shared memory", 0);
     kill(parties[0].pid, SIGCONT);
     if (!AWAIT(let_open(&parties[1], &handle) == CUDA_SUCCESS))
         fail("a process that went on does not share", 0);
 
-    stop(&parties[1]); /* it keeps the block mapped for its next open, and does not give it back */
-    tell(&parties[0], 'f');
-    next = tell(&parties[0], 's');
+    halt(parties[1].pid); /* it keeps the block mapped for its next open, and does not give it back */
+    party_tell(&parties[0], 'f');
+    next = party_tell(&parties[0], 's');
     must_open(&next);
-    tell(&parties[0], 'f');
+    party_tell(&parties[0], 'f');
     kill(parties[1].pid, SIGCONT);
     if (!AWAIT(let_open(&parties[1], &handle) != CUDA_SUCCESS))
         fail("what was freed can be opened", 0);
 
     keeper = party_start("exporter", NULL);
-    tell(&keeper, 'k');
-    stop(&keeper);
+    party_tell(&keeper, 'k');
+    halt(keeper.pid);
     if (cuMemAlloc(&large, KEPT) == CUDA_SUCCESS)
         fail("a stopped process gave memory", 0);
     kill(keeper.pid, SIGCONT);

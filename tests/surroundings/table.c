@@ -9,7 +9,7 @@
  * Allocating and freeing goes on; sharing works, or fails with an error; with numbers free it works
  * again, whoever has something open keeps it, no descriptor is left over, and nobody spins.
  */
-#include "party.h"
+#include "tests/share/party.h"
 
 #include <fcntl.h>
 #include <signal.h>

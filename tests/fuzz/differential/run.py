@@ -275,7 +275,7 @@ def main():
     parser.add_argument('--left', default='native:software')
     parser.add_argument('--right', default='shim:software')
     parser.add_argument('--against')
-    parser.add_argument('--steps', type=int, help='300 each, on a GPU 1000')
+    parser.add_argument('--steps', type=int, help='300 each, on a GPU 200')
     parser.add_argument('--devices', type=int, default=2)
     parser.add_argument('--jobs', type=int, help='programs at once, 1, on a GPU up to 16')
     parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
@@ -284,7 +284,7 @@ def main():
     parser.add_argument('--program', type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.gpu = ':gpu' in arguments.left + arguments.right
-    arguments.steps = arguments.steps or (1000 if arguments.gpu else 300)
+    arguments.steps = arguments.steps or (200 if arguments.gpu else 300)
     arguments.jobs = arguments.jobs or (min(16, os.cpu_count()) if arguments.gpu else 1)
     program = arguments.program or (BUILD / 'tests/fuzz/differential/differential'
                                     if BUILD.exists() else BUNDLE / 'differential')

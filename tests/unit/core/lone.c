@@ -81,6 +81,17 @@ static uint64_t alone(struct lone_fixture *f)
     return f->base.core->lone.stream;
 }
 
+/* A block that was freed behind work in stream a, and is handed out again at once. */
+static CUdeviceptr reused_behind(struct lone_fixture *f, uint64_t delay_ns)
+{
+    CUdeviceptr block = must_alloc(f, 8 * MIB);
+
+    fill(f, f->a, block, 1, delay_ns);
+    must_free(f, block);
+    cr_assert_eq(must_alloc(f, 8 * MIB), block);
+    return block;
+}
+
 static void reused_at_once(size_t size)
 {
     struct lone_fixture f;
@@ -141,11 +152,8 @@ Test(lone, a_second_stream_comes_behind_what_was_freed)
     CUdeviceptr block, other;
 
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
     softcuda_hold(1);
-    fill(&f, f.a, block, 1, 30 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 30 * MS);
     fill(&f, f.b, block, 2, 0);
     cr_assert_eq(alone(&f), GS_LONE_PENDING);
     softcuda_hold(0);
@@ -204,15 +212,11 @@ Test(lone, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 30)
 {
     const struct timespec moment = {.tv_nsec = 1000000};
     struct lone_fixture f;
-    CUdeviceptr block;
     pthread_t thread;
 
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
     softcuda_hold(1);
-    fill(&f, f.a, block, 1, 0);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    reused_behind(&f, 0);
     cr_assert_eq(softcuda_fail("cuStreamWaitEvent", 1, CUDA_ERROR_INVALID_HANDLE), 0);
     pthread_create(&thread, NULL, works_on_b, &f);
     while (softcuda_calls("cuStreamWaitEvent") == 0)
@@ -237,10 +241,7 @@ Test(lone, a_second_stream_comes_behind_where_memory_is_out)
         CUdeviceptr block;
 
         start(&f);
-        block = must_alloc(&f, 8 * MIB);
-        fill(&f, f.a, block, 1, 30 * MS);
-        must_free(&f, block);
-        cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+        block = reused_behind(&f, 30 * MS);
         for (unsigned nth = 1; nth < 4; nth++)
             cr_assert_eq(softcuda_fail(calls[i], nth, CUDA_ERROR_OUT_OF_MEMORY), 0);
         fill(&f, f.b, block, 2, 0);
@@ -250,7 +251,6 @@ Test(lone, a_second_stream_comes_behind_where_memory_is_out)
     }
 }
 
-/* While nothing was freed, work in the lone stream takes no lock, whatever the stream is called. */
 /* The first of what is submitted next, and no wait but for what came before. */
 static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct lone_fixture *f))
 {
@@ -258,11 +258,8 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct lone
     CUdeviceptr block;
 
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
     softcuda_hold(1);
-    fill(&f, f.a, block, 1, 0);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 0);
     cr_assert_eq(counts(&f).at_once, 1);
     cr_assert_eq(softcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
     submit(&f);
@@ -300,10 +297,7 @@ Test(lone, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60
     CUdeviceptr block;
 
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
-    fill(&f, f.a, block, 1, 30 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 30 * MS);
     cr_assert_eq(softcuda_fail("cuEventCreate", 0, CUDA_ERROR_OUT_OF_MEMORY), 0);
     fill(&f, f.b, block, 2, 0);
     cr_assert_eq(alone(&f), GS_LONE_SEVERAL);
@@ -312,6 +306,7 @@ Test(lone, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60
     finish(&f);
 }
 
+/* While nothing was freed, work in the lone stream takes no lock, whatever the stream is called. */
 Test(lone, work_in_one_stream_takes_no_lock, .timeout = 30)
 {
     static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
@@ -372,10 +367,7 @@ Test(lone, a_fill_on_another_stream_ends_nothing)
     cr_assert_eq(counts(&f).at_once, 0);
     MUST(cuCtxSynchronize());
 
-    block = must_alloc(&f, 8 * MIB);
-    fill(&f, f.a, block, 1, 20 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 20 * MS);
     gs_core_touches(f.base.core, f.b, 0, block + 4);
     gs_core_touches(f.base.core, f.b, block + 4, 0);
     MUST(cuMemsetD32Async(block, 2, WORDS, f.b));
@@ -474,10 +466,7 @@ static void keeps_nobody(bool is_work, bool elsewhere)
 
     sem_init(&end, 0, 0);
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
-    fill(&f, f.a, block, 1, 5 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 5 * MS);
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     if (is_work)
         gs_lone_submits(gs_core_lone(f.base.core), f.a);
@@ -717,11 +706,8 @@ Test(lone, a_call_that_may_end_the_context_is_waited_for_by_what_runs)
     pthread_t thread;
 
     start(&f);
-    block = must_alloc(&f, 8 * MIB);
     softcuda_hold(1);
-    fill(&f, f.a, block, 1, 50 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 50 * MS);
     stay.detached = gs_core_context_detach(f.base.core, f.base.context);
     nanosleep(&long_ago, NULL);
     softcuda_hold(0);
@@ -820,11 +806,8 @@ Test(lone, the_streams_end_is_the_end)
 
     start(&f);
     gone = f.a;
-    block = must_alloc(&f, 8 * MIB);
     softcuda_hold(1);
-    fill(&f, f.a, block, 1, 20 * MS);
-    must_free(&f, block);
-    cr_assert_eq(must_alloc(&f, 8 * MIB), block);
+    block = reused_behind(&f, 20 * MS);
     gs_core_stream_gone(f.base.core, f.a);
     cr_assert_eq(alone(&f), GS_LONE_PENDING);
     gs_lone_submits(gs_core_lone(f.base.core), gone); /* as if it were another */

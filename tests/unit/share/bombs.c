@@ -1,5 +1,6 @@
 /* Descriptors that are sent to do harm (bombs.h). */
 #include "bombs.h"
+#include "tests/children.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -110,10 +110,9 @@ static bool fuse_begin(void)
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse);
     mounted = mount("gpushim-test", mountpoint, "fuse", MS_NOSUID | MS_NODEV, options) == 0;
     if (mounted) {
-        server = fork();
+        server = fork_child();
         must(server >= 0, "fork");
         if (server == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
             fuse_serve(fuse);
         }
     } else {

@@ -20,6 +20,7 @@
 #include "leave_by_hand.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 #include "tests/rest.h"
 
 #define MS UINT64_C(1000000)
@@ -148,7 +149,7 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
     fprintf(third.in, "open %s\n", hex);
     fflush(third.in);
     cr_assert(all_rest(third.pid));
-    kill(third.pid, SIGSTOP);
+    halt(third.pid);
     usleep(1100000);
     goes_on = side_now();
     kill(third.pid, SIGCONT);
@@ -171,11 +172,11 @@ Test(share_broker, a_process_that_stood_still_waits_on_for_room)
 
     offer_and_leave(0, token);
     broker = side_broker_pid(dir);
-    kill(broker, SIGSTOP);
+    halt(broker);
     for (unsigned i = 1; i < MANY; i++)
         other_offer(&other, i * 512, 512, 1, token);
     cr_assert(all_rest(other.pid));
-    kill(other.pid, SIGSTOP);
+    halt(other.pid);
     usleep(700000);
     goes_on = side_now();
     kill(other.pid, SIGCONT);
@@ -298,14 +299,13 @@ Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
 
     cr_assert_eq(pipe(told), 0);
     cr_assert_eq(pipe(go), 0);
-    launcher = fork();
+    launcher = fork_child();
     if (launcher == 0) {
         pid_t worker, ended;
         int strangers = 0;
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         prctl(PR_SET_CHILD_SUBREAPER, 1);
-        worker = fork();
+        worker = fork_child();
         if (worker == 0) {
             struct side_chunk its;
             struct gs_offer *offer;
@@ -693,10 +693,9 @@ Test(share_broker, nobody_shares_in_the_name_of_another)
 static pid_t program_by_hand(const char *program, const char *name, const char *value)
 {
     char path[128];
-    pid_t child = fork();
+    pid_t child = fork_child();
 
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         setenv("GPUSHIM_SHARE_DIR", dir, 1);
         setenv("GPUSHIM_CONFIG", "", 1);
         setenv(name, value, 1);
@@ -747,13 +746,12 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
 
     cr_assert_eq(pipe(told), 0);
     cr_assert_eq(pipe(go), 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         static struct gs_offer *offers[LEFT_MANY];
         struct side sharer;
         struct side_chunk chunk;
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         options.left_max = 4000;
         chunk = sharer_start(&sharer);
         for (unsigned i = 0; i < LEFT_MANY; i++)
@@ -761,7 +759,7 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
                 _exit(2);
         if (!SIDE_WAIT(side_broker_left(dir) == LEFT_MANY))
             _exit(3);
-        kill(broker, SIGSTOP);
+        halt(broker);
         gs_offer_token(offers[0], token[0]);
         gs_offer_token(offers[1], token[1]);
         for (unsigned i = 1; i < LEFT_MANY; i++)
@@ -802,7 +800,7 @@ Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
     for (unsigned i = 0; i < LEFT_MANY; i++)
         cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
-    kill(broker, SIGSTOP);
+    halt(broker);
     for (unsigned i = 0; i < LEFT_MANY; i++)
         cr_assert(side_gets_back(&sharer, offers[i]));
     for (unsigned i = 0; i < LEFT_MANY; i++)
@@ -858,37 +856,6 @@ Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_el
     waitpid(broker, NULL, 0);
 }
 
-/* As another user: connects, says whose memory it leaves, and stays. What it got is the status. */
-static pid_t foreign_client(void (*play)(void *arg), void *arg)
-{
-    int done[2];
-    char byte;
-    pid_t child;
-
-    cr_assert_eq(pipe(done), 0);
-    child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(done[0]);
-        if (setgid(65534) != 0 || setuid(65534) != 0)
-            _exit(1);
-        play(arg);
-        if (write(done[1], "", 1) == 1)
-            pause();
-        _exit(2);
-    }
-    close(done[1]);
-    cr_assert_eq(read(done[0], &byte, 1), 1);
-    close(done[0]);
-    return child;
-}
-
-static void end_client(pid_t child)
-{
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-}
-
 static void claim(void *arg)
 {
     unsigned char token[GS_TOKEN_SIZE];
@@ -912,10 +879,10 @@ Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_i
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
     other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
     other_offer(&sharer, 0, 512, 7, first);
-    thief = foreign_client(claim, first + 8);
+    thief = other_user_start(claim, first + 8);
     cr_assert_eq(side_broker_left(dir), 0, "it was believed");
     other_kill(&sharer);
-    end_client(thief);
+    other_user_end(thief);
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
     other_offer(&sharer, 0, 512, 7, second);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
@@ -957,12 +924,12 @@ Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
     other_offer(&sharer, 0, 512, 7, token);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     other_kill(&sharer);
-    thief = foreign_client(take_all, token);
+    thief = other_user_start(take_all, token);
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
     other_offer(&sharer, 0, 512, 7, token);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     other_kill(&sharer);
-    end_client(thief);
+    other_user_end(thief);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }
@@ -1149,7 +1116,7 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
     unsigned char token[GS_TOKEN_SIZE];
 
     token_by_hand(9, 1, token);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
         share_by_hand(fd, token, memory);
@@ -1320,11 +1287,10 @@ static pid_t stand_in(const char *name, enum manner manner, uid_t user)
     mkdir(dir, 0700);
     snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name);
     cr_assert_eq(pipe2(ready, O_CLOEXEC), 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || setuid(user) != 0 ||
+        if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || !become_user(user, getegid()) ||
             listen(fd, 8) != 0 ||
             write(ready[1], "", 1) != 1)
             _exit(1);
@@ -1454,7 +1420,6 @@ struct activator {
 
 static _Noreturn void activate_always(int listener, struct activity *activity)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) {
         struct pollfd somebody = {.fd = listener, .events = POLLIN};
         char pid[16];
@@ -1462,9 +1427,8 @@ static _Noreturn void activate_always(int listener, struct activity *activity)
 
         while (poll(&somebody, 1, -1) != 1)
             continue;
-        child = fork();
+        child = fork_child();
         if (child == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (listener == 3)
                 fcntl(3, F_SETFD, 0);
             else
@@ -1496,7 +1460,7 @@ static void activator_start(struct activator *activator)
     snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
-    activator->pid = fork();
+    activator->pid = fork_child();
     if (activator->pid == 0)
         activate_always(fd, activator->activity);
     close(fd);
@@ -1558,11 +1522,10 @@ Test(share_broker, takes_the_socket_it_is_started_with)
     snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
     cr_assert_eq(listen(fd, 8), 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         char pid[16];
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (fd != 3)
             dup2(fd, 3);
         else
@@ -1622,14 +1585,13 @@ static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *re
 {
     int told[2], memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
     union gs_wire_message message;
-    pid_t sharer, child = 0;
+    pid_t sharer, child = 0, test = getpid();
 
     cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
-    sharer = fork();
+    sharer = fork_child();
     if (sharer == 0) {
         int fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         for (int i = 0; i < before; i++)
             gs_wire_send(fd, &message, -1);
@@ -1637,9 +1599,7 @@ static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *re
         child = fork();
         if (child && write(told[1], &child, sizeof child) != sizeof child)
             _exit(1);
-        alarm(60);
-        for (;;)
-            pause();
+        stay_until_end_of(test);
     }
     cr_assert_eq(read(told[0], &child, sizeof child), sizeof child);
     close(told[0]);
@@ -1653,12 +1613,6 @@ static void end(pid_t process)
 {
     kill(process, SIGKILL);
     waitpid(process, NULL, 0);
-}
-
-static void halt(pid_t process)
-{
-    kill(process, SIGSTOP);
-    waitpid(process, NULL, WUNTRACED);
 }
 
 /* With share.keep 0 a block goes with its last hold, not under it. */
@@ -1729,11 +1683,10 @@ static pid_t leave_unseen(const unsigned char *token, bool stays)
     pid_t sharer;
 
     cr_assert_eq(pipe2(go, O_CLOEXEC), 0);
-    sharer = fork();
+    sharer = fork_child();
     if (sharer == 0) {
         int fd = dial_broker(token + 8, -1);
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         share_by_hand(fd, token, open("/dev/null", O_RDONLY));
         close(go[1]);
         if (read(go[0], go, 1) == 0)

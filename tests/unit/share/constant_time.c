@@ -11,6 +11,7 @@
 #include "core/share/exporter.h"
 #include "core/share/token.h"
 #include "side.h"
+#include "tests/children.h"
 #include "tests/steps.h"
 
 #define ROUNDS 3 /* the fewest count: another thread may have a lock just then */
@@ -128,7 +129,7 @@ static int measured(void)
 static pid_t start(char *program)
 {
     char *const arguments[] = {program, (char *)"--measured", NULL};
-    pid_t pid = fork();
+    pid_t pid = fork_child();
 
     if (pid == 0) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)

@@ -16,6 +16,7 @@
 #include "core/share/opener.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 #include "wrapped_thread.h"
 #include "tests/rest.h"
 
@@ -138,20 +139,12 @@ Test(share_first, open_of_a_context_that_ends_goes_back)
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
-static void stop_other(void)
-{
-    siginfo_t stopped;
-
-    kill(other.pid, SIGSTOP);
-    waitid(P_PID, (id_t)other.pid, &stopped, WSTOPPED | WNOWAIT);
-}
-
 static void open_in_vain(void)
 {
     CUdeviceptr address;
 
     side.share->options.timeout_ns = 100 * MS;
-    stop_other();
+    halt(other.pid);
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     kill(other.pid, SIGCONT);
     cr_assert(all_rest(other.pid)); /* it is answered, and may be in vain */
@@ -322,7 +315,7 @@ static void close_while_busy(CUdeviceptr address, unsigned char *opens)
     pthread_t opener;
     void *opened;
 
-    stop_other();
+    halt(other.pid);
     cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, opens), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -402,11 +395,11 @@ Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked
 
     refuses = true;
     side.share->options.timeout_ns = 300 * MS;
-    stop_other();
+    halt(other.pid);
     cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, token), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     usleep(100000);
-    child = fork();
+    child = fork_child();
     if (child == 0)
         for (;;)
             pause();

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +18,7 @@
 #include "core/share/internal.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 
 #define MS UINT64_C(1000000)
 #define AT_ONCE_MS 20000 /* less than options.timeout_ns: that was not waited for */
@@ -418,13 +418,17 @@ static void open_as_he_is(const unsigned char *bytes)
     side_next_message(fd, &message);
 }
 
+static void open_many_as_he_is(void *bytes)
+{
+    for (int i = 0; i < 20; i++)
+        open_as_he_is(bytes);
+}
+
 /* Each connection has the block open, and none is given back. */
 Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
 {
     unsigned long address;
-    int done[2];
     pid_t child;
-    char byte;
 
     need_root();
     stop();
@@ -432,25 +436,9 @@ Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
     options.uids[options.uid_count++] = 65534;
     start();
     cr_assert_eq(chmod(dir, 0755), 0);
-    cr_assert_eq(pipe(done), 0);
-    child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(done[0]);
-        if (setgid(65534) != 0 || setuid(65534) != 0)
-            _exit(1);
-        for (int i = 0; i < 20; i++)
-            open_as_he_is(token);
-        if (write(done[1], "", 1) == 1)
-            pause();
-        _exit(2);
-    }
-    close(done[1]);
-    cr_assert_eq(read(done[0], &byte, 1), 1);
-    close(done[0]);
+    child = other_user_start(open_many_as_he_is, token);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+    other_user_end(child);
     other_ask(&other, "close %lx", address);
     cr_assert(SIDE_WAIT(side_withdraws(&side, offer)));
     side_offer(&side, &chunk, 0, 512, &offer);
@@ -476,12 +464,12 @@ static void run_as_nobody_by_hand(int *ret_reason)
     pid_t child;
 
     cr_assert_eq(pipe(pipes), 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         int fd, reason = -1;
 
-        if (setgid(65534) == 0 && setuid(65534) == 0 && (fd = dial()) >= 0) {
+        if (become_user(65534, 65534) && (fd = dial()) >= 0) {
             hello(fd);
             ask_open(fd, 1);
             for (int i = 0; i < 3; i++) /* a reset comes before what was said */
@@ -606,15 +594,14 @@ static pid_t fly_descriptors(unsigned count, unsigned ms)
     pid_t child;
 
     cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
-    child = fork();
+    child = fork_child();
     if (child) {
         cr_assert_eq(read(told[0], &fly, 1), 1);
         close(told[0]);
         close(told[1]);
         return child;
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (setgid(65534) != 0 || setuid(65534) != 0 ||
+    if (!become_user(65534, 65534) ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         _exit(1);
     for (unsigned i = 0; i < count; i++) {
@@ -796,13 +783,12 @@ static pid_t liar(enum lie lie, const unsigned char *at)
 
     path_of(at, &address);
     listener = side_listen(address.sun_path);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         bool spoken = false, closed = false;
         int fd = -1;
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(60);
         while (!closed) {
             struct gs_token asked;
@@ -897,12 +883,11 @@ static pid_t recaller(const unsigned char *at)
     path_of(at, &address);
     listener = side_listen(address.sun_path);
     cr_assert_geq(listener, 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         int fd, opens = 0, closes = 0;
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(SIDE_PATIENCE_MS / 1000);
         fd = accept(listener, NULL, NULL);
         while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
@@ -969,13 +954,12 @@ static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at
     path_of(at, &address);
     listener = side_listen(address.sun_path);
     cr_assert_geq(listener, 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         struct gs_token asked;
         int fd;
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(SIDE_PATIENCE_MS / 1000);
         fd = accept(listener, NULL, NULL);
         while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)

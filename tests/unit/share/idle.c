@@ -16,6 +16,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 #include "tests/rest.h"
 
 static char dir[64];
@@ -59,7 +60,7 @@ Test(share_idle, reopening_asks_nobody)
     address = open_it(token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid)); /* a hold has gone back, if it went */
-    kill(other.pid, SIGSTOP);
+    halt(other.pid);
     begin = side_now();
     for (int i = 0; i < 100000; i++) {
         cr_assert_eq(open_it(token), address);
@@ -113,7 +114,7 @@ Test(share_idle, reopening_makes_no_system_call)
     other_offer(&other, 0, 512, 7, reopening.token);
     address = open_it(reopening.token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    kill(other.pid, SIGSTOP);
+    halt(other.pid);
     for (int i = 0; i < 10 && !__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST); i++) {
         usleep(50000); /* the thread is told once that something is idle */
         cr_assert_eq(pthread_create(&thread, NULL, reopen_without_calls, &reopening), 0);

@@ -10,6 +10,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 
 #define MS UINT64_C(1000000)
 
@@ -39,15 +40,6 @@ static void teardown(void)
 
 TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 60);
 
-/* Stops the opener; what it is told meanwhile it finds all at once. */
-static void stop_other(void)
-{
-    int status;
-
-    kill(other.pid, SIGSTOP);
-    cr_assert_eq(waitpid(other.pid, &status, WUNTRACED), other.pid);
-}
-
 /* Offers bytes of the chunk, has them opened, closed, and taken back: where they were mapped. With
  * `at_once` the opener's close and the exporter's call meet. */
 static unsigned long go_round(size_t offset, int byte, bool at_once)
@@ -64,7 +56,7 @@ static unsigned long go_round(size_t offset, int byte, bool at_once)
     snprintf(want, sizeof want, "ok %d", byte);
     cr_assert_str_eq(other_ask(&other, "read %lx", address), want);
     if (at_once)
-        stop_other();
+        halt(other.pid);
     gs_share_freed(side.share, offer, side_now());
     fprintf(other.in, "close %lx\n", address);
     fflush(other.in);
@@ -131,7 +123,7 @@ Test(share_keep, its_opener_does_not_answer_and_the_wait_ends)
 
     other_start(&other, dir, NULL);
     round_trip(0, 1);
-    stop_other();
+    halt(other.pid);
     gs_share_chunk_gone(side.share, chunk.id);
     begin = side_now();
     gs_share_await_unmapped(side.share, NULL, 200 * MS);
@@ -147,7 +139,7 @@ Test(share_keep, one_gpu_does_not_wait_for_what_is_unmapped_of_another)
 {
     other_start(&other, dir, NULL);
     round_trip(0, 1);
-    stop_other();
+    halt(other.pid);
     gs_share_chunk_gone(side.share, chunk.id);
     gs_share_await_unmapped(side.share, side_other_gpu, SIDE_HOUR);
     kill(other.pid, SIGCONT);

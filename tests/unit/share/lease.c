@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/eventfd.h>
 #include <sys/auxv.h>
 #include <sys/socket.h>
@@ -20,6 +19,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 
 #define MS        UINT64_C(1000000)
 #define SETTLE_MS 300
@@ -201,7 +201,7 @@ Test(share_lease, of_a_process_that_becomes_another_program_ends_after_a_second)
 
 Test(share_lease, of_a_stopped_process_stays)
 {
-    kill(other.pid, SIGSTOP);
+    halt(other.pid);
     cr_assert(side_stays_held(&side, offer, 500));
     kill(other.pid, SIGCONT);
 }
@@ -437,11 +437,10 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
     pid_t child;
 
     cr_assert_eq(pipe(told), 0);
-    child = fork();
+    child = fork_child();
     if (child == 0) {
         int fd = side_dial(dir, token);
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!open_by_hand(fd, own_pidfd()))
             _exit(1);
         hung_up = side_now();

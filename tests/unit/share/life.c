@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/param.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "core/share/token.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 #include "tests/rest.h"
 
 static char dir[64];
@@ -591,8 +591,7 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     for (int i = 0; i < 4; i++) {
         struct other *turn = i % 2 ? &second : &other;
 
-        if (i == 2 && (child = fork()) == 0) { /* it holds the socket that is hung up next */
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (i == 2 && (child = fork_child()) == 0) { /* it holds the socket that is hung up next */
             pause();
             _exit(0);
         }
@@ -619,7 +618,7 @@ Test(share_life, an_exporter_killed_while_a_block_is_opened_is_not_waited_for)
     side_start(&side, &patient);
     cr_assert_str_eq(other_ask(&other, "delay 30000000"), "ok"); /* it never answers */
     other_offer(&other, 0, 512, 5, token);
-    killer = fork();
+    killer = fork_child();
     if (killer == 0) {
         usleep(300000);
         kill(other.pid, SIGKILL);

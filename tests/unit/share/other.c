@@ -1,14 +1,16 @@
 /* Starting and talking to the other process of a test (other.h). */
 #include "other.h"
+#include "tests/children.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define NOBODY 65534
 
 void token_to_hex(const unsigned char *token, char ret_hex[2 * GS_TOKEN_SIZE + 1])
 {
@@ -39,11 +41,10 @@ void other_start2(struct other *other, const char *dir, const char *extra, const
     memset(other, 0, sizeof *other);
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
         abort();
-    other->pid = fork();
+    other->pid = fork_child();
     if (other->pid < 0)
         abort();
     if (other->pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
         dup2(in[0], 0);
@@ -99,6 +100,36 @@ void other_offer(struct other *other, size_t offset, size_t size, int byte,
 bool other_withdraws(struct other *other)
 {
     return !strcmp(other_ask(other, "withdraw"), "ok");
+}
+
+pid_t other_user_start(void (*play)(void *arg), void *arg)
+{
+    int done[2];
+    char byte;
+    pid_t child;
+
+    if (pipe2(done, O_CLOEXEC) != 0 || (child = fork_child()) < 0)
+        abort();
+    if (child == 0) {
+        close(done[0]);
+        if (!become_user(NOBODY, NOBODY))
+            _exit(1);
+        play(arg);
+        if (write(done[1], "", 1) == 1)
+            pause();
+        _exit(2);
+    }
+    close(done[1]);
+    if (read(done[0], &byte, 1) != 1)
+        abort();
+    close(done[0]);
+    return child;
+}
+
+void other_user_end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
 }
 
 static int finish(struct other *other)

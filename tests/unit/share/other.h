@@ -46,6 +46,9 @@ void other_offer(struct other *other, size_t offset, size_t size, int byte,
 /* Asks it to withdraw what it offered last; whether it could. */
 bool other_withdraws(struct other *other);
 void other_kill(struct other *other);
+/* As another user, in a process that stays when it has played: that it has when this returns. */
+pid_t other_user_start(void (*play)(void *arg), void *arg);
+void other_user_end(pid_t pid);
 /* Quits it in order and waits. Its exit status. */
 int other_stop(struct other *other);
 

@@ -14,6 +14,7 @@
 #include "core/share/directory.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 
 #define NOBODY 65534
 
@@ -280,7 +281,7 @@ Test(share_places, many_that_try_at_once_all_find_that_there_is_one)
 
     side_options(&options, dir);
     for (unsigned i = 0; i < 8; i++) {
-        children[i] = fork();
+        children[i] = fork_child();
         if (children[i] == 0) {
             char reason[GS_REASON_SIZE];
             struct side side;

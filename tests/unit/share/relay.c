@@ -13,6 +13,7 @@
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/children.h"
 #include "tests/rest.h"
 
 #define GRACE_MS 300
@@ -310,7 +311,7 @@ Test(share_relay, while_the_first_lives_the_second_does_not_serve)
 {
     share_and_pass_on();
     cr_assert_eq(second_says(), GS_REFUSED_EARLY);
-    kill(first.pid, SIGSTOP);
+    halt(first.pid);
     cr_assert_eq(second_says(), GS_REFUSED_EARLY);
     kill(first.pid, SIGCONT);
     other_kill(&first);

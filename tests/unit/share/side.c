@@ -17,6 +17,7 @@
 
 #include "core/share/directory.h"
 #include "core/share/wire.h"
+#include "tests/folder.h"
 
 static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char logged[65536];
@@ -68,21 +69,12 @@ void side_dir_new(char *ret_dir, size_t size)
 {
     snprintf(ret_dir, size, "/tmp/gpushim-test-%d-%06lx", (int)getpid(),
              (unsigned long)(side_now() / 1000 & 0xffffff));
+    folder_watch(ret_dir);
 }
 
 void side_dir_remove(const char *dir)
 {
-    DIR *list = opendir(dir);
-    struct dirent *entry;
-    char path[512];
-
-    while (list && (entry = readdir(list))) {
-        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
-        unlink(path);
-    }
-    if (list)
-        closedir(list);
-    rmdir(dir);
+    folder_remove(dir);
 }
 
 int side_dir_count(const char *dir)

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@
 #include "core/share/directory.h"
 #include "core/share/wire.h"
 #include "side.h"
+#include "tests/children.h"
 
 static char dir[64];
 static struct gs_share_options options;
@@ -124,7 +124,7 @@ static void path_of(const unsigned char *of, struct sockaddr_un *ret)
 /* Another process that opens and closes the block until the time is over, and works in between. */
 static void open_again_and_again(uint64_t ns, uint64_t work_ns)
 {
-    pid_t child = fork();
+    pid_t child = fork_child();
     int status;
 
     if (child == 0) {
@@ -133,7 +133,6 @@ static void open_again_and_again(uint64_t ns, uint64_t work_ns)
         uint64_t end = side_now() + ns;
         int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         run_on(1);
         path_of(token, &to);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)

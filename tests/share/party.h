@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "../share/program.h"
+#include "program.h"
 
 #define PARTY_SOCKET 3
 #define PATIENCE_MS  60000 /* what has to come is waited for for so long */
@@ -24,7 +24,7 @@ struct party {
 
 /* The folder and the log, in the process that begins; what was logged goes to stdout at its end. */
 void surroundings_new(void);
-extern char surroundings_folder[64];
+extern const char *surroundings_folder;
 /* Says "skip: why" and ends as a test that did not run. */
 _Noreturn void skip(const char *why);
 /* How often any party has logged the words. */
@@ -34,6 +34,10 @@ unsigned times_logged(const char *words);
 struct party party_start(const char *role, const char *more);
 /* In between fork and exec. */
 struct party party_start_in(const char *role, const char *more, void (*in_child)(void));
+/* What a party does that shares as it is told, until it is hung up on: each byte that it hears is an
+ * order, s: share a block, f: free it, k: keep `kept` bytes idle; the answer is the block's handle. */
+void party_share(size_t kept);
+CUipcMemHandle party_tell(const struct party *party, char order);
 /* Its wait status. */
 int party_end(struct party *party);
 void party_kill(struct party *party);

@@ -7,45 +7,39 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/folder.h"
+
 #define SKIPPED 77
 
-char surroundings_folder[64] = "/tmp/gpushim-around-XXXXXX";
+const char *surroundings_folder;
 static int log_file = -1;
 static pid_t first;
 
 static void at_end(void)
 {
     static char text[1 << 20];
-    DIR *entries;
-    const struct dirent *entry;
     ssize_t got;
 
     if (getpid() != first)
         return;
     got = pread(log_file, text, sizeof text, 0);
     fwrite(text, 1, got > 0 ? (size_t)got : 0, stdout);
-    entries = opendir(surroundings_folder);
-    while (entries && (entry = readdir(entries)))
-        unlinkat(dirfd(entries), entry->d_name, 0);
-    if (entries)
-        closedir(entries);
-    rmdir(surroundings_folder);
+    folder_remove(surroundings_folder);
 }
 
 void surroundings_new(void)
 {
     log_file = memfd_create("log", MFD_CLOEXEC);
-    if (!mkdtemp(surroundings_folder) || log_file < 0)
-        fail("no folder", errno);
+    if (log_file < 0)
+        fail("no log", errno);
     fcntl(log_file, F_SETFL, O_APPEND);
-    setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
+    surroundings_folder = folder_new("around");
     setenv("GPUSHIM_POOL_NEIGHBOURS", "on", 1); /* tests have it off, as they share no folder */
     dup2(log_file, STDERR_FILENO);
     first = getpid();
@@ -75,10 +69,9 @@ struct party party_start_in(const char *role, const char *more, void (*in_child)
     struct party party;
     int pair[2];
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 || (party.pid = fork()) < 0)
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 || (party.pid = fork_child()) < 0)
         fail("socketpair, fork", errno);
     if (party.pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (pair[1] == PARTY_SOCKET)
             fcntl(PARTY_SOCKET, F_SETFD, 0);
         else
@@ -114,6 +107,36 @@ void party_kill(struct party *party)
     party_end(party);
 }
 
+void party_share(size_t kept)
+{
+    CUdeviceptr block = 0, idle;
+    CUipcMemHandle handle;
+    char order;
+
+    while (hear_or_end(PARTY_SOCKET, &order, 1)) {
+        if (order == 's') {
+            block = block_new();
+            must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
+        } else if (order == 'f') {
+            must("cuMemFree", cuMemFree(block));
+            use_memory();
+        } else if (order == 'k') {
+            must("cuMemAlloc", cuMemAlloc(&idle, kept));
+            must("cuMemFree", cuMemFree(idle));
+        }
+        say(PARTY_SOCKET, &handle, sizeof handle);
+    }
+}
+
+CUipcMemHandle party_tell(const struct party *party, char order)
+{
+    CUipcMemHandle handle;
+
+    say(party->socket, &order, 1);
+    hear(party->socket, &handle, sizeof handle);
+    return handle;
+}
+
 static bool broker_listens(void)
 {
     DIR *entries = opendir(surroundings_folder);
@@ -130,11 +153,10 @@ static bool broker_listens(void)
 
 pid_t broker_start(const char *program)
 {
-    pid_t child = fork();
+    pid_t child = fork_child();
 
     if (child == 0) {
         unsetenv("LD_PRELOAD");
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl(program, program, (char *)NULL);
         _exit(127);
     }

@@ -1,0 +1,119 @@
+/* Clears up after a test (folder.h). */
+#include "tests/folder.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+#define ROUNDS   20 /* what was on its way when the test ended comes within these */
+#define ROUND_MS 100
+
+static bool runs_there(const char *pid, const char *setting)
+{
+    static char environment[1 << 16];
+    char path[64];
+    size_t got;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%.10s/environ", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    got = fread(environment, 1, sizeof environment - 1, file);
+    fclose(file);
+    environment[got] = '\0';
+    for (const char *at = environment; at < environment + got; at += strlen(at) + 1)
+        if (strcmp(at, setting) == 0)
+            return true;
+    return false;
+}
+
+static void end_processes(const char *folder)
+{
+    char setting[256];
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+
+    snprintf(setting, sizeof setting, "GPUSHIM_SHARE_DIR=%s", folder);
+    while (processes && (entry = readdir(processes))) {
+        pid_t pid = (pid_t)atoi(entry->d_name);
+
+        if (pid > 0 && pid != getpid() && runs_there(entry->d_name, setting))
+            kill(pid, SIGKILL);
+    }
+    if (processes)
+        closedir(processes);
+}
+
+void folder_remove(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+
+    while (entries && (entry = readdir(entries)))
+        unlinkat(dirfd(entries), entry->d_name, 0);
+    if (entries)
+        closedir(entries);
+    rmdir(folder);
+}
+
+/* It keeps nothing of the test's: neither its output nor its session. */
+static _Noreturn void watch(const char *folder, pid_t test)
+{
+    struct pollfd end = {.events = POLLIN};
+
+    setsid();
+    syscall(SYS_close_range, 0u, ~0u, 0u);
+    end.fd = (int)syscall(SYS_pidfd_open, test, 0);
+    if (end.fd < 0)
+        _exit(1);
+    while (poll(&end, 1, -1) != 1)
+        ;
+    for (int i = 0; i < ROUNDS; i++) {
+        end_processes(folder);
+        folder_remove(folder);
+        poll(NULL, 0, ROUND_MS);
+    }
+    _exit(0);
+}
+
+void folder_watch(const char *folder)
+{
+    pid_t test = getpid(), between = fork();
+
+    if (between == 0) {
+        if (fork() == 0)
+            watch(folder, test);
+        _exit(0);
+    }
+    while (between > 0 && waitpid(between, NULL, 0) != between)
+        ;
+}
+
+const char *folder_new(const char *name)
+{
+    static char folder[64];
+
+    snprintf(folder, sizeof folder, "/tmp/gpushim-%s-XXXXXX", name);
+    if (!mkdtemp(folder)) {
+        perror(folder);
+        exit(1);
+    }
+    setenv("GPUSHIM_SHARE_DIR", folder, 1);
+    folder_watch(folder);
+    return folder;
+}

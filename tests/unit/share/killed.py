@@ -1,0 +1,78 @@
+"""A test program that is killed leaves no process behind, of other users neither, and no broker.
+
+    killed.py PROGRAM [--filter TESTS]
+
+Whatever it starts has a word of its environment, but for brokers that the library starts: these are
+told by the folder that is named after the test's process.
+"""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+WORD = f'GPUSHIM_KILLED_TEST={os.getpid()}'
+PATIENCE = 60  # seconds
+WANTED = 4  # the runner, a test and processes of the test's
+
+
+def environment(pid):
+    try:
+        return pathlib.Path(f'/proc/{pid}/environ').read_bytes().decode(errors='replace').split('\0')
+    except OSError:
+        return []  # it has ended, or is nobody's that was started here
+
+
+def folders(pids):
+    return re.compile('GPUSHIM_SHARE_DIR=/tmp/gpushim-test-(%s)-' % '|'.join(map(str, pids)))
+
+
+def running(tests):
+    """Those of the program, and the brokers of the tests."""
+    of_test = folders(tests)
+    mine, brokers = set(), set()
+    for entry in os.listdir('/proc'):
+        if not entry.isdigit():
+            continue
+        words = environment(entry)
+        if WORD in words:
+            mine.add(int(entry))
+        elif any(of_test.match(word) for word in words):
+            brokers.add(int(entry))
+    return mine, brokers
+
+
+def main():
+    program = subprocess.Popen(sys.argv[1:], env=dict(os.environ, **dict([WORD.split('=')])),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with_broker = os.environ.get('SIDE_STRATEGY') == 'broker'
+    ever, until = {program.pid}, time.monotonic() + PATIENCE
+    while True:
+        mine, brokers = running(ever)
+        ever |= mine
+        if len(mine) >= WANTED and (brokers or not with_broker):
+            break
+        if program.poll() == 0 and os.geteuid() != 0:
+            print('skip: only root can be two users')
+            return 77
+        if program.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f'it has started too little: {len(mine)} processes')
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    until = time.monotonic() + PATIENCE
+    while True:
+        mine, brokers = running(ever)
+        if not mine and not brokers:
+            break
+        if time.monotonic() > until:
+            raise SystemExit(f'left behind: {mine | brokers}')
+        ever |= mine
+        time.sleep(0.05)
+    print(f'ok: of {len(ever)} processes none is left')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
