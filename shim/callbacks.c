@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/stats.h"
+#include "core/process/stats.h"
 #include "gpushim.h"
 #include "hook.h"
 #include "pinning.h"

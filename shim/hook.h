@@ -20,7 +20,7 @@
 #include "entry_points.h"
 #include "state.h"
 
-#include "core/cancel.h"
+#include "core/base/cancel.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ union gs_real {
 GS_INSIDE extern union gs_real gs_real;
 
 /* From here to the end of the block, errno comes out as it went in. What is called often has this
- * alone: there core itself sees to it where it may sleep (core/cancel.h). */
+ * alone: there core itself sees to it where it may sleep (core/base/cancel.h). */
 #define GS_KEEP_ERRNO __attribute__((cleanup(gs_errno_restore), unused)) int gs_saved_errno = errno
 static inline void gs_errno_restore(int *saved)
 {

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "core/memops.h"
-#include "core/reach.h"
+#include "core/process/memops.h"
+#include "core/process/reach.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)

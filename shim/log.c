@@ -3,7 +3,7 @@
  */
 #include "log.h"
 
-#include "core/cancel.h"
+#include "core/base/cancel.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #ifndef GPUSHIM_SHIM_LOG_H
 #define GPUSHIM_SHIM_LOG_H
 
-#include "core/log.h" /* the levels; a level shows itself and what stands above it */
+#include "core/base/log.h" /* the levels; a level shows itself and what stands above it */
 
 /* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
  * for its owner alone where it is not there, a terminal, or a pipe that is there and read; NULL

@@ -1,6 +1,7 @@
 /*
  * The libraries with which a program registers GPU memory with other devices, and their calls that
- * are hooked so that the registrations can be kept (core/pin.h) and end before their memory does.
+ * are hooked so that the registrations can be kept (core/process/pin.h) and end before their memory
+ * does.
  *
  * Each library is found when its first call or look-up comes, never loaded, and then kept loaded.
  * What is hooked is the default version of each symbol; a look-up of another version
@@ -18,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/pin.h"
+#include "core/process/pin.h"
 
 /* ---- libibverbs -------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 
 #include "cuda_exact.h"
 
-#include "core/status.h"
+#include "core/base/status.h"
 
 static inline CUresult gs_result(gs_status status)
 {

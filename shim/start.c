@@ -64,7 +64,7 @@ static void complain(void *arg, const char *line)
     gs_log_text(GS_LOG_WARNING, NULL, line);
 }
 
-/* The operations of core/driver.h; the name of a required one that is missing, or NULL. */
+/* The operations of core/gpu/driver.h; the name of a required one that is missing, or NULL. */
 static const char *fill_driver(struct gs_driver *driver)
 {
     const char *missing = NULL;

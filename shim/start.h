@@ -7,9 +7,9 @@
 #include "cuda_exact.h"
 #include "state.h"
 
-#include "core/core.h"
-#include "core/lone.h"
-#include "core/map.h"
+#include "core/api/core.h"
+#include "core/gpu/lone.h"
+#include "core/gpu/map.h"
 
 /* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
 GS_INSIDE extern struct gs_core *gs_core;

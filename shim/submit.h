@@ -1,8 +1,8 @@
 /*
  * Work that the program gives the GPU. Every hook of a call that can make it touch device memory
  * tells core to which stream, before the driver's function: while all work goes to one stream, what
- * is freed is ready at once (core/lone.h). tests/preload/check_table.py wants no call of the driver
- * to be forgotten; those that take a stream and submit no such work are in no_work.txt.
+ * is freed is ready at once (core/gpu/lone.h). tests/preload/check_table.py wants no call of the
+ * driver to be forgotten; those that take a stream and submit no such work are in no_work.txt.
  */
 #ifndef GPUSHIM_SHIM_SUBMIT_H
 #define GPUSHIM_SHIM_SUBMIT_H
@@ -10,7 +10,7 @@
 #include "hook.h"
 #include "start.h"
 
-#include "core/lone.h"
+#include "core/gpu/lone.h"
 
 /* The per-thread forms mean another stream by 0. */
 static inline CUstream gs_per_thread(CUstream stream)

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "core/lock.h"
+#include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 
 #define GS_REG_LINKS 5       /* pages of its class that an entry touches at most */

@@ -27,8 +27,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/log.h"
-#include "core/status.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 
 #define GS_REG_PAGE ((uint64_t)64 << 10) /* what devices map GPU memory in */
 

@@ -8,9 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/background.h"
-#include "core/fd.h"
-#include "core/lock.h"
+#include "core/base/background.h"
+#include "core/base/fd.h"
+#include "core/base/lock.h"
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83

@@ -10,7 +10,7 @@
  */
 #include "core/share/exporter.h"
 
-#include "core/device.h"
+#include "core/gpu/device.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>

@@ -35,9 +35,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "core/background.h"
-#include "core/fd.h"
-#include "core/lock.h"
+#include "core/base/background.h"
+#include "core/base/fd.h"
+#include "core/base/lock.h"
 #include "core/share/directory.h"
 #include "core/share/share.h"
 #include "core/share/token.h"

@@ -28,11 +28,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "core/driver.h"
-#include "core/fence.h"
-#include "core/log.h"
-#include "core/map.h"
-#include "core/status.h"
+#include "core/gpu/driver.h"
+#include "core/gpu/fence.h"
+#include "core/base/log.h"
+#include "core/gpu/map.h"
+#include "core/base/status.h"
 
 #define GS_TOKEN_SIZE 64 /* sizeof(CUipcMemHandle) */
 

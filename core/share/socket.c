@@ -6,7 +6,7 @@
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.
  */
-#include "core/neighbour.h"
+#include "core/process/neighbour.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"

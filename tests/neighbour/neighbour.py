@@ -1,4 +1,4 @@
-"""A process that finds the GPU full gets what others keep and do not use (core/neighbour.h).
+"""A process that finds the GPU full gets what others keep and do not use (core/process/neighbour.h).
 
     neighbour.py NEIGHBOUR SHIM LIBCUDA
 

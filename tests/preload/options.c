@@ -9,7 +9,7 @@
 #include "shim/start.h" /* before any cuda.h */
 #include "check.h"
 #include "config/config.h"
-#include "core/core.h"
+#include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
 #include "shim/lookup.h"

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/lock.h"
+#include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 #include "model.h"
 

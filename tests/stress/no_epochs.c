@@ -3,7 +3,7 @@
  * same objects as libgpushim.so, with every fence taken for passed at its first look
  * (--wrap=gs_fence_query).
  */
-#include "core/fence.h"
+#include "core/gpu/fence.h"
 
 gs_status __wrap_gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence);
 

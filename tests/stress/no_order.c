@@ -3,7 +3,7 @@
  * the one that freed what it is given on a full device, to prove that the programs lone and stress
  * see it: linked from the same objects as libgpushim.so (--wrap=gs_fence_order).
  */
-#include "core/fence.h"
+#include "core/gpu/fence.h"
 
 bool __wrap_gs_fence_order(const struct gs_fence *fence, CUstream stream);
 

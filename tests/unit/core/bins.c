@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "core/bins.h"
+#include "core/base/bins.h"
 
 Test(bins, an_empty_index_has_nothing)
 {

@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/device.h"
-#include "core/fd.h"
+#include "core/gpu/device.h"
+#include "core/base/fd.h"
 
 static int new_file(void)
 {

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "core/context.h"
+#include "core/process/context.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

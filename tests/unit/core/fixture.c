@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/context.h"
-#include "core/stats.h"
+#include "core/process/context.h"
+#include "core/process/stats.h"
 
 /* The software driver takes its own kernels by the names it finds here. */
 static const char kernels[] = ".version 6.0\n.target sm_52\n.address_size 64\n"

@@ -5,8 +5,8 @@
 #ifndef TESTS_UNIT_CORE_FIXTURE_H
 #define TESTS_UNIT_CORE_FIXTURE_H
 
-#include "core/core.h"
-#include "core/pool.h"
+#include "core/api/core.h"
+#include "core/pool/pool.h"
 
 struct fixture {
     struct gs_core *core;

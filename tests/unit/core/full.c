@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/context.h"
-#include "core/mempool.h"
+#include "core/process/context.h"
+#include "core/process/mempool.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -10,10 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "core/context.h"
+#include "core/process/context.h"
 #include "core/share/internal.h"
 #include "core/share/wire.h"
-#include "core/stats.h"
+#include "core/process/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

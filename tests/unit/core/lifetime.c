@@ -5,8 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/context.h"
-#include "core/reclaim.h"
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -5,9 +5,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/context.h"
-#include "core/pin.h"
-#include "core/reclaim.h"
+#include "core/process/context.h"
+#include "core/process/pin.h"
+#include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,4 +1,4 @@
-/* All work in one stream, and what ends that (core/lone.h). */
+/* All work in one stream, and what ends that (core/gpu/lone.h). */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -6,11 +6,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/context.h"
-#include "core/mempool.h"
-#include "core/memops.h"
-#include "core/reclaim.h"
-#include "core/stats.h"
+#include "core/process/context.h"
+#include "core/process/mempool.h"
+#include "core/process/memops.h"
+#include "core/process/reclaim.h"
+#include "core/process/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 #include "tests/rest.h"

@@ -1,7 +1,7 @@
 /* The allocation map: every address of a span finds it, no other does. */
 #include <criterion/criterion.h>
 
-#include "core/map.h"
+#include "core/gpu/map.h"
 
 Test(map, addresses_find_their_span)
 {

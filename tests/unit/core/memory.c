@@ -6,9 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/context.h"
-#include "core/reclaim.h"
-#include "core/stats.h"
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+#include "core/process/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

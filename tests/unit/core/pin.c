@@ -1,9 +1,9 @@
 /* Registrations over core: whose memory it is each time, and what they end. */
 #include <criterion/criterion.h>
 
-#include "core/context.h"
-#include "core/pin.h"
-#include "core/reclaim.h"
+#include "core/process/context.h"
+#include "core/process/pin.h"
+#include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -2,8 +2,8 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "core/context.h"
-#include "core/reclaim.h"
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

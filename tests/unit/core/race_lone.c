@@ -1,5 +1,5 @@
 /*
- * How it ends that all GPU work goes to one stream (core/lone.h), again and again, with threads
+ * How it ends that all GPU work goes to one stream (core/gpu/lone.h), again and again, with threads
  * that race: many short lives, each with a core of its own. In each, threads allocate, stamp, check
  * and free blocks through one stream, which is behind them all the time, with fills on other
  * streams; from a random moment on some of them use streams of their own, while one of them does
@@ -20,8 +20,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/context.h"
-#include "core/reclaim.h"
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "fixture.h"
 
 #define THREADS_MAX 32

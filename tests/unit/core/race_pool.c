@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/context.h"
+#include "core/process/context.h"
 #include "fixture.h"
 
 #define LIVE 24

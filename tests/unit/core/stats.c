@@ -2,9 +2,9 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 
-#include "core/context.h"
+#include "core/process/context.h"
 #include "core/regcache/internal.h"
-#include "core/stats.h"
+#include "core/process/stats.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

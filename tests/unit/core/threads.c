@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/context.h"
+#include "core/process/context.h"
 #include "fixture.h"
 
 #define SIZE ((size_t)64 << 10)

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/page.h"
+#include "core/process/page.h"
 #include "core/share/directory.h"
 #include "core/share/token.h"
 #include "other.h"
@@ -742,7 +742,7 @@ Test(share_directory, who_exits_at_once_clears_up_too)
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
-/* The page of core/neighbour.h: a lock on a byte behind it is a process that listens. */
+/* The page of core/process/neighbour.h: a lock on a byte behind it is a process that listens. */
 Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
 {
     struct flock listener = {

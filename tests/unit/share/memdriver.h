@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "core/driver.h"
+#include "core/gpu/driver.h"
 
 void memdriver_fill(struct gs_driver *ret_driver);
 

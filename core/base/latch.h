@@ -1,0 +1,47 @@
+/*
+ * A lock that costs one atomic instruction to take and one to let go while nobody else wants it.
+ * For what is on every allocation's path; everything else uses core/base/lock.h, whose order of
+ * ranks holds here as well.
+ */
+#ifndef GS_CORE_BASE_LATCH_H
+#define GS_CORE_BASE_LATCH_H
+
+#include <stdbool.h>
+
+#include "core/base/lock.h"
+
+struct gs_latch {
+    int state; /* atomic: 0 free, 1 taken, 2 taken and somebody sleeps for it */
+    enum gs_rank rank;
+};
+
+void gs_latch_init(struct gs_latch *latch, enum gs_rank rank);
+void gs_latch_take_slow(struct gs_latch *latch);
+void gs_latch_wake(struct gs_latch *latch);
+
+/* False: another thread has it. */
+static inline bool gs_latch_try(struct gs_latch *latch)
+{
+    int expected = 0;
+
+    if (!__atomic_compare_exchange_n(&latch->state, &expected, 1, false, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED))
+        return false;
+    gs_rank_taken(latch->rank);
+    return true;
+}
+
+static inline void gs_latch_take(struct gs_latch *latch)
+{
+    if (__builtin_expect(!gs_latch_try(latch), 0))
+        gs_latch_take_slow(latch);
+}
+
+static inline void gs_latch_release(struct gs_latch *latch)
+{
+    gs_rank_released(latch->rank);
+    if (__builtin_expect(__atomic_exchange_n(&latch->state, 0, __ATOMIC_RELEASE) == 2, 0))
+        gs_latch_wake(latch);
+}
+
+#endif

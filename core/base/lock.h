@@ -1,0 +1,54 @@
+/*
+ * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
+ * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
+ * here.
+ *
+ * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
+ * process or a condition of another lock, nor calls code of the program's. The calls of the driver
+ * that are made under a lock are those that core/gpu/driver.h says to wait for no work; where one
+ * waits all the same, for a call of another thread, is said there.
+ */
+#ifndef GS_CORE_BASE_LOCK_H
+#define GS_CORE_BASE_LOCK_H
+
+#include <pthread.h>
+
+enum gs_rank {
+    GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
+    GS_RANK_LONE = 15,     /* core/gpu/lone.c: whether all work goes to one stream */
+    GS_RANK_CONTEXTS = 20, /* core/process/context.c: the table of contexts and devices */
+    GS_RANK_POOL = 30,     /* core/pool/pool.h: one context's chunks, blocks and epochs */
+    GS_RANK_PEERS = 35,    /* core/process/reach.c: who has access to whose memory */
+    GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
+    GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
+    GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
+    GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */
+    GS_RANK_RELEASES = 65, /* core/process/release.c: chunks on their way to the driver */
+    GS_RANK_RECORDS = 70,  /* core/pool/block.c: spare chunk records */
+    GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
+};
+
+struct gs_lock {
+    pthread_mutex_t mutex;
+    enum gs_rank rank;
+};
+
+#define GS_LOCK_INITIALIZER(its_rank) {PTHREAD_MUTEX_INITIALIZER, its_rank}
+
+/* The check of ranks, for locks of other kinds. */
+#ifdef GS_CHECK_LOCKS
+void gs_rank_taken(enum gs_rank rank);
+void gs_rank_released(enum gs_rank rank);
+#else
+#define gs_rank_taken(rank) ((void)(rank))
+#define gs_rank_released(rank) ((void)(rank))
+#endif
+
+void gs_lock_init(struct gs_lock *lock, enum gs_rank rank);
+void gs_lock_destroy(struct gs_lock *lock);
+void gs_lock_take(struct gs_lock *lock);
+/* Returns whether it was free; 0 or 1. */
+int gs_lock_try(struct gs_lock *lock);
+void gs_lock_release(struct gs_lock *lock);
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * How core says something that no caller can be told by a status: a callback filled in by whoever
+ * starts core. Lines are finished, without a newline.
+ */
+#ifndef GS_CORE_BASE_LOG_H
+#define GS_CORE_BASE_LOG_H
+
+#include <stdbool.h>
+
+enum gs_log_level {
+    GS_LOG_OFF, /* a threshold that shows nothing; no line has it */
+    GS_LOG_ERROR,
+    GS_LOG_WARNING,
+    GS_LOG_INFO,
+    GS_LOG_DEBUG,
+};
+
+struct gs_log {
+    /* Never NULL; called from any thread. `place` is the same for all lines of one place in the
+     * code, so that what repeats can be capped. */
+    void (*line)(enum gs_log_level level, const void *place, const char *text);
+    bool no_debug; /* debug lines would not be shown: they are not even put together */
+};
+
+void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

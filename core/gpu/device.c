@@ -1,0 +1,230 @@
+/* The capability ladder, and making and unmaking one chunk's memory (core/gpu/device.h). */
+#include "core/gpu/device.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/gpu/map.h"
+
+#ifndef CU_MEM_CREATE_USAGE_HW_DECOMPRESS
+#define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
+#endif
+
+/* What the handle stands for, which is released where that fails. */
+static gs_status map_handle(const struct gs_driver *driver, const struct gs_device *device,
+                            size_t size, CUmemGenericAllocationHandle handle,
+                            CUdeviceptr *ret_address)
+{
+    const CUmemAccessDesc access = {
+        .location = device->properties.location,
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUdeviceptr address;
+    gs_status status;
+
+    status = driver->mem_address_reserve(&address, size, GS_PAGE_SIZE, 0, 0);
+    if (status != GS_OK)
+        goto release;
+    status = driver->mem_map(address, size, 0, handle, 0);
+    if (status != GS_OK)
+        goto free_address;
+    status = driver->mem_set_access(address, size, &access, 1);
+    if (status != GS_OK)
+        goto unmap;
+    *ret_address = address;
+    return GS_OK;
+unmap:
+    driver->mem_unmap(address, size);
+free_address:
+    driver->mem_address_free(address, size);
+release:
+    driver->mem_release(handle);
+    return status;
+}
+
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
+                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
+{
+    gs_status status = driver->mem_create(ret_handle, size, &device->properties, 0);
+
+    return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
+}
+
+CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          int *ret_fd)
+{
+    int fd;
+    CUresult result =
+        driver->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+    if (result == CUDA_SUCCESS) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC); /* the driver does not say that it is */
+        *ret_fd = fd;
+    }
+    return result;
+}
+
+void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                     CUdeviceptr address, size_t size)
+{
+    driver->mem_unmap(address, size);
+    driver->mem_address_free(address, size);
+    driver->mem_release(handle);
+}
+
+static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_attribute which)
+{
+    int value = 0;
+
+    return driver->device_get_attribute(&value, which, ordinal) == CUDA_SUCCESS ? value : 0;
+}
+
+/* One full round on the rung that device->properties describe. On failure *ret_step names the
+ * call that refused, else *ret_fd stands for what was tried and is the caller's. */
+static gs_status try_rung(const struct gs_driver *driver, const struct gs_device *device,
+                          const char **ret_step, int *ret_fd)
+{
+    CUmemGenericAllocationHandle handle, imported;
+    CUdeviceptr address;
+    size_t granularity = 0;
+    gs_status status;
+    int fd = -1;
+
+    *ret_step = "cuMemGetAllocationGranularity";
+    status = driver->mem_get_granularity(&granularity, &device->properties,
+                                         CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (status != GS_OK)
+        return status;
+    if (granularity == 0 || GS_PAGE_SIZE % granularity != 0)
+        return GS_NOT_OFFERED;
+    *ret_step = "creating and mapping memory";
+    status = gs_device_map(driver, device, GS_PAGE_SIZE, &handle, &address);
+    if (status != GS_OK)
+        return status;
+    *ret_step = "cuMemExportToShareableHandle";
+    status = (gs_status)gs_device_export(driver, handle, &fd);
+    if (status == GS_OK) {
+        *ret_step = "cuMemImportFromShareableHandle";
+        status = driver->mem_import(&imported, (void *)(intptr_t)fd,
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        if (status == GS_OK) {
+            driver->mem_release(imported);
+            *ret_fd = fd;
+        } else {
+            close(fd);
+        }
+    }
+    gs_device_unmap(driver, handle, address, GS_PAGE_SIZE);
+    return status;
+}
+
+/* Memory of cuMemAlloc says that hardware may decompress into it (measured on an H200), VMM memory
+ * only where that was asked for; drivers before CUDA 12.8 do not know the question. */
+static gs_status try_usage(const struct gs_driver *driver, struct gs_device *device,
+                           const char **ret_step, int *ret_fd)
+{
+    gs_status status;
+
+    device->properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+    status = try_rung(driver, device, ret_step, ret_fd);
+    if (status == GS_OK || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        return status;
+    device->properties.allocFlags.usage = 0;
+    return try_rung(driver, device, ret_step, ret_fd);
+}
+
+bool gs_device_has_vmm(const struct gs_driver *driver)
+{
+    return driver->mem_create && driver->mem_release && driver->mem_address_reserve &&
+           driver->mem_address_free && driver->mem_map && driver->mem_unmap &&
+           driver->mem_set_access && driver->mem_get_granularity && driver->mem_export &&
+           driver->mem_import;
+}
+
+static void climb(const struct gs_driver *driver, const struct gs_log *log,
+                  struct gs_device *device, int *ret_fd)
+{
+    const char *step = "virtual memory management";
+    gs_status status = GS_NOT_OFFERED;
+
+    if (gs_device_has_vmm(driver) &&
+        attribute(driver, device->ordinal,
+                  CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+        device->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        device->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        device->properties.location.id = device->ordinal;
+        device->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        if (attribute(driver, device->ordinal,
+                      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
+            device->properties.allocFlags.gpuDirectRDMACapable = 1;
+            status = try_usage(driver, device, &step, ret_fd);
+            if (status == GS_OK) {
+                device->rung = GS_RUNG_FD_RDMA;
+                return;
+            }
+            device->properties.allocFlags.gpuDirectRDMACapable = 0;
+        }
+        status = try_usage(driver, device, &step, ret_fd);
+        if (status == GS_OK) {
+            device->rung = GS_RUNG_FD;
+            return;
+        }
+    }
+    /* Full now is not incapable: the next allocation climbs again. */
+    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        return;
+    device->rung = GS_RUNG_NATIVE;
+    gs_log_line(log, GS_LOG_WARNING,
+                "device %d cannot make memory that is shared by descriptor (%s, status %d): its "
+                "allocations stay the driver's own",
+                (int)device->ordinal, step, status);
+}
+
+/* Keeps `fd` as the device's anchor, or closes it. */
+static void moor(struct gs_device *device, bool anchors, int fd)
+{
+    if (fd < 0)
+        return;
+    if (anchors)
+        device->anchor = gs_fd_keep(fd);
+    if (!device->anchor.any)
+        close(fd);
+    __atomic_store_n(&device->anchored, device->anchor.any, __ATOMIC_RELEASE);
+}
+
+size_t gs_device_let_go(struct gs_device *device)
+{
+    if (!__atomic_exchange_n(&device->anchored, false, __ATOMIC_ACQ_REL))
+        return 0;
+    gs_fd_close(&device->anchor);
+    return GS_PAGE_SIZE;
+}
+
+void gs_device_forked(const struct gs_device *device)
+{
+    if (__atomic_load_n(&device->anchored, __ATOMIC_ACQUIRE))
+        gs_fd_close(&device->anchor);
+}
+
+void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
+                     bool anchors, bool native, struct gs_device *ret_device)
+{
+    int fd = -1;
+    CUuuid uuid;
+
+    memset(ret_device, 0, sizeof *ret_device);
+    ret_device->ordinal = ordinal;
+    if (driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS)
+        memcpy(ret_device->uuid, uuid.bytes, sizeof ret_device->uuid);
+    if (driver->device_total_mem(&ret_device->total, ordinal) != CUDA_SUCCESS)
+        ret_device->total = SIZE_MAX;
+    if (driver->device_get_default_pool &&
+        driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
+        ret_device->default_pool = NULL;
+    if (native)
+        ret_device->rung = GS_RUNG_NATIVE;
+    else
+        climb(driver, log, ret_device, &fd);
+    moor(ret_device, anchors, fd);
+}

@@ -1,0 +1,70 @@
+/*
+ * What one GPU can do, found by doing it. Devices lie about support (measured: FABRIC handles are
+ * reported and refused; others report descriptors and fail), so the ladder is climbed with real
+ * calls: a handle that exports as a descriptor with GPUDirect RDMA, the same without RDMA, and
+ * last the driver's own allocator, where this library steps aside for the device.
+ */
+#ifndef GS_CORE_GPU_DEVICE_H
+#define GS_CORE_GPU_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/gpu/driver.h"
+#include "core/base/fd.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+enum gs_rung {
+    GS_RUNG_UNKNOWN = 0,
+    GS_RUNG_FD_RDMA, /* descriptors, and network cards can register the memory */
+    GS_RUNG_FD,      /* descriptors */
+    GS_RUNG_NATIVE,  /* the driver's allocator: nothing of this device is ours */
+};
+
+struct gs_device {
+    CUdevice ordinal;
+    enum gs_rung rung;
+    CUmemAllocationProp properties; /* for mem_create */
+    unsigned char uuid[16];
+    size_t total; /* bytes of memory */
+    int sync_memops; /* atomic, of memory nobody set it for: 0 not asked yet, 1 off, 2 on */
+    CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
+    bool anchored; /* atomic; whether `anchor` is kept: */
+    struct gs_fd anchor; /* of the memory it was probed with */
+};
+
+/*
+ * Finds out about a device; needs no current context. Does not fail: a device that cannot is on the
+ * last rung, and the log says why; with `native` it is put there, for a reason that is known.
+ *
+ * An export takes 650 us where no process has an exported handle of the device's memory, and 20 us
+ * where one has (measured on an H200; export_costs.c). So that this process's first one is of the
+ * second kind, where `fds` is given the descriptor of the memory that was tried stays there, and
+ * 2 MiB with it, until gs_device_let_go: when the device is full, or its last context ends.
+ */
+void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
+                     bool anchors, bool native, struct gs_device *ret_device);
+/* Closes it, once; the bytes that come back. */
+size_t gs_device_let_go(struct gs_device *device);
+/* In a forked child, which is not to have it. The parent's threads may be at it when it forks. */
+void gs_device_forked(const struct gs_device *device);
+
+/* Whether the driver has what mapping memory of one's own, or of others, takes. */
+bool gs_device_has_vmm(const struct gs_driver *driver);
+
+/* Creates, maps at a new address and makes accessible `size` bytes (a multiple of 2 MiB).
+ * On failure nothing is left behind and the status is the driver's. */
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
+                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address);
+
+/* A descriptor of the handle's memory, close-on-exec and the caller's. OPERATING_SYSTEM: no
+ * descriptor is left. *ret_fd is untouched on failure. */
+CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          int *ret_fd);
+
+/* The reverse. No GPU work may still touch the range. */
+void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                     CUdeviceptr address, size_t size);
+
+#endif

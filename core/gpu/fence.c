@@ -1,0 +1,567 @@
+/* Fences (core/gpu/fence.h): lines of context events, and the open captures that forbid them. */
+#include "core/gpu/fence.h"
+
+#include "core/base/cancel.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define YIELDS 100           /* looks without a pause: most waits are short */
+#define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
+#define WAIT_LONGEST_NS 200000
+
+void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
+{
+    memset(fences, 0, sizeof *fences);
+    fences->driver = driver;
+    gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
+}
+
+bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
+{
+    const struct gs_driver *driver = fences->driver;
+    CUresult result = CUDA_SUCCESS;
+    CUevent event;
+
+    if (!driver->ctx_record_event)
+        return false;
+    if (driver->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return true; /* nothing was learnt; a failing driver is met where it matters */
+    gs_lock_take(&fences->lock);
+    if (fences->captures == 0)
+        result = driver->ctx_record_event(context, event);
+    gs_lock_release(&fences->lock);
+    driver->event_destroy(event);
+    return result != CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void gs_fences_destroy(struct gs_fences *fences)
+{
+    struct gs_fence_line *line;
+    struct gs_fence_event *event;
+
+    while ((line = fences->lines)) {
+        fences->lines = line->next;
+        while ((event = line->spare)) {
+            line->spare = event->next;
+            free(event);
+        }
+        free(line);
+    }
+    free(fences->capture);
+    gs_lock_destroy(&fences->lock);
+}
+
+/* Handles are pointers, so a number that is 2 modulo 8 is none, and neither is 1. */
+#define NO_THREAD 2
+
+_Thread_local uint64_t gs_thread_key = NO_THREAD;
+
+uint64_t gs_stream_key(CUstream stream)
+{
+    static uint64_t threads;
+
+    if (stream == CU_STREAM_PER_THREAD && gs_thread_key == NO_THREAD)
+        gs_thread_key = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << 3 | NO_THREAD;
+    return gs_stream_key_known(stream);
+}
+
+bool gs_stream_of_key(uint64_t key, CUstream *ret)
+{
+    const bool per_thread = key % 8 == NO_THREAD;
+
+    if (per_thread && key != gs_thread_key)
+        return false;
+    *ret = per_thread ? CU_STREAM_PER_THREAD : (CUstream)(uintptr_t)key;
+    return true;
+}
+
+static void set_count(struct gs_fences *fences, unsigned count)
+{
+    __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
+}
+
+/* Called with the lock held, after the count was raised: whoever takes a line from here on sees it.
+ * No driver call that is waited for blocks. */
+static void wait_for_lines(struct gs_fences *fences)
+{
+    for (struct gs_fence_line *line = fences->lines; line; line = line->next)
+        while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
+            sched_yield();
+}
+
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&fences->lock);
+    if (fences->captures == fences->room) {
+        unsigned room = fences->room + 16;
+        struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
+
+        if (grown) {
+            fences->capture = grown;
+            fences->room = room;
+        } else {
+            status = GS_NO_HOST_MEMORY;
+        }
+    }
+    if (status == GS_OK) {
+        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
+        set_count(fences, fences->captures + 1);
+        wait_for_lines(fences);
+    }
+    gs_lock_release(&fences->lock);
+    return status;
+}
+
+/* Called with the lock held. */
+static void capture_remove(struct gs_fences *fences, unsigned i)
+{
+    fences->capture[i] = fences->capture[fences->captures - 1];
+    set_count(fences, fences->captures - 1);
+}
+
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = 0; i < fences->captures; i++)
+        if (fences->capture[i].stream == stream_key) {
+            capture_remove(fences, i);
+            break;
+        }
+    gs_lock_release(&fences->lock);
+}
+
+void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = fences->captures; i > 0; i--)
+        if (fences->capture[i - 1].context == context)
+            capture_remove(fences, i - 1);
+    gs_lock_release(&fences->lock);
+}
+
+bool gs_fences_capturing(struct gs_fences *fences)
+{
+    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+}
+
+/* ---- Lines ------------------------------------------------------------------------------ */
+
+static bool line_try(struct gs_fence_line *line)
+{
+    return !__atomic_exchange_n(&line->taken, true, __ATOMIC_SEQ_CST);
+}
+
+/* Who has it is in one call of the driver that does not wait for the GPU. */
+static void line_take(struct gs_fence_line *line)
+{
+    while (!line_try(line))
+        sched_yield();
+}
+
+static void line_release(struct gs_fence_line *line)
+{
+    __atomic_store_n(&line->taken, false, __ATOMIC_RELEASE);
+}
+
+/* Called with the lock of `fences` held. A spare one, or a new one; NULL without host memory. */
+static struct gs_fence_line *line_new(struct gs_fences *fences, CUcontext context)
+{
+    struct gs_fence_line *line = fences->lines;
+
+    while (line && line->users)
+        line = line->next;
+    if (!line) {
+        line = aligned_alloc(_Alignof(struct gs_fence_line), sizeof *line);
+        if (!line)
+            return NULL;
+        *line = (struct gs_fence_line){.next = fences->lines, .fences = fences};
+        fences->lines = line;
+    }
+    line_take(line); /* a late waiter may be looking */
+    line->context = context;
+    line->of_stream = false;
+    __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
+    line_release(line);
+    return line;
+}
+
+void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
+                        const struct gs_fence_pool *like)
+{
+    gs_lock_take(&fences->lock);
+    pool->line = like ? like->line : line_new(fences, context);
+    if (pool->line)
+        pool->line->users++;
+    gs_lock_release(&fences->lock);
+}
+
+/* Nobody else knows the line yet. */
+gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
+                             CUcontext context, CUstream stream, struct gs_fence *ret)
+{
+    gs_status status;
+
+    gs_fence_pool_init(fences, pool, context, NULL);
+    if (!pool->line)
+        return GS_NO_HOST_MEMORY;
+    line_take(pool->line); /* a late waiter may be looking */
+    pool->line->of_stream = true;
+    pool->line->stream = stream;
+    line_release(pool->line);
+    status = gs_fence_mark(pool, ret);
+    if (status != GS_OK)
+        gs_fence_pool_destroy(pool);
+    return status;
+}
+
+/* The line is taken. All fences have passed, those too that no event was recorded for. */
+static void line_over(struct gs_fence_line *line)
+{
+    uint64_t number;
+
+    line->context = NULL;
+    while (line->oldest) {
+        struct gs_fence_event *event = line->oldest;
+
+        line->oldest = event->next;
+        event->next = line->spare;
+        line->spare = event;
+    }
+    line->newest = NULL;
+    for (struct gs_fence_event *event = line->spare; event; event = event->next)
+        event->event = NULL;
+    number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&line->recorded, number, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->passed, number, __ATOMIC_RELEASE);
+}
+
+static void events_destroy(const struct gs_driver *driver, const struct gs_fence_event *event)
+{
+    for (; event; event = event->next)
+        if (event->event)
+            driver->event_destroy(event->event);
+}
+
+/* Called with the lock of `fences` held. */
+static void pool_leave(struct gs_fence_pool *pool)
+{
+    pool->line->users--;
+    pool->line = NULL;
+}
+
+void gs_fence_pool_destroy(struct gs_fence_pool *pool)
+{
+    struct gs_fence_line *line = pool->line;
+    struct gs_fences *fences;
+
+    if (!line)
+        return;
+    fences = line->fences;
+    gs_lock_take(&fences->lock);
+    pool_leave(pool);
+    if (line->users == 0) {
+        line_take(line);
+        events_destroy(fences->driver, line->oldest);
+        events_destroy(fences->driver, line->spare);
+        line_over(line);
+        line_release(line);
+    }
+    gs_lock_release(&fences->lock);
+}
+
+void gs_fence_pool_forget(struct gs_fence_pool *pool)
+{
+    struct gs_fence_line *line = pool->line;
+    struct gs_fences *fences;
+
+    if (!line)
+        return;
+    fences = line->fences;
+    gs_lock_take(&fences->lock);
+    line_take(line);
+    line_over(line);
+    line_release(line);
+    pool_leave(pool);
+    gs_lock_release(&fences->lock);
+}
+
+/* Waits for who has the line, as line_take; who comes later sees that it is leaving. */
+void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
+{
+    struct gs_fence_line *line = pool->line;
+
+    if (!line)
+        return;
+    __atomic_store_n(&line->leaving, leaving, __ATOMIC_SEQ_CST);
+    while (leaving && __atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
+        sched_yield();
+}
+
+/* ---- Recording -------------------------------------------------------------------------- */
+
+/* A spare event, or a new one. The line is taken. */
+static gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
+{
+    const struct gs_driver *driver = line->fences->driver;
+    struct gs_fence_event *event = line->spare;
+    CUcontext popped;
+    gs_status status;
+
+    if (!event && !(line->spare = event = calloc(1, sizeof *event)))
+        return GS_NO_HOST_MEMORY;
+    if (!event->event) {
+        status = driver->ctx_push_current(line->context);
+        if (status != GS_OK)
+            return status;
+        status = driver->event_create(&event->event, CU_EVENT_DISABLE_TIMING);
+        driver->ctx_pop_current(&popped);
+        if (status != GS_OK) {
+            event->event = NULL;
+            return status;
+        }
+    }
+    line->spare = event->next;
+    event->next = NULL;
+    *ret = event;
+    return GS_OK;
+}
+
+static void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
+{
+    event->next = line->spare;
+    line->spare = event;
+}
+
+/* A default stream is the current context's. */
+static gs_status record_in_stream(const struct gs_fence_line *line, CUevent event)
+{
+    const struct gs_driver *driver = line->fences->driver;
+    gs_status status = driver->ctx_push_current(line->context);
+    CUcontext popped;
+
+    if (status != GS_OK)
+        return status;
+    status = (gs_status)driver->event_record(event, line->stream);
+    driver->ctx_pop_current(&popped);
+    return status;
+}
+
+/* The line is taken and no capture is open. */
+static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *pool)
+{
+    const struct gs_driver *driver = line->fences->driver;
+    struct gs_fence_event *event;
+    gs_status status;
+
+    if (!line->context)
+        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    status = event_take(line, &event);
+    if (status != GS_OK)
+        return status;
+    event->number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
+    status = line->of_stream ? record_in_stream(line, event->event)
+                             : (gs_status)driver->ctx_record_event(line->context, event->event);
+    if (status != GS_OK) {
+        event_give(line, event);
+        return status;
+    }
+    if (line->newest)
+        line->newest->next = event;
+    else
+        line->oldest = event;
+    line->newest = event;
+    __atomic_store_n(&line->recorded, event->number, __ATOMIC_RELAXED);
+    __atomic_store_n(&line->recorder, pool, __ATOMIC_RELAXED);
+    return GS_OK;
+}
+
+/* Takes the line while no capture is open; NOT_READY: another thread has it, or the context may be
+ * about to go. */
+static gs_status line_enter(struct gs_fence_line *line)
+{
+    gs_status status = GS_OK;
+
+    if (!line_try(line))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) > 0)
+        status = GS_CAPTURING;
+    else if (__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
+        status = (gs_status)CUDA_ERROR_NOT_READY;
+    if (status != GS_OK)
+        line_release(line);
+    return status;
+}
+
+gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
+{
+    struct gs_fence_line *line = pool->line;
+    const struct gs_fence_pool *recorder;
+    gs_status status;
+    uint64_t number;
+
+    if (!line)
+        return GS_NO_HOST_MEMORY;
+    if (!line->fences->driver->ctx_record_event)
+        return GS_NOT_OFFERED;
+    if (gs_fences_capturing(line->fences))
+        return GS_CAPTURING;
+    /* Whoever counts up after this sees, by reading what is written here, all that this thread has
+     * submitted. */
+    number = __atomic_add_fetch(&line->begun, 0, __ATOMIC_SEQ_CST) + 1;
+    recorder = __atomic_load_n(&line->recorder, __ATOMIC_RELAXED);
+    if (!recorder || recorder == pool) {
+        status = line_enter(line);
+        if (status == GS_OK) {
+            status = record(line, pool);
+            line_release(line);
+        }
+        if (status != GS_OK && status != (gs_status)CUDA_ERROR_NOT_READY)
+            return status;
+    }
+    *ret = (struct gs_fence){line, number};
+    return GS_OK;
+}
+
+/* ---- Looking ---------------------------------------------------------------------------- */
+
+/* The line is taken: takes the oldest events out while they have passed, up to the fence's. */
+static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fence)
+{
+    gs_status status = GS_OK;
+
+    while (line->oldest && !gs_fence_passed(fence)) {
+        struct gs_fence_event *event = line->oldest;
+
+        status = (gs_status)line->fences->driver->event_query(event->event);
+        if (status != GS_OK)
+            return status;
+        line->oldest = event->next;
+        if (!line->oldest)
+            line->newest = NULL;
+        __atomic_store_n(&line->passed, event->number, __ATOMIC_RELEASE);
+        event_give(line, event);
+    }
+    return status;
+}
+
+static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *pool)
+{
+    struct gs_fence_line *line = fence->line;
+    gs_status status;
+
+    if (gs_fence_passed(fence))
+        return GS_OK;
+    status = line_enter(line);
+    if (status != GS_OK)
+        return status;
+    if (line->recorded < fence->number && !gs_fence_passed(fence))
+        status = record(line, pool);
+    if (status == GS_OK)
+        status = advance(line, fence);
+    line_release(line);
+    return status;
+}
+
+gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
+{
+    gs_status status = look(fence, pool);
+
+    if (status == GS_OK)
+        *fence = (struct gs_fence){0};
+    return status;
+}
+
+/* The same, but waits for another thread that has the line: for one call of the driver that does
+ * not wait for the GPU. */
+static gs_status line_enter_waiting(struct gs_fence_line *line)
+{
+    gs_status status;
+
+    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
+        sched_yield();
+    return status;
+}
+
+gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
+{
+    struct gs_fence_line *line = pool->line;
+    gs_status status;
+
+    if (!line)
+        return GS_NO_HOST_MEMORY;
+    status = line_enter_waiting(line);
+    if (status != GS_OK)
+        return status;
+    advance(line, &(struct gs_fence){line, line->recorded});
+    status = record(line, pool);
+    if (status == GS_OK)
+        *ret = (struct gs_fence){line, line->recorded};
+    line_release(line);
+    return status;
+}
+
+bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
+{
+    struct gs_fence_line *line = fence->line;
+    const struct gs_fence_event *event;
+    bool ordered;
+
+    if (gs_fence_passed(fence))
+        return true;
+    if (line_enter_waiting(line) != GS_OK)
+        return false;
+    if (line->recorded < fence->number)
+        record(line, NULL);
+    advance(line, fence);
+    event = line->oldest;
+    while (event && event->number < fence->number)
+        event = event->next;
+    ordered = gs_fence_passed(fence) ||
+              (event && line->fences->driver->stream_wait_event(stream, event->event, 0) ==
+                            CUDA_SUCCESS);
+    line_release(line);
+    return ordered;
+}
+
+static bool is_over(uint64_t deadline_ns)
+{
+    struct timespec now;
+
+    if (deadline_ns == UINT64_MAX)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
+}
+
+/* The GPU ends this, or another thread that ends the context; the caller says for how long. */
+gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
+{
+    GS_UNCANCELLED;
+    struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    uint64_t leaving_ns = 0;
+    unsigned yields = 0;
+    gs_status status;
+
+    while ((status = look(fence, NULL)) == (gs_status)CUDA_ERROR_NOT_READY &&
+           !is_over(deadline_ns)) {
+        if (yields++ < YIELDS) {
+            sched_yield();
+            continue;
+        }
+        /* The call that ends it may wait for GPU work, and that for this thread. */
+        if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
+            (leaving_ns += (uint64_t)pause.tv_nsec) > GS_GOING_NS)
+            return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < WAIT_LONGEST_NS)
+            pause.tv_nsec *= 2;
+    }
+    return status;
+}

@@ -1,0 +1,655 @@
+/*
+ * Blocks within chunks (core/pool/pool.h): cutting, merging, finding. A chunk that was cut has one
+ * bit for each unit, set where a block starts, and a word of summary for 64 of such words, so that
+ * the block around any address is found by looking backwards over few words.
+ */
+#include "core/pool/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IDS_AT_ONCE 65536 /* so seldom do pools write what others read */
+#define QUICK_BYTES_MIN ((size_t)4 << 20) /* what may lie unmerged, and */
+#define QUICK_SHARE 64                     /* this part of what is live */
+#define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
+/* What may lie stranded: the larger of the first and a part of what was live lately. */
+#define STRANDED_MIN ((size_t)16 << 20)
+#define STRANDED_PERCENT 8
+#define STRANDED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
+#define STRANDED_PER_SPARE 2 /* percent more for one more of spare_percent */
+#define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
+#define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
+#define DEBT_MIN ((size_t)16 << 20)
+#define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
+#define MIXED_PER_SPARE 2 /* and that much more for one more of spare_percent */
+#define MIXED_MIN ((size_t)112 << 20)
+/* A whole chunk that fits is taken before a part of one that leaves more than this. */
+#define PART_SLACK (4 * GS_PAGE_SIZE)
+
+struct gs_index {
+    struct gs_block **at; /* by unit: the block that starts there, or NULL */
+    uint64_t *starts, *summary;
+};
+
+/* Chunk records are recycled and never freed: a reader of the map may hold one for a moment
+ * longer than it lives (core/gpu/map.h). */
+static struct {
+    struct gs_lock lock; /* rank RECORDS; protects first */
+    struct gs_chunk *first;
+} spare_chunks = {GS_LOCK_INITIALIZER(GS_RANK_RECORDS), NULL};
+
+static struct gs_chunk *chunk_record_new(void)
+{
+    struct gs_chunk *chunk;
+
+    gs_lock_take(&spare_chunks.lock);
+    chunk = spare_chunks.first;
+    if (chunk)
+        spare_chunks.first = chunk->next;
+    gs_lock_release(&spare_chunks.lock);
+    return chunk ? chunk : calloc(1, sizeof *chunk);
+}
+
+void gs_chunk_record_free(struct gs_chunk *chunk)
+{
+    free(chunk->index);
+    chunk->index = NULL;
+    gs_lock_take(&spare_chunks.lock);
+    chunk->next = spare_chunks.first;
+    spare_chunks.first = chunk;
+    gs_lock_release(&spare_chunks.lock);
+}
+
+static struct gs_block *block_record_new(struct gs_pool *pool)
+{
+    struct gs_block *block = pool->spare_blocks;
+
+    if (!block)
+        return calloc(1, sizeof *block);
+    pool->spare_blocks = block->above;
+    memset(block, 0, sizeof *block);
+    return block;
+}
+
+void gs_block_record_free(struct gs_pool *pool, struct gs_block *block)
+{
+    block->above = pool->spare_blocks;
+    pool->spare_blocks = block;
+}
+
+/* ---- Finding ---------------------------------------------------------------------------- */
+
+static size_t unit_of(const struct gs_chunk *chunk, uint64_t address)
+{
+    return (address - chunk->span.base) >> chunk->shift;
+}
+
+static void index_set(struct gs_chunk *chunk, struct gs_block *block)
+{
+    size_t unit = unit_of(chunk, block->base);
+
+    chunk->index->at[unit] = block;
+    chunk->index->starts[unit / 64] |= UINT64_C(1) << (unit % 64);
+    chunk->index->summary[unit / 4096] |= UINT64_C(1) << (unit / 64 % 64);
+}
+
+static void index_clear(struct gs_chunk *chunk, const struct gs_block *block)
+{
+    size_t unit = unit_of(chunk, block->base);
+
+    chunk->index->at[unit] = NULL;
+    chunk->index->starts[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
+    if (!chunk->index->starts[unit / 64])
+        chunk->index->summary[unit / 4096] &= ~(UINT64_C(1) << (unit / 64 % 64));
+}
+
+/* For a chunk whose whole is one block. Its pages are touched only where blocks start. */
+static bool index_make(struct gs_chunk *chunk)
+{
+    size_t units = chunk->span.size >> chunk->shift;
+    size_t words = (units + 63) / 64, summaries = (words + 63) / 64;
+    struct gs_index *index =
+        calloc(1, sizeof *index + units * sizeof *index->at + (words + summaries) * 8);
+
+    if (!index)
+        return false;
+    index->at = (struct gs_block **)(index + 1);
+    index->starts = (uint64_t *)(index->at + units);
+    index->summary = index->starts + words;
+    chunk->index = index;
+    index_set(chunk, chunk->lowest);
+    return true;
+}
+
+struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address)
+{
+    uint64_t offset = address - chunk->span.base;
+
+    if (!chunk->index)
+        return offset == 0 ? chunk->lowest : NULL;
+    if (offset & ((UINT64_C(1) << chunk->shift) - 1))
+        return NULL;
+    return chunk->index->at[offset >> chunk->shift];
+}
+
+/* The highest bit of `words` at or below `bit`; there is one. */
+static size_t bit_below(const uint64_t *words, size_t bit)
+{
+    size_t word = bit / 64;
+    uint64_t bits = words[word] & (~UINT64_C(0) >> (63 - bit % 64));
+
+    while (!bits)
+        bits = words[--word];
+    return word * 64 + (63 - (size_t)__builtin_clzll(bits));
+}
+
+/* Ends: the chunk's first unit always starts a block. */
+struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address)
+{
+    const struct gs_index *index = chunk->index;
+    size_t unit, word;
+    uint64_t bits;
+
+    if (!index)
+        return chunk->lowest;
+    unit = unit_of(chunk, address);
+    bits = index->starts[unit / 64] & (~UINT64_C(0) >> (63 - unit % 64));
+    if (bits)
+        return index->at[unit / 64 * 64 + (63 - (size_t)__builtin_clzll(bits))];
+    word = bit_below(index->summary, unit / 64 - 1);
+    return index->at[word * 64 + (63 - (size_t)__builtin_clzll(index->starts[word]))];
+}
+
+/* ---- Bins ------------------------------------------------------------------------------- */
+
+static bool is_large(const struct gs_chunk *chunk)
+{
+    return chunk->shift == GS_LARGE_SHIFT;
+}
+
+static enum gs_bin_kind kind_of(const struct gs_block *block)
+{
+    bool whole = block->entry.size == block->chunk->span.size;
+
+    if (is_large(block->chunk))
+        return whole ? GS_BIN_LARGE_WHOLE : GS_BIN_LARGE_PART;
+    return whole ? GS_BIN_SMALL_WHOLE : GS_BIN_SMALL_PART;
+}
+
+static void make_ready(struct gs_pool *pool, struct gs_block *block)
+{
+    enum gs_bin_kind kind = kind_of(block);
+
+    block->state = GS_BLOCK_READY;
+    gs_bins_insert(&pool->bins[kind], &block->entry);
+    if (kind == GS_BIN_LARGE_PART)
+        pool->stranded += block->entry.size;
+    if (kind == GS_BIN_LARGE_WHOLE)
+        gs_chunk_settle_debt(pool, block->chunk);
+}
+
+static void unbin(struct gs_pool *pool, struct gs_block *block)
+{
+    enum gs_bin_kind kind = kind_of(block);
+
+    gs_bins_remove(&pool->bins[kind], &block->entry);
+    if (kind == GS_BIN_LARGE_PART)
+        pool->stranded -= block->entry.size;
+}
+
+/* ---- Debt -------------------------------------------------------------------------------- */
+
+static size_t debt_of(const struct gs_chunk *chunk, size_t need)
+{
+    size_t pages = (need + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+
+    return chunk->span.size > pages ? chunk->span.size - pages : 0;
+}
+
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part)
+{
+    int ordinal = pool->device->ordinal;
+    size_t owed = __atomic_load_n(&pool->shared->debt[ordinal], __ATOMIC_RELAXED);
+    size_t left = __atomic_load_n(&pool->shared->left[ordinal], __ATOMIC_RELAXED);
+    size_t most = pool->device->total / DEBT_SHARE;
+
+    if (left > 0 && left / DEBT_LEFT + DEBT_MIN < most)
+        most = left / DEBT_LEFT + DEBT_MIN;
+    return owed + bytes <= most / part;
+}
+
+static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
+{
+    size_t size = chunk->span.size;
+
+    return is_large(chunk) && size / GS_MIXED_TIMES > need ? size - GS_MIXED_TIMES * need : 0;
+}
+
+static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
+{
+    size_t mixed = mixed_by(chunk, need);
+    unsigned more = MIXED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN);
+    size_t most = pool->live_peak / 100 * (MIXED_PERCENT + more);
+
+    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + MIXED_MIN;
+}
+
+bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
+{
+    size_t debt = debt_of(block->chunk, need);
+
+    if (!may_mix(pool, block->chunk, need))
+        return false;
+    return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt, 1);
+}
+
+void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
+{
+    size_t debt = debt_of(chunk, need), mixed = mixed_by(chunk, need);
+
+    if (mixed > chunk->mixed) {
+        pool->mixed += mixed - chunk->mixed;
+        chunk->mixed = mixed;
+    }
+    if (debt <= chunk->debt)
+        return;
+    __atomic_add_fetch(&pool->shared->debt[pool->device->ordinal], debt - chunk->debt,
+                       __ATOMIC_RELAXED);
+    chunk->debt = debt;
+}
+
+void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
+{
+    if (chunk->debt)
+        __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
+                           __ATOMIC_RELAXED);
+    chunk->debt = 0;
+    pool->mixed -= chunk->mixed;
+    chunk->mixed = 0;
+}
+
+/* ---- Cutting and merging ---------------------------------------------------------------- */
+
+/* NULL also without host memory, or where blocks have their chunks alone: the block simply stays
+ * larger. */
+struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size)
+{
+    struct gs_block *rest;
+
+    if (pool->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
+        return NULL;
+    if (block->entry.size == size || (!block->chunk->index && !index_make(block->chunk)))
+        return NULL;
+    rest = block_record_new(pool);
+    if (!rest)
+        return NULL;
+    rest->chunk = block->chunk;
+    rest->base = block->base + size;
+    rest->entry.size = block->entry.size - size;
+    rest->state = block->state;
+    rest->stream = block->stream;
+    block->entry.size = size;
+    rest->below = block;
+    rest->above = block->above;
+    if (rest->above)
+        rest->above->below = rest;
+    block->above = rest;
+    index_set(rest->chunk, rest);
+    return rest;
+}
+
+/* `upper` becomes part of `lower`, its neighbour below; both are in no bin. */
+void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper)
+{
+    lower->entry.size += upper->entry.size;
+    lower->above = upper->above;
+    if (upper->above)
+        upper->above->below = lower;
+    index_clear(upper->chunk, upper);
+    gs_block_record_free(pool, upper);
+}
+
+/* ---- Taking ----------------------------------------------------------------------------- */
+
+size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small)
+{
+    size_t unit;
+
+    *ret_small = size < pool->shared->small_limit;
+    unit = *ret_small ? GS_UNIT_SIZE : (size_t)1 << GS_LARGE_SHIFT;
+    return (size + unit - 1) & ~(unit - 1);
+}
+
+static uint64_t next_id(struct gs_pool *pool)
+{
+    if (__builtin_expect(pool->id == pool->id_end, 0)) {
+        pool->id_end = 1 + __atomic_add_fetch(&pool->shared->next_id, IDS_AT_ONCE,
+                                              __ATOMIC_RELAXED);
+        pool->id = pool->id_end - IDS_AT_ONCE;
+    }
+    return pool->id++;
+}
+
+void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
+{
+    block->state = GS_BLOCK_LIVE;
+    block->size = size;
+    block->async = block->elsewhere = false;
+    block->id = next_id(pool);
+    GS_ADD(pool->live, block->entry.size);
+    if (pool->live > pool->live_high) {
+        pool->live_high = pool->live;
+        if (pool->live > pool->live_peak)
+            pool->live_peak = pool->live;
+        if (pool->live > pool->counts.live_peak)
+            __atomic_store_n(&pool->counts.live_peak, pool->live, __ATOMIC_RELAXED);
+    }
+}
+
+size_t gs_pool_strandable(const struct gs_pool *pool)
+{
+    size_t most = pool->live_peak / 100 *
+                  (STRANDED_PERCENT +
+                   STRANDED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN));
+
+    if (most < STRANDED_MIN)
+        most = STRANDED_MIN;
+    return most > pool->stranded ? most - pool->stranded : 0;
+}
+
+static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
+{
+    return gs_block_may_lie(wish->arg, (const struct gs_block *)entry, wish->size);
+}
+
+static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, enum gs_bin_kind kind,
+                                                  size_t need, size_t limit)
+{
+    const struct gs_bin_wish wish = {need, limit, may_lie, pool};
+
+    return pool->bins[kind].levels ? gs_bins_find_wish(&pool->bins[kind], &wish) : NULL;
+}
+
+/* What is left of a used chunk first; a whole one only if it would strand little. */
+static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
+{
+    struct gs_bin_entry *part = find_where_it_may_lie(pool, GS_BIN_LARGE_PART, need, SIZE_MAX);
+    struct gs_bin_entry *whole;
+    size_t slack;
+
+    if ((part && part->size - need <= PART_SLACK) || !pool->bins[GS_BIN_LARGE_WHOLE].levels)
+        return part;
+    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
+    if (slack > STRANDED_EACH && pool->spare_percent == GS_SPARE_PERCENT_MIN)
+        slack = STRANDED_EACH;
+    if (slack < GS_PAGE_SIZE - 1)
+        slack = GS_PAGE_SIZE - 1;
+    whole = find_where_it_may_lie(pool, GS_BIN_LARGE_WHOLE, need, need + slack);
+    return whole ? whole : part;
+}
+
+static struct gs_bin_entry *find_small(struct gs_pool *pool, size_t need)
+{
+    struct gs_bin_entry *part = gs_bins_find(&pool->bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
+
+    return part ? part : gs_bins_find(&pool->bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
+}
+
+static void note_ready(struct gs_pool *pool)
+{
+    if (pool->ready < pool->ready_low)
+        pool->ready_low = pool->ready;
+}
+
+void gs_block_unready(struct gs_pool *pool, struct gs_block *block)
+{
+    unbin(pool, block);
+    block->state = GS_BLOCK_RETIRING;
+    GS_SUB(pool->ready, block->entry.size);
+    note_ready(pool);
+}
+
+static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *entry, size_t need,
+                                   size_t size)
+{
+    struct gs_block *block = (struct gs_block *)entry, *rest;
+
+    unbin(pool, block);
+    if (is_large(block->chunk))
+        gs_block_lies(pool, block->chunk, need);
+    rest = gs_block_cut(pool, block, need);
+    if (rest)
+        make_ready(pool, rest);
+    GS_SUB(pool->ready, block->entry.size);
+    note_ready(pool);
+    gs_block_live(pool, block, size);
+    return block;
+}
+
+static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t size)
+{
+    struct gs_block *block = pool->quick[unit];
+
+    pool->quick[unit] = (struct gs_block *)block->entry.next;
+    if (!pool->quick[unit])
+        pool->quick_used[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
+    pool->quick_bytes -= block->entry.size;
+    GS_SUB(pool->ready, block->entry.size);
+    note_ready(pool);
+    gs_block_live(pool, block, size);
+    return block;
+}
+
+static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t size)
+{
+    size_t unit = need >> GS_UNIT_SHIFT;
+    struct gs_bin_entry *entry;
+
+    if (unit < GS_QUICK_CLASSES) {
+        if (__builtin_expect(!pool->quick[unit] && pool->oldest, 0) &&
+            pool->polls++ % POLLED_ONCE_IN == 0)
+            gs_pool_poll(pool);
+        if (pool->quick[unit])
+            return take_quick(pool, unit, size);
+    }
+    entry = find_small(pool, need);
+    return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Among the ready ones proper; false: there was none. */
+static bool settle_whole(struct gs_pool *pool)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    if (block)
+        make_ready(pool, block);
+    return block != NULL;
+}
+
+static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
+{
+    struct gs_block *block = pool->quick_whole;
+
+    pool->quick_whole = NULL;
+    GS_SUB(pool->ready, block->entry.size);
+    note_ready(pool);
+    gs_block_live(pool, block, size);
+    return block;
+}
+
+static struct gs_block *take_large_ready(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_bin_entry *entry;
+
+    if (pool->quick_whole && pool->quick_whole->entry.size == need)
+        return take_whole(pool, size);
+    settle_whole(pool);
+    entry = find_large(pool, need);
+    return entry ? take_entry(pool, entry, need, size) : NULL;
+}
+
+/* Looks at what has come back rather than find nothing: one large block is often all of it. */
+static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t size)
+{
+    struct gs_block *block = take_large_ready(pool, need, size);
+
+    if (block || (!pool->oldest && !pool->retiring.first && !pool->apart))
+        return block;
+    gs_pool_look(pool);
+    return take_large_ready(pool, need, size);
+}
+
+struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+{
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    return small ? take_small(pool, need, size) : take_large(pool, need, size);
+}
+
+struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size)
+{
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    return take_entry(pool, &block->entry, need, size);
+}
+
+struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
+{
+    static const enum gs_bin_kind order[] = {GS_BIN_LARGE_PART, GS_BIN_LARGE_WHOLE,
+                                             GS_BIN_SMALL_PART, GS_BIN_SMALL_WHOLE};
+    struct gs_block *block = gs_pool_take(pool, size);
+
+    for (size_t i = 0; !block && i < sizeof order / sizeof *order; i++) {
+        size_t unit = i < 2 ? (size_t)1 << GS_LARGE_SHIFT : GS_UNIT_SIZE;
+        size_t need = (size + unit - 1) & ~(unit - 1);
+        struct gs_bin_entry *entry = gs_bins_find(&pool->bins[order[i]], need, SIZE_MAX);
+
+        if (entry)
+            block = take_entry(pool, entry, need, size);
+    }
+    return block;
+}
+
+/* ---- Giving ----------------------------------------------------------------------------- */
+
+void gs_pool_give(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_block *below = block->below, *above = block->above;
+
+    GS_ADD(pool->ready, block->entry.size);
+    if (above && above->state == GS_BLOCK_READY) {
+        unbin(pool, above);
+        gs_block_merge(pool, block, above);
+    }
+    if (below && below->state == GS_BLOCK_READY) {
+        unbin(pool, below);
+        gs_block_merge(pool, below, block);
+        block = below;
+    }
+    make_ready(pool, block);
+}
+
+void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
+{
+    size_t unit = block->entry.size >> GS_UNIT_SHIFT;
+
+    if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
+        settle_whole(pool);
+        gs_chunk_settle_debt(pool, block->chunk);
+        block->state = GS_BLOCK_QUICK;
+        pool->quick_whole = block;
+        GS_ADD(pool->ready, block->entry.size);
+        return;
+    }
+    if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
+        (pool->quick_bytes > QUICK_BYTES_MIN && pool->quick_bytes > pool->live / QUICK_SHARE)) {
+        gs_pool_give(pool, block);
+        return;
+    }
+    block->state = GS_BLOCK_QUICK;
+    block->entry.next = (struct gs_bin_entry *)pool->quick[unit];
+    pool->quick[unit] = block;
+    pool->quick_used[unit / 64] |= UINT64_C(1) << (unit % 64);
+    pool->quick_bytes += block->entry.size;
+    GS_ADD(pool->ready, block->entry.size);
+}
+
+bool gs_pool_settle(struct gs_pool *pool)
+{
+    bool any = settle_whole(pool);
+
+    if (!pool->quick_bytes)
+        return any;
+    for (size_t word = 0; word < GS_QUICK_CLASSES / 64; word++)
+        while (pool->quick_used[word]) {
+            size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->quick_used[word]);
+            struct gs_block *block = pool->quick[unit], *next;
+
+            pool->quick_used[word] &= pool->quick_used[word] - 1;
+            pool->quick[unit] = NULL;
+            for (; block; block = next) {
+                next = (struct gs_block *)block->entry.next;
+                GS_SUB(pool->ready, block->entry.size);
+                gs_pool_give(pool, block);
+            }
+        }
+    pool->quick_bytes = 0;
+    return true;
+}
+
+/* Not before there is a chunk: until then the device may not have been looked at. */
+static size_t cache_limit(const struct gs_pool *pool)
+{
+    size_t share = pool->device->total / 100 * pool->shared->cache_percent;
+
+    return share && share < pool->shared->cache_limit ? share : pool->shared->cache_limit;
+}
+
+gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
+                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block)
+{
+    struct gs_chunk *chunk = chunk_record_new();
+    struct gs_block *block = block_record_new(pool);
+
+    if (!chunk || !block)
+        goto no_memory;
+    chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
+    __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
+    chunk->handle = handle;
+    chunk->reach = 0;
+    chunk->debt = chunk->mixed = 0;
+    chunk->freed = (struct gs_fence){0};
+    chunk->id = next_id(pool);
+    chunk->lowest = block;
+    chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;
+    block->chunk = chunk;
+    block->base = address;
+    block->entry.size = size;
+    if (gs_map_insert(pool->shared->map, &chunk->span) != GS_OK)
+        goto no_memory;
+    chunk->prev = NULL;
+    chunk->next = pool->chunks;
+    if (chunk->next)
+        chunk->next->prev = chunk;
+    pool->chunks = chunk;
+    GS_ADD(pool->reserved, size);
+    GS_ADD(pool->ready, size);
+    if (pool->reserved > pool->counts.reserved_peak)
+        __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
+    GS_COUNT(pool->counts.grown);
+    pool->cache_limit = cache_limit(pool);
+    if (small)
+        gs_block_lies(pool, chunk, GS_PAGE_SIZE);
+    make_ready(pool, block);
+    *ret_block = block;
+    return GS_OK;
+no_memory:
+    if (chunk)
+        gs_chunk_record_free(chunk);
+    if (block)
+        gs_block_record_free(pool, block);
+    return GS_NO_HOST_MEMORY;
+}

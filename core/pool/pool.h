@@ -1,0 +1,499 @@
+/*
+ * One context's device memory: chunks cut into blocks, and the way of a block from its free to its
+ * next use.
+ *
+ *      take            retire               epoch's fence passed         no lease, no grace
+ *   ready ──► live ──► retiring ───────────────────────────────► limbo ──────────────► ready
+ *                        │ (stream-ordered frees: ready at once for the same stream)
+ *
+ * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
+ * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
+ * others, as far as the memory stranded that way stays a small share of what is live, and what
+ * could be stranded at worst a small share of the device's. No block crosses a chunk. Blocks of a
+ * chunk form a list in address order, and free neighbours merge; a small block that becomes ready
+ * goes to a quick list of its exact size first and merges when an allocation finds nothing else; of
+ * the large ones that are their chunk's only block the last one is kept apart.
+ *
+ * A context has one pool, and more for small blocks of threads that got into each other's way.
+ *
+ * Everything here is called with the pool's lock held unless it says otherwise. No driver call is
+ * made under it but those that core/gpu/driver.h says to wait for no work.
+ */
+#ifndef GS_CORE_POOL_POOL_H
+#define GS_CORE_POOL_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/bins.h"
+#include "core/gpu/device.h"
+#include "core/gpu/fence.h"
+#include "core/base/latch.h"
+#include "core/gpu/lone.h"
+#include "core/gpu/map.h"
+#include "core/regcache/regcache.h"
+#include "core/share/share.h"
+
+#define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
+#define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
+#define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
+#define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
+#define GS_STREAM_BUCKETS 64
+#define GS_RETIRING_SIZES 512
+#define GS_GROWN_FOR 16
+#define GS_MIXED_TIMES 4
+
+enum gs_block_state {
+    GS_BLOCK_READY, /* in a bin, merged with its neighbours */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's quick_whole, not merged */
+    GS_BLOCK_LIVE,
+    GS_BLOCK_RETIRING,
+    GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
+    GS_BLOCK_RECENT,  /* the same, and the last that was freed there: in no bin */
+    GS_BLOCK_LIMBO,
+};
+
+struct gs_block {
+    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not ready,
+                                         prev and next are the links of the list it is in */
+    uint64_t base;
+    size_t size;                      /* bytes the program asked for */
+    uint64_t id;                      /* never reused; given when it becomes live */
+    struct gs_chunk *chunk;
+    struct gs_block *below, *above;   /* neighbours in the chunk */
+    struct gs_offer *offer;           /* not NULL: a token of it was given out */
+    struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
+                                         it was freed: */
+    uint64_t stream_id;               /* of that list, while the block is in an epoch */
+    uint64_t freed_ns;
+    uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
+    enum gs_block_state state;
+    bool async;
+    bool wiped; /* retires behind that */
+    bool lingers; /* retiring, and the program's until the GPU has passed its free */
+    bool elsewhere; /* another stream than the lone one has work on it */
+};
+
+/* Blocks linked through entry.prev and entry.next. */
+struct gs_block_list {
+    struct gs_block *first, *last;
+    size_t bytes;
+    unsigned count;
+};
+
+struct gs_chunk {
+    struct gs_span span; /* first */
+    struct gs_pool *pool; /* atomic: read before the pool's lock is taken */
+    CUmemGenericAllocationHandle handle;
+    uint64_t id;
+    struct gs_block *lowest;
+    struct gs_chunk *prev, *next; /* in the pool's list */
+    uint64_t reach;               /* devices besides its own that have access, one bit each */
+    size_t debt, mixed;           /* gs_block_may_lie */
+    bool releasing;               /* counted in struct gs_pool_shared */
+    struct gs_fence freed;        /* of the last block in it that was ready at once */
+    struct gs_index *index;       /* of its blocks; NULL while it was never cut */
+    unsigned shift;               /* log2 of the unit its blocks are multiples of */
+};
+
+/* Blocks retired together behind one fence. */
+struct gs_epoch {
+    struct gs_epoch *next;
+    struct gs_fence fence;
+    struct gs_block_list blocks;
+    uint64_t wait_ns; /* a full device waits for it so long at most; UINT64_MAX: without end */
+};
+
+/* Blocks freed in the order of one stream, and not behind other work (core/pool/apart.c). */
+struct gs_apart {
+    struct gs_apart *next;
+    struct gs_fence fence; /* in the stream; or of another context, whose stream it is */
+    struct gs_fence epoch; /* the epoch's in which they were, which will do as well; or none */
+    struct gs_fence_pool line; /* the stream's; none: it is of another context */
+    uint64_t stream, parted;   /* the list's id; when that was */
+    struct gs_block_list blocks;
+};
+
+#define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
+
+/* How long somebody waits for the GPU: since when, and at most. */
+struct gs_patience {
+    uint64_t began_ns, most_ns;
+};
+
+/* When it ends for something that is worth `wait_ns`. */
+static inline uint64_t gs_patience_ends(const struct gs_patience *patience, uint64_t wait_ns)
+{
+    uint64_t least = patience->most_ns < wait_ns ? patience->most_ns : wait_ns;
+
+    return least < UINT64_MAX - patience->began_ns ? patience->began_ns + least : UINT64_MAX;
+}
+
+/* Blocks freed in the order of one stream: ready for it, for others after an epoch. */
+struct gs_stream_list {
+    struct gs_stream_list *next; /* in its bucket, or among the spare ones */
+    uint64_t key;
+    uint64_t id;             /* 0: spare. Another one when the stream is gone */
+    uint64_t unparted;       /* when parting its blocks was tried last */
+    struct gs_block *recent; /* the last one freed, not merged; may be NULL */
+    size_t bytes;            /* of all */
+    struct gs_bins small, large;
+};
+
+#define GS_TOOK 24 /* the last one is for all above 4 s */
+
+/* Counted from the pool's start. Written with its lock held, read by anyone. */
+struct gs_pool_counts {
+    uint64_t hits;   /* allocations served by memory that was there */
+    uint64_t misses; /* those that had to look for what has come back, or grow */
+    uint64_t grown;  /* chunks made */
+    uint64_t trims;  /* chunks given back to the driver, */
+    uint64_t later;  /* and those of them that an allocation left to the background */
+    uint64_t at_once; /* frees that were ready at once */
+    uint64_t events; /* epochs closed */
+    uint64_t waits;  /* times an allocation waited for the GPU */
+    uint64_t late;   /* waits given up because the GPU took too long */
+    uint64_t wait_ns; /* in those */
+    uint64_t map_ns;  /* in making chunks and giving them back, of the program's threads */
+    size_t reserved_peak, live_peak; /* bytes */
+    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
+                               below 1 us, 2, 4, ... Written by anyone */
+};
+#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
+#define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
+#define GS_COUNT(field) GS_ADD(field, 1)
+
+/*
+ * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
+ * figure for all pools of the device, and pools share nothing that is written at each allocation. So
+ * each is granted an amount up to which it tells nobody, all of them together no more than that
+ * figure; one that needs more has all pools looked at (gs_async_look). One that is alone knows.
+ */
+struct gs_async_count {
+    uint64_t peak;          /* atomic */
+    unsigned pools;         /* that have been granted something; atomic */
+    uint64_t reserved_high; /* atomic; core/process/mempool.c */
+    bool ever;              /* there was any; atomic */
+};
+
+struct gs_pool_shared { /* what all pools of a process use */
+    const struct gs_driver *driver;
+    const struct gs_log *log;
+    struct gs_map *map;
+    struct gs_fences *fences;
+    struct gs_share *share;
+    struct gs_lone *lone;
+    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
+    uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
+    size_t *debt;                 /* of all chunks of a device, by device; atomic */
+    size_t *left;       /* what a device had left when a pool last looked, and 1; 0: unknown; atomic */
+    unsigned releasing; /* atomic: chunks that are no pool's any more and not the driver's yet */
+    uint64_t released_ns; /* atomic: when the driver last got one; 0: never */
+    size_t small_limit, epoch_bytes, cache_limit;
+    unsigned retiring_percent, cache_percent;
+    bool wipe;           /* what was shared is overwritten before it is used again */
+    bool whole_chunks; /* a large block has its chunk alone, for good */
+    void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
+    void *activity_arg;
+    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
+};
+
+/* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
+ * while making chunks takes a share of the time that would be felt, and up to the third where that
+ * is much. */
+#define GS_SPARE_PERCENT_MIN 4
+#define GS_SPARE_PERCENT_MORE 12
+#define GS_SPARE_PERCENT_MOST 24
+
+/* Where a ready block is indexed. */
+enum gs_bin_kind {
+    GS_BIN_SMALL_PART,  /* some of its chunk is not ready */
+    GS_BIN_SMALL_WHOLE, /* all of a chunk: can go back to the driver */
+    GS_BIN_LARGE_PART,
+    GS_BIN_LARGE_WHOLE,
+    GS_BIN_KINDS,
+};
+
+struct gs_pool {
+    struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
+    bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
+    bool leaving; /* the context may be about to go: no event is recorded or queried */
+    struct gs_pool_shared *shared;
+    const struct gs_device *device;
+    CUcontext context;
+    size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
+    size_t ordered;               /* bytes ready for one stream each */
+    size_t cache_limit;           /* ready bytes beyond which a free gives some back */
+    size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
+    size_t mixed;                 /* of its chunks: gs_block_may_lie */
+    size_t live_high, live_peak;  /* most that was live since the last look, and lately */
+    size_t behind_high;           /* most that retired lately when an allocation missed */
+    size_t ready_low;             /* fewest ready bytes since the last look of decay */
+    uint64_t seen_hits;           /* allocations up to the last look */
+    uint64_t made_ns;             /* when the pool began */
+    uint64_t felt_ns;             /* of counts.map_ns, what keeping more would have saved; */
+    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
+    uint64_t felt_lately;         /* of felt_ns, what was not forgotten yet */
+    unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
+    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
+                                     when the pool grows */
+    uint64_t id, id_end;          /* ids taken from the process's and not used yet */
+    struct gs_fence freed;                 /* of the last block that was ready at once */
+    struct gs_block_list retiring;         /* the open epoch */
+    unsigned retiring_of[GS_RETIRING_SIZES]; /* large blocks in epochs, by their size */
+    size_t epoch_limit;                    /* bytes at which it closes, */
+    size_t epoch_min;                      /* never fewer than these unless the option says so, */
+    unsigned epoch_blocks;                 /* and blocks */
+    size_t grown_first;                    /* bytes it has before it looks for what came back */
+    size_t grown_for[GS_GROWN_FOR];        /* large blocks that chunks were made for lately */
+    unsigned grown_at;                     /* the next of these */
+    struct gs_epoch *oldest, *newest;      /* closed epochs */
+    struct gs_epoch *spare_epochs;
+    bool plain;                            /* the open epoch has something of cuMemFree */
+    unsigned in_order;                     /* blocks in epochs with a stream */
+    struct gs_apart *apart;
+    uint64_t parted;                       /* times that gs_pool_part_streams looked */
+    uint64_t stream_ids;                   /* lists of streams that were made */
+    struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
+    size_t stalled_most;                   /* reserved bytes from which on it is once more, */
+    unsigned stalls;                       /* and how often it was */
+    uint64_t stuck;                        /* the number of a chunk's fence that was, likewise */
+    struct gs_block_list limbo;
+    struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
+    struct gs_chunk *spent;                /* wiped and detached, for the driver */
+    struct gs_block *spare_blocks;
+    struct gs_fence_pool events;
+    struct gs_chunk *chunks;
+    struct gs_pool_counts counts;
+    size_t async_live, async_granted;      /* stream-ordered bytes; read by anyone */
+    bool async_counted;                    /* in struct gs_async_count; atomic */
+    size_t quick_bytes;
+    uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
+    struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_block *quick_whole; /* a large chunk, the last that came back; may be NULL */
+    struct gs_bins bins[GS_BIN_KINDS];
+    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
+} __attribute__((aligned(128))); /* pools of several threads share no cache line */
+
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
+ * those of the context's first pool, or NULL for that one. Another one is there because threads
+ * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * it. */
+void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
+                  const struct gs_device *device, CUcontext context,
+                  const struct gs_fence_pool *events);
+/* The pool has no chunks. Lock not held. */
+void gs_pool_fini(struct gs_pool *pool);
+
+/* ---- Blocks (block.c) ------------------------------------------------------------------- */
+
+size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
+/* The same within a chunk, whichever kind of block it is for. */
+static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
+{
+    size_t unit = (size_t)1 << chunk->shift;
+
+    return (size + unit - 1) & ~(unit - 1);
+}
+
+/* The block, in any state, that covers an address within the chunk; and the one that starts at an
+ * address, or NULL. */
+struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
+
+/* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
+struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
+/* The same from a ready block that is large enough. */
+struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size);
+/* A live block whatever it strands, and from chunks of the other kind as well: memory is out. */
+struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
+
+/* Puts a block that nothing can touch any more back among the ready ones. */
+void gs_pool_give(struct gs_pool *pool, struct gs_block *block);
+/* The same without merging where its size allows. */
+void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block);
+/* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
+bool gs_pool_settle(struct gs_pool *pool);
+
+/* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
+ * ordered in its stream (in no bin yet: NULL or the rest); joins free neighbours by `upper`. */
+void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size);
+struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size);
+void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper);
+/* A ready block that is not quick is in no bin any more, retiring and in no list. */
+void gs_block_unready(struct gs_pool *pool, struct gs_block *block);
+
+/* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
+size_t gs_pool_strandable(const struct gs_pool *pool);
+
+/*
+ * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks
+ * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
+ * that block's pages. The debt of all chunks of a device stays a small share of its memory, and of
+ * what it has left (what others use is not ours to share), so that no more than that share is ever
+ * missing where the driver alone would still have had memory.
+ *
+ * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
+ * since it was ready as a whole. Such a block, where it stays, keeps a chunk from going back and
+ * from serving its own size. What a pool's chunks are mixed stays a part of what was live lately.
+ *
+ * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding
+ * either; that it does, or that so much of a small chunk may be all that is used.
+ */
+bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need);
+void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
+/* The chunk owes nothing any more, and is not mixed: nothing lies in it. */
+void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
+/* Whether so much more debt is within the bounds, or one part of them in so many. */
+bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
+
+/* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
+gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
+                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
+
+/* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
+
+/* Detaches chunks that are ready from end to end, and that no work touches any more, from the map
+ * and the pool, until no more than `keep` ready bytes are left. They are then the caller's, to unmap
+ * without the lock. */
+struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
+/* What is too much once a chunk of `size` bytes is added, were all of it ready; */
+size_t gs_pool_excess(const struct gs_pool *pool, size_t size);
+/* and the same as above for that. */
+struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
+/* Detaches the chunk of a ready block that is all of it, for gs_pool_wipe to release. One that is
+ * registered and in use stays. */
+void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
+/* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
+size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+/* The record of a detached chunk is free for the next. Lock not held. */
+void gs_chunk_record_free(struct gs_chunk *chunk);
+void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
+
+/* ---- The way back (retire.c) ------------------------------------------------------------ */
+
+void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
+void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
+
+/* A live block was freed: retiring, behind all GPU work of the context; or ready at once, where
+ * all of that is in one stream. */
+void gs_pool_retire(struct gs_pool *pool, struct gs_block *block);
+/* The same where that was in the order of a stream. */
+void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Adds to the open epoch what retires already. */
+void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
+
+/* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
+ * wait. */
+void gs_pool_collect(struct gs_pool *pool);
+/* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
+ * passed this either, and each event is a stop for the GPU. */
+void gs_pool_look(struct gs_pool *pool);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll(struct gs_pool *pool);
+/* Whether work may still touch what was ready at once. */
+bool gs_pool_touched(struct gs_pool *pool);
+/* Bytes that retire. */
+size_t gs_pool_behind_bytes(const struct gs_pool *pool);
+/* Looks through limbo. `no_grace`: memory is out. */
+void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
+/*
+ * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
+ * else what was ready at once. False: there is none, it did not pass in time, or it cannot be waited
+ * for now (a capture is open).
+ *
+ * What cuMemFree freed may be waited for without end: natively that call would have waited for the
+ * same work, in the same thread, while nobody else could submit any (measured on an H200). So that
+ * it is the same, the fence is recorded at the free or before anything is submitted that can stop
+ * the GPU (gs_lone_stalls). Where it was recorded later, it may be behind a kernel that waits for
+ * this very thread; and what was freed in the order of a stream may be behind anything. Both are
+ * waited for so long and no longer.
+ */
+bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience);
+/* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
+void gs_pool_close(struct gs_pool *pool);
+/* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
+ * large block of that very size does and the pool has half that much more than was live lately.
+ * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
+ * fits. */
+bool gs_pool_behind(struct gs_pool *pool, size_t size);
+/* A live block that the program does not know yet is its device's stream-ordered memory. True: once
+ * no lock is held, gs_async_look is to be called. */
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
+/* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
+ * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
+ * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Takes a block out of an epoch's list, and puts a retiring one in no list into one. */
+void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
+void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
+/* Whether the program may still use a block. */
+bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
+/* A live block is no longer the program's: retiring, in no list yet. */
+void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
+/* All GPU work before the free of a retiring block in no list is known to be done. */
+void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
+/* Overwrites what waits for that, which retires once more behind that work, and gives to the driver
+ * what has done so. Lock not held; it is taken for moments. */
+void gs_pool_wipe(struct gs_pool *pool);
+/* The context was destroyed: its work is over and its events are gone. What retires is ready, or
+ * in limbo. */
+void gs_pool_context_over(struct gs_pool *pool);
+
+/* ---- Stream order (order.c) -------------------------------------------------------------- */
+
+/* A live block was freed in the order of a stream. */
+void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* A live block from what was freed in the order of the stream, or NULL. */
+struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key);
+/* The stream's list joins the open epoch. */
+void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key);
+/* The same of every stream: they may be gone, all or some. */
+void gs_pool_forget_streams(struct gs_pool *pool);
+/* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
+void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep);
+/* A retiring block was freed in the order of the stream. */
+void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Whether it was, and the stream is still there. */
+static inline bool gs_block_has_stream(const struct gs_block *block)
+{
+    return block->stream_id && block->stream->id == block->stream_id;
+}
+
+/* ---- Apart (apart.c) --------------------------------------------------------------------- */
+
+/* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
+ * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
+void gs_pool_part_streams(struct gs_pool *pool);
+/* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
+ * host memory, nothing was changed. */
+bool gs_pool_retire_elsewhere(struct gs_pool *pool, struct gs_block *block,
+                              const struct gs_fence *fence);
+/* Takes back what passed; returns whether anything did. */
+bool gs_pool_poll_apart(struct gs_pool *pool);
+/* The same, and lets the lock go while it waits for that, for a second at most. */
+bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience);
+/* What work has to come behind: of one line no more than the last fence. */
+#define GS_BEHIND_MOST 32
+struct gs_behind {
+    struct gs_fence fence[GS_BEHIND_MOST];
+    unsigned count;
+};
+
+/* A live block out of what retires, whose owner's work has to come behind all of *ret; or NULL. Where
+ * no block is large enough it is made of several that lie side by side, and what is ready there
+ * (run.c). */
+struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+/* Of one block, and of several; the second once the first found none. */
+struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+/* Whether a retiring block can be the next one's who comes behind its free. */
+bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block);
+/* As gs_fence_pool_leaving, and as gs_pool_context_over. */
+void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
+void gs_pool_apart_over(struct gs_pool *pool);
+
+uint64_t gs_now_ns(void);
+
+#endif

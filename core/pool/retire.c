@@ -1,0 +1,642 @@
+/*
+ * The way of freed blocks back to ready (core/pool/pool.h): epochs behind fences, stream lists,
+ * limbo.
+ *
+ * An epoch is closed when enough was freed into it or when an allocation misses. Its fence covers
+ * all work submitted to the context before, and so all work submitted before each of its blocks'
+ * frees. While a capture is open no fence can be recorded: the open epoch just grows.
+ */
+#include "core/pool/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
+/* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
+#define BEHIND_MIN ((size_t)64 << 20)
+#define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
+#define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
+#define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
+#define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
+
+uint64_t gs_now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
+{
+    block->entry.next = NULL;
+    block->entry.prev = list->last ? &list->last->entry : NULL;
+    if (list->last)
+        list->last->entry.next = &block->entry;
+    else
+        list->first = block;
+    list->last = block;
+    GS_ADD(list->bytes, block->entry.size);
+    list->count++;
+}
+
+void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block)
+{
+    struct gs_bin_entry *prev = block->entry.prev, *next = block->entry.next;
+
+    if (prev)
+        prev->next = next;
+    else
+        list->first = (struct gs_block *)next;
+    if (next)
+        next->prev = prev;
+    else
+        list->last = (struct gs_block *)prev;
+    GS_SUB(list->bytes, block->entry.size);
+    list->count--;
+}
+
+/* Empties `from` into `to`. */
+static void list_join(struct gs_block_list *to, struct gs_block_list *from)
+{
+    if (!from->first)
+        return;
+    from->first->entry.prev = to->last ? &to->last->entry : NULL;
+    if (to->last)
+        to->last->entry.next = &from->first->entry;
+    else
+        to->first = from->first;
+    to->last = from->last;
+    GS_ADD(to->bytes, from->bytes);
+    to->count += from->count;
+    memset(from, 0, sizeof *from);
+}
+
+/* Whether no registration in use, no lease and no grace covers a block. */
+static bool let_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
+{
+    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
+        return false;
+    if (block->offer &&
+        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, gs_now_ns(),
+                           no_grace))
+        return false;
+    block->offer = NULL;
+    return true;
+}
+
+/* Another process had the block: it is overwritten before anybody gets it. What has no context any
+ * more cannot be; its chunk goes to the driver. */
+static bool is_to_wipe(const struct gs_pool *pool, bool shared)
+{
+    return shared && pool->shared->wipe && !pool->dead;
+}
+
+/* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the chunk
+ * by himself would see its next block. */
+static void go_on(struct gs_pool *pool, struct gs_block *block, bool shared, bool quick)
+{
+    if (is_to_wipe(pool, shared)) {
+        block->state = GS_BLOCK_RETIRING;
+        gs_block_list_push(&pool->unwiped, block);
+    } else if (block->wiped) {
+        block->wiped = false;
+        gs_pool_give(pool, block);
+        gs_pool_spend(pool, block);
+    } else if (quick) {
+        gs_pool_give_quick(pool, block);
+    } else {
+        gs_pool_give(pool, block);
+    }
+}
+
+/* No GPU work can touch the block any more; a peer or a network card may. */
+static void passed(struct gs_pool *pool, struct gs_block *block)
+{
+    bool shared = block->offer != NULL;
+
+    if (!let_go(pool, block, false)) {
+        block->state = GS_BLOCK_LIMBO;
+        gs_block_list_push(&pool->limbo, block);
+        return;
+    }
+    go_on(pool, block, shared, true);
+}
+
+/* Sizes that share a count cost a wait in vain at times. */
+static unsigned *retiring_of(struct gs_pool *pool, size_t size)
+{
+    uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return &pool->retiring_of[(hash >> 32) % GS_RETIRING_SIZES];
+}
+
+/* Whether a block serves another of its size as soon as its epoch has passed. That does not change
+ * while it is in one: only live blocks are offered, and only those in no list are wiped. */
+static bool serves_next(const struct gs_block *block)
+{
+    return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
+}
+
+static void into_epoch(struct gs_pool *pool, struct gs_block *block)
+{
+    gs_block_list_push(&pool->retiring, block);
+    if (serves_next(block))
+        ++*retiring_of(pool, block->entry.size);
+}
+
+void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
+{
+    gs_block_list_remove(list, block);
+    if (serves_next(block))
+        --*retiring_of(pool, block->entry.size);
+    if (block->stream_id)
+        pool->in_order--;
+    block->stream_id = 0;
+}
+
+void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
+{
+    gs_block_list_push(list, block);
+    if (serves_next(block))
+        ++*retiring_of(pool, block->entry.size);
+}
+
+/* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
+static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
+{
+    struct gs_block *block = list->first, *next;
+
+    memset(list, 0, sizeof *list);
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
+        if (serves_next(block))
+            --*retiring_of(pool, block->entry.size);
+        if (__builtin_expect(block->stream_id != 0, 0)) {
+            pool->in_order--;
+            block->stream_id = 0;
+        }
+        passed(pool, block);
+    }
+}
+
+static size_t epoch_limit(const struct gs_pool *pool)
+{
+    size_t limit = pool->live_peak / EPOCH_SHARE;
+
+    if (limit < pool->epoch_min)
+        limit = pool->epoch_min;
+    return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
+}
+
+/* Another pool records the next event, in its own time; where much depends on when, it is recorded
+ * now. */
+static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *pool,
+                                                               const struct gs_epoch *epoch)
+{
+    struct gs_fence fence = epoch->fence;
+
+    if (pool->retiring.bytes >= EXACT_MIN)
+        gs_fence_query(&pool->events, &fence);
+    return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
+}
+
+/* `at_free`: nothing was submitted since the last block came into it that native frees would not
+ * have waited for. */
+static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
+{
+    if (!pool->plain)
+        return GS_ORDERED_WAIT_NS;
+    if (!at_free)
+        return LATER_WAIT_NS;
+    return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1) ? UINT64_MAX
+                                                                    : wait_for_later(pool, epoch);
+}
+
+/* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
+static void close_epoch(struct gs_pool *pool, bool at_free)
+{
+    struct gs_epoch *epoch = pool->spare_epochs;
+
+    if (!pool->retiring.first || pool->dead || pool->leaving)
+        return;
+    pool->epoch_limit = epoch_limit(pool);
+    if (epoch)
+        pool->spare_epochs = epoch->next;
+    else if (!(epoch = calloc(1, sizeof *epoch)))
+        return;
+    epoch->next = NULL;
+    if (gs_fence_record(&pool->events, &epoch->fence) != GS_OK) {
+        epoch->next = pool->spare_epochs;
+        pool->spare_epochs = epoch;
+        return;
+    }
+    GS_COUNT(pool->counts.events);
+    epoch->wait_ns = wait_for(pool, epoch, at_free);
+    pool->plain = false;
+    list_join(&epoch->blocks, &pool->retiring);
+    if (pool->newest)
+        pool->newest->next = epoch;
+    else
+        pool->oldest = epoch;
+    pool->newest = epoch;
+}
+
+static struct gs_epoch *pop_oldest(struct gs_pool *pool)
+{
+    struct gs_epoch *epoch = pool->oldest;
+
+    pool->oldest = epoch->next;
+    if (!pool->oldest)
+        pool->newest = NULL;
+    return epoch;
+}
+
+static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
+{
+    if (pool->stalled == epoch)
+        pool->stalled = NULL;
+    pool->stalls = 0;
+    all_passed(pool, &epoch->blocks);
+    epoch->next = pool->spare_epochs;
+    pool->spare_epochs = epoch;
+}
+
+/* The pool needs more than it was granted. */
+static bool needs_more(struct gs_pool *pool)
+{
+    struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
+
+    if (!pool->async_counted)
+        __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pool->async_counted, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
+        return true;
+    pool->async_granted = pool->async_live;
+    if (pool->async_live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, pool->async_live, __ATOMIC_RELAXED);
+    return false;
+}
+
+bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+{
+    block->async = true;
+    GS_ADD(pool->async_live, block->size);
+    return __builtin_expect(pool->async_live > pool->async_granted, 0) && needs_more(pool);
+}
+
+void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
+{
+    if (block->async)
+        GS_ADD(pool->async_live, -block->size);
+    block->state = GS_BLOCK_RETIRING;
+    block->lingers = false;
+    GS_COUNT(block->chunk->span.frees);
+    GS_SUB(pool->live, block->entry.size);
+    if (block->offer) {
+        block->freed_ns = gs_now_ns();
+        gs_share_freed(pool->shared->share, block->offer, block->freed_ns);
+    }
+}
+
+/* All work that touched the block is in one stream, and so is all that its next owner submits. */
+static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
+{
+    struct gs_chunk *chunk = block->chunk;
+
+    pool->freed = chunk->freed = gs_lone_freed(pool->shared->lone);
+    if (chunk->shift == GS_LARGE_SHIFT || pool->counts.at_once % TOLD_ONCE_IN == 0)
+        pool->shared->activity(pool->shared->activity_arg);
+    GS_COUNT(pool->counts.at_once);
+    passed(pool, block);
+}
+
+/* What was recorded just now is looked at when it is needed. */
+static inline void close_full(struct gs_pool *pool, bool at_free)
+{
+    if (__builtin_expect(pool->retiring.count < pool->epoch_blocks &&
+                             pool->retiring.bytes < pool->epoch_limit, 1))
+        return;
+    gs_pool_poll(pool);
+    close_epoch(pool, at_free);
+    pool->shared->activity(pool->shared->activity_arg);
+}
+
+/* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
+static inline void becomes_plain(struct gs_pool *pool)
+{
+    if (pool->plain)
+        return;
+    pool->plain = true;
+    gs_lone_retires(pool->shared->lone);
+}
+
+void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
+{
+    gs_pool_unlive(pool, block);
+    if (!block->elsewhere && !pool->leaving && gs_lone_is(pool->shared->lone)) {
+        pass_at_once(pool, block);
+        return;
+    }
+    becomes_plain(pool);
+    into_epoch(pool, block);
+    close_full(pool, true);
+}
+
+void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+{
+    gs_pool_unlive(pool, block);
+    gs_block_of_stream(pool, block, stream_key);
+    into_epoch(pool, block);
+    close_full(pool, false);
+}
+
+void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+{
+    gs_pool_unlive(pool, block);
+    gs_block_of_stream(pool, block, stream_key);
+    block->lingers = true;
+    into_epoch(pool, block);
+    close_epoch(pool, false);
+    pool->shared->activity(pool->shared->activity_arg);
+}
+
+/* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
+void gs_pool_close(struct gs_pool *pool)
+{
+    if (!pool->plain)
+        return;
+    close_epoch(pool, true);
+    if (pool->plain && pool->retiring.first)
+        gs_lone_retires(pool->shared->lone);
+}
+
+bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
+{
+    uint64_t id = block->id;
+
+    if (__builtin_expect(block->state == GS_BLOCK_LIVE, 1))
+        return true;
+    if (block->state != GS_BLOCK_RETIRING || !block->lingers)
+        return false;
+    gs_pool_collect(pool); /* it may have passed, and be merged into another or gone */
+    return block->id == id && block->state == GS_BLOCK_RETIRING && block->lingers;
+}
+
+void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
+{
+    block->state = GS_BLOCK_RETIRING;
+    into_epoch(pool, block);
+}
+
+bool gs_pool_poll(struct gs_pool *pool)
+{
+    bool any = __builtin_expect(pool->apart != NULL, 0) && gs_pool_poll_apart(pool);
+
+    while (pool->oldest && !pool->leaving &&
+           gs_fence_query(&pool->events, &pool->oldest->fence) == GS_OK) {
+        epoch_passed(pool, pop_oldest(pool));
+        any = true;
+    }
+    return any;
+}
+
+void gs_pool_collect(struct gs_pool *pool)
+{
+    close_epoch(pool, false);
+    gs_pool_poll(pool);
+}
+
+void gs_pool_look(struct gs_pool *pool)
+{
+    gs_pool_poll(pool);
+    if (!pool->oldest && pool->retiring.first)
+        gs_pool_collect(pool);
+}
+
+void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
+{
+    struct gs_block *block = pool->limbo.first, *next;
+
+    for (; block; block = next) {
+        bool shared = block->offer != NULL;
+
+        next = (struct gs_block *)block->entry.next;
+        if (!let_go(pool, block, no_grace))
+            continue;
+        gs_block_list_remove(&pool->limbo, block);
+        go_on(pool, block, shared, false);
+    }
+}
+
+/* One block, without the lock. It is in no list meanwhile. */
+static bool overwrite(const struct gs_driver *driver, const struct gs_block *block)
+{
+    return driver->memset_d8_async &&
+           driver->memset_d8_async(block->base, 0, block->entry.size, CU_STREAM_PER_THREAD) ==
+               CUDA_SUCCESS;
+}
+
+/* While a capture is open nothing is: the thread's own stream may be the one that captures. */
+void gs_pool_wipe(struct gs_pool *pool)
+{
+    const struct gs_driver *driver = pool->shared->driver;
+    struct gs_block_list failed = {0}, done = {0};
+    struct gs_block *block, *next;
+    struct gs_chunk *spent;
+    CUcontext popped;
+
+    gs_latch_take(&pool->lock);
+    spent = pool->spent;
+    pool->spent = NULL;
+    block = pool->leaving || gs_fences_capturing(pool->shared->fences) ? NULL
+                                                                       : pool->unwiped.first;
+    if (block)
+        memset(&pool->unwiped, 0, sizeof pool->unwiped);
+    gs_latch_release(&pool->lock);
+    gs_chunks_release(pool->shared, spent);
+    if (!block)
+        return;
+    if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
+        driver = NULL;
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
+        block->wiped = driver && overwrite(driver, block);
+        gs_block_list_push(block->wiped ? &done : &failed, block);
+    }
+    if (driver)
+        driver->ctx_pop_current(&popped);
+    gs_latch_take(&pool->lock);
+    if (pool->dead) { /* meanwhile */
+        all_passed(pool, &done);
+        all_passed(pool, &failed);
+    }
+    if (done.first)
+        becomes_plain(pool);
+    list_join(&pool->retiring, &done);
+    list_join(&pool->unwiped, &failed);
+    gs_latch_release(&pool->lock);
+}
+
+bool gs_pool_touched(struct gs_pool *pool)
+{
+    return gs_fence_query(&pool->events, &pool->freed) != GS_OK;
+}
+
+/* Bytes of the chunks that are ready as a whole and that work may still touch; also the fence that
+ * the first of them is behind. */
+static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_first)
+{
+    size_t bytes = 0;
+
+    for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next) {
+        const struct gs_block *block = chunk->lowest;
+
+        if ((block->state != GS_BLOCK_READY && block->state != GS_BLOCK_QUICK) ||
+            block->entry.size != chunk->span.size || gs_fence_passed(&chunk->freed))
+            continue;
+        if (bytes == 0 || chunk->freed.number < ret_first->number)
+            *ret_first = chunk->freed;
+        bytes += chunk->span.size;
+    }
+    return bytes;
+}
+
+static void gave_up(struct gs_pool *pool)
+{
+    pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
+    pool->stalls++;
+    GS_COUNT(pool->counts.late);
+}
+
+/* For the first chunk that can be given back then, or for all there is. While all work goes to one
+ * stream, nothing is submitted between a free and the event behind it. */
+static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patience)
+{
+    struct gs_fence fence = pool->freed;
+    uint64_t began = gs_now_ns(), deadline_ns;
+
+    if (pool->leaving || !gs_pool_touched(pool))
+        return false;
+    touched_chunks(pool, &fence);
+    deadline_ns = gs_patience_ends(
+        patience, gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence) ? UINT64_MAX
+                                                                                 : LATER_WAIT_NS);
+    GS_COUNT(pool->counts.waits);
+    gs_latch_release(&pool->lock);
+    gs_fence_wait(&fence, deadline_ns);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    if (gs_fence_passed(&fence)) {
+        pool->stalls = 0;
+        return true;
+    }
+    pool->stuck = fence.number;
+    gave_up(pool);
+    return false;
+}
+
+/* The work before an epoch's fence is also before those of all epochs after it. */
+static uint64_t longest(const struct gs_pool *pool)
+{
+    uint64_t longest = 0;
+
+    for (const struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+        if (epoch->wait_ns > longest)
+            longest = epoch->wait_ns;
+    return longest;
+}
+
+/* The epoch stays where it is: other threads may wait for it as well. */
+bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience)
+{
+    struct gs_epoch *epoch;
+    struct gs_fence fence;
+    uint64_t began, deadline_ns;
+
+    if (!pool->oldest)
+        close_epoch(pool, false);
+    if (!pool->oldest)
+        return wait_for_freed(pool, patience);
+    if (pool->leaving)
+        return false;
+    epoch = pool->oldest;
+    fence = epoch->fence;
+    GS_COUNT(pool->counts.waits);
+    deadline_ns = gs_patience_ends(patience, longest(pool));
+    gs_latch_release(&pool->lock);
+    began = gs_now_ns();
+    gs_fence_wait(&fence, deadline_ns);
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    if (gs_pool_poll(pool) || pool->oldest != epoch || epoch->fence.line != fence.line ||
+        epoch->fence.number != fence.number)
+        return true; /* another thread may have found that it passed; or the context is over */
+    pool->stalled = epoch;
+    gave_up(pool);
+    return false;
+}
+
+size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+}
+
+/* A GPU that was waited for in vain is so again only when the pool has grown a good deal. */
+static bool may_move(const struct gs_pool *pool, size_t size)
+{
+    return !pool->stalled || pool->oldest != pool->stalled ||
+           pool->reserved + size > pool->stalled_most;
+}
+
+static bool exceeds(size_t bytes, size_t basis, size_t most)
+{
+    return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
+}
+
+/* Whether the pool holds too much because the GPU is still at chunks that should go back. Where it
+ * has passed the last free, as for good where work goes to several streams, none is looked at. */
+static bool keeps_touched(const struct gs_pool *pool, size_t size)
+{
+    size_t most = pool->live / 400 * pool->shared->retiring_percent;
+    struct gs_fence first;
+
+    if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess(pool, size), 0, most))
+        return false;
+    return exceeds(touched_chunks(pool, &first), 0, most) &&
+           (pool->stuck != first.number || pool->reserved + size > pool->stalled_most);
+}
+
+bool gs_pool_behind(struct gs_pool *pool, size_t size)
+{
+    const unsigned percent = pool->shared->retiring_percent;
+    size_t behind = gs_pool_behind_bytes(pool);
+    bool small;
+    size_t need = gs_pool_round(pool, size, &small);
+
+    if (percent == 0 || !may_move(pool, size))
+        return false;
+    if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched(pool, size))
+        return true;
+    return !small && *retiring_of(pool, need) > 0 &&
+           exceeds(pool->reserved + need, pool->live_peak, pool->live_peak / 200 * percent);
+}
+
+void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
+{
+    passed(pool, block);
+}
+
+void gs_pool_context_over(struct gs_pool *pool)
+{
+    gs_pool_flush_streams(pool, 0);
+    all_passed(pool, &pool->retiring);
+    all_passed(pool, &pool->unwiped);
+    while (pool->oldest) {
+        pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
+        epoch_passed(pool, pop_oldest(pool));
+    }
+    gs_pool_apart_over(pool);
+}

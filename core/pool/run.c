@@ -1,0 +1,214 @@
+/*
+ * Runs: blocks that lie side by side in a chunk, each of them ready or behind a fence. On a full
+ * device an allocation in the order of a stream gets them as one block, and its stream is put
+ * behind all of those fences (core/pool/apart.c has the same of one block).
+ *
+ * A run ends where its chunk does. Chunks cannot be put together while work may touch them: each is
+ * one physical allocation, whose handle is mapped whole, and leaves its place only when unmapped,
+ * which does not wait for work.
+ */
+#include "core/pool/pool.h"
+
+#include <stdlib.h>
+
+/* A block that retires, and where. */
+struct piece {
+    struct gs_block *block;
+    struct gs_block_list *list;
+    const struct gs_fence *fence;
+    bool in_epoch;
+};
+
+struct pieces {
+    struct piece *piece; /* by address */
+    size_t count;
+};
+
+/* One after the other, from `first` on: `bytes` of them, and the pieces among them from `piece` on,
+ * up to `next`. */
+struct run {
+    struct gs_block *first;
+    size_t bytes, piece, next;
+};
+
+/* ---- What there is ---------------------------------------------------------------------- */
+
+static int by_address(const void *left, const void *right)
+{
+    const uint64_t one = ((const struct piece *)left)->block->base;
+    const uint64_t other = ((const struct piece *)right)->block->base;
+
+    return one < other ? -1 : one > other;
+}
+
+static void add_list(const struct gs_pool *pool, struct pieces *pieces, struct gs_block_list *list,
+                     const struct gs_fence *fence, bool in_epoch)
+{
+    struct gs_block *block = list->first;
+
+    for (; block; block = (struct gs_block *)block->entry.next)
+        if (gs_block_suits_next(pool, block))
+            pieces->piece[pieces->count++] = (struct piece){block, list, fence, in_epoch};
+}
+
+/* What is behind another context's work is not: it retires here after that. */
+static size_t count_all(const struct gs_pool *pool, bool epochs)
+{
+    size_t count = 0;
+
+    for (const struct gs_apart *apart = pool->apart; apart; apart = apart->next)
+        count += apart->line.line ? apart->blocks.count : 0;
+    for (const struct gs_epoch *epoch = epochs ? pool->oldest : NULL; epoch; epoch = epoch->next)
+        count += epoch->blocks.count;
+    return count;
+}
+
+/* False: there is nothing, or no host memory. */
+static bool collect(struct gs_pool *pool, bool epochs, struct pieces *pieces)
+{
+    size_t most = count_all(pool, epochs);
+
+    pieces->count = 0;
+    pieces->piece = most ? calloc(most, sizeof *pieces->piece) : NULL;
+    if (!pieces->piece)
+        return false;
+    for (struct gs_apart *apart = pool->apart; apart; apart = apart->next)
+        if (apart->line.line)
+            add_list(pool, pieces, &apart->blocks, &apart->fence, false);
+    for (struct gs_epoch *epoch = epochs ? pool->oldest : NULL; epoch; epoch = epoch->next)
+        add_list(pool, pieces, &epoch->blocks, &epoch->fence, true);
+    qsort(pieces->piece, pieces->count, sizeof *pieces->piece, by_address);
+    return true;
+}
+
+/* ---- Finding ---------------------------------------------------------------------------- */
+
+/* False: there would be too many. */
+static bool add_fence(struct gs_behind *behind, const struct gs_fence *fence)
+{
+    unsigned i = 0;
+
+    if (gs_fence_passed(fence))
+        return true;
+    while (i < behind->count && behind->fence[i].line != fence->line)
+        i++;
+    if (i == GS_BEHIND_MOST)
+        return false;
+    if (i == behind->count)
+        behind->fence[behind->count++] = *fence;
+    else if (behind->fence[i].number < fence->number)
+        behind->fence[i].number = fence->number;
+    return true;
+}
+
+static bool is_ready(const struct gs_block *block)
+{
+    return block && block->state == GS_BLOCK_READY;
+}
+
+/* From the piece on, and what is ready below it, upwards until there is enough. */
+static bool find_from(const struct pieces *pieces, size_t piece, size_t need, struct run *run,
+                      struct gs_behind *behind)
+{
+    struct gs_block *block = pieces->piece[piece].block;
+
+    run->first = is_ready(block->below) ? block->below : block;
+    run->bytes = 0;
+    run->piece = run->next = piece;
+    behind->count = 0;
+    for (block = run->first; block && run->bytes < need; block = block->above) {
+        if (!is_ready(block)) {
+            if (run->next == pieces->count || pieces->piece[run->next].block != block ||
+                !add_fence(behind, pieces->piece[run->next].fence))
+                break;
+            run->next++;
+        }
+        run->bytes += block->entry.size;
+    }
+    return run->bytes >= need;
+}
+
+static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t size,
+                 struct run *run, struct gs_behind *behind)
+{
+    size_t i = 0;
+    bool small;
+
+    gs_pool_round(pool, size, &small);
+    while (i < pieces->count) {
+        const struct gs_chunk *chunk = pieces->piece[i].block->chunk;
+
+        if ((small || chunk->shift == GS_LARGE_SHIFT) &&
+            find_from(pieces, i, gs_chunk_round(chunk, size), run, behind))
+            return true;
+        i = small || chunk->shift == GS_LARGE_SHIFT ? run->next : i + 1;
+    }
+    return false;
+}
+
+/* ---- Taking ----------------------------------------------------------------------------- */
+
+/* What of the block is more than `need` stays what it was; `piece` is NULL of a ready one. */
+static void take_part(struct gs_pool *pool, struct gs_block *block, const struct piece *piece,
+                      size_t need)
+{
+    struct gs_block *rest = NULL;
+
+    if (!piece)
+        gs_block_unready(pool, block);
+    else if (piece->in_epoch)
+        gs_epoch_remove(pool, piece->list, block);
+    else
+        gs_block_list_remove(piece->list, block);
+    if (block->entry.size > need)
+        rest = gs_block_cut(pool, block, need);
+    if (!rest)
+        return;
+    if (!piece)
+        gs_pool_give(pool, rest);
+    else if (piece->in_epoch)
+        gs_epoch_add(pool, piece->list, rest);
+    else
+        gs_block_list_push(piece->list, rest);
+}
+
+static struct gs_block *take(struct gs_pool *pool, const struct pieces *pieces,
+                             const struct run *run, size_t size)
+{
+    const struct piece *piece = &pieces->piece[run->piece];
+    struct gs_block *first = run->first, *block = first, *next;
+    struct gs_chunk *chunk = first->chunk;
+    size_t left = gs_chunk_round(chunk, size);
+
+    for (; left > 0; block = next) {
+        take_part(pool, block, is_ready(block) ? NULL : piece++, left);
+        left -= block->entry.size < left ? block->entry.size : left;
+        next = block->above;
+        if (block != first)
+            gs_block_merge(pool, first, block);
+    }
+    if (chunk->shift == GS_LARGE_SHIFT)
+        gs_block_lies(pool, chunk, first->entry.size);
+    gs_block_live(pool, first, size);
+    return first;
+}
+
+/* Epochs are behind all of the context's work: only where nothing else will do. */
+struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret)
+{
+    struct gs_block *block = NULL;
+    struct pieces pieces;
+    struct run run;
+
+    gs_pool_settle(pool);
+    for (int epochs = 0; epochs < 2 && !block; epochs++) {
+        if (!collect(pool, epochs, &pieces))
+            continue;
+        if (find(pool, &pieces, size, &run, ret))
+            block = take(pool, &pieces, &run, size);
+        free(pieces.piece);
+    }
+    if (!block)
+        ret->count = 0;
+    return block;
+}

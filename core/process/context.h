@@ -1,0 +1,134 @@
+/*
+ * The contexts this process allocates in, each with its pool, and the devices behind them.
+ *
+ * A record is found by the handle of the current context. Handles are reused by the driver after
+ * a context's end, so a context that is about to go is detached first: from then on its handle
+ * means a new record. Records are recycled, not freed, as chunk records are.
+ *
+ * A green context is a part of a primary one, in which its memory is: an event of the primary one
+ * covers the work of all its green ones, and one of theirs covers their own alone. So their handles
+ * lead to the primary one's record.
+ */
+#ifndef GS_CORE_PROCESS_CONTEXT_H
+#define GS_CORE_PROCESS_CONTEXT_H
+
+#include "core/api/core.h"
+#include "core/process/decay.h"
+#include "core/gpu/lone.h"
+#include "core/process/neighbour.h"
+#include "core/pool/pool.h"
+#include "core/process/release.h"
+
+#define GS_DEVICES_MAX 64
+
+#define GS_CONTEXT_POOLS 16
+
+struct gs_context {
+    struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
+    CUcontext handle;
+    CUdevice ordinal;
+    bool detached; /* its handle is not looked up any more */
+    const struct gs_device *device; /* asked here: a pool's line is written by its threads */
+    /* The first always exists and has all large blocks; the others are made for threads that wait
+     * for each other there. Atomic: set once, under the contexts' lock. */
+    struct gs_pool *pools[GS_CONTEXT_POOLS];
+} __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
+
+/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
+ * the context `to`. */
+struct gs_peer_pair {
+    CUcontext from, to;
+    CUdevice device;
+};
+
+struct gs_peers {
+    struct gs_lock lock; /* rank PEERS; protects all below */
+    bool used;           /* atomic: false until anybody was given access */
+    struct gs_peer_pair *pair;
+    unsigned count, room;
+    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
+};
+
+struct gs_core {
+    struct gs_driver driver;
+    struct gs_core_options options;
+    struct gs_fences fences;
+    struct gs_lone lone;
+    struct gs_share *share;
+    struct gs_regcache *regcache;
+    struct gs_pool_shared shared;
+    struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
+    struct gs_context *contexts, *spare_contexts;
+    struct gs_decay decay;
+    struct gs_neighbour neighbour;
+    uint64_t shortage_ns; /* atomic: when core/process/shortage.h said something last */
+    struct gs_releases releases;
+    struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
+    unsigned dead; /* contexts that are gone and have memory; atomic for readers */
+    struct gs_device device[GS_DEVICES_MAX];
+    CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
+    /* Whether memory of one's own can be shared here; asked before the first allocation, once. */
+    enum { GS_SHARES_UNKNOWN = 0, GS_SHARES, GS_SHARES_NOT } shares;
+    bool probed; /* whether the driver records context events was found out, once and for all */
+    uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
+    struct gs_map map;
+    struct gs_peers peers; /* core/process/reach.c */
+    struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool/pool.h */
+    size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
+    int device_count;      /* atomic; 0: not asked yet */
+    const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */
+    size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
+    size_t graph_made;  /* and of those before, until one is launched */
+};
+
+/* The peers' lock, made and unmade with core (core/process/reach.c). */
+void gs_reach_init(struct gs_core *core);
+void gs_reach_destroy(struct gs_core *core);
+/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
+void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
+
+/* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
+ * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
+gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
+
+/* The same where nothing is to be allocated: the device may not be probed yet, which takes a trial
+ * allocation. */
+gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context);
+
+/* The context whose memory is allocated under a handle: it, or a green one's primary one. */
+CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
+
+/* From now on no thread relies on what it looked up before. */
+void gs_context_handles_changed(struct gs_core *core);
+
+/* The pool for a block of `size` bytes of this thread's, locked, of the context that this thread has
+ * just looked up. NULL: a handle has changed its meaning since, and the record may be another's. */
+struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
+
+/* The record of the context that a stream belongs to. */
+gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
+                               struct gs_context **ret_context);
+
+/* Locks the pool of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
+ * then. GS_NOT_LIVE: an import does; no lock. */
+gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
+                                struct gs_chunk **ret_chunk);
+
+/*
+ * A dead context has no work any more, but may have memory: what others hold, and what is not its
+ * own. Stream-ordered memory is of its device's pool, by what the program sees, and lives on where
+ * it is until it is freed (measured on an H200, of a destroyed context and of a reset). Nothing is
+ * allocated beside it meanwhile.
+ *
+ * Gives back what has left limbo, or was freed. True: some was freed and waits for the GPU. Takes
+ * all locks it needs; none is held.
+ */
+bool gs_context_bury_dead(struct gs_core *core);
+/* For the end of core: what lives on there ends too. */
+void gs_context_end_dead(struct gs_core *core);
+
+/* A context of the device that is not about to go; NULL: there is none. */
+CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * Giving idle memory back in the background. A thread, started when a process first holds a good
+ * deal, looks twice in each decay time: what was ready all the time since the last look goes back
+ * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
+ * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what is
+ * too much where a pool grows (core/process/release.h).
+ */
+#ifndef GS_CORE_PROCESS_DECAY_H
+#define GS_CORE_PROCESS_DECAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/base/background.h"
+
+struct gs_core;
+
+struct gs_decay {
+    struct gs_background background;
+    int state;   /* atomic, and what the thread sleeps on: enum gs_decay_state */
+    bool ending; /* atomic: the process exits, no driver call is begun */
+    bool busy;   /* atomic: the thread is at work, and may be in the driver */
+};
+
+/* A pool has grown to `reserved` bytes. No lock is held. */
+void gs_decay_grown(struct gs_core *core, size_t reserved);
+/* Memory was freed (struct gs_pool_shared's activity). Any lock may be held. */
+void gs_decay_activity(void *core);
+/* Whether the thread is there; and wakes it for core/process/release.h, false: it is not there any
+ * more. */
+bool gs_decay_is_there(struct gs_core *core);
+bool gs_decay_release(struct gs_core *core);
+/* Ends the thread and waits for it. */
+void gs_decay_stop(struct gs_core *core);
+/* The process exits: waits a moment for a driver call under way, and lets none follow. */
+void gs_decay_at_exit(struct gs_core *core);
+
+#endif

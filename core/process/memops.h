@@ -1,0 +1,22 @@
+/*
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: copies and fills of this memory are done when they return.
+ * Network libraries ask for it before they register memory. VMM memory refuses it, so it is made
+ * true for the whole context that owns the memory.
+ */
+#ifndef GS_CORE_PROCESS_MEMOPS_H
+#define GS_CORE_PROCESS_MEMOPS_H
+
+#include "core/api/core.h"
+
+/* Switches it on or off for the live block that covers the address; off is noted for who asks, and
+ * the context goes on synchronising. GS_NOT_OURS, GS_NOT_LIVE. GS_NOT_OFFERED: this driver cannot
+ * change the flags of a context (before CUDA 12.1). */
+gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
+
+/* What the driver says of its own new memory in this context: 0 or 1 (H200s with the same driver
+ * differ in it). Asked once for each device, with a small block that is freed at once, and the same
+ * from then on: 0 where it could not be asked, of a driver that does not say or while the thread's
+ * own default stream captured. */
+int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * The devices' default memory pools as programs see them. Our stream-ordered memory takes the place
+ * of theirs, so their figures include it, and what is done to them is done to it as well. Memory
+ * that the driver itself has in a default pool (of graphs) is the driver's part of the sum. A
+ * program's own pools are the driver's alone.
+ */
+#ifndef GS_CORE_PROCESS_MEMPOOL_H
+#define GS_CORE_PROCESS_MEMPOOL_H
+
+#include "core/api/core.h"
+
+struct gs_mempool_figures { /* bytes, of ours */
+    uint64_t reserved, reserved_high; /* what stream-ordered blocks lie in, and what is cached */
+    uint64_t in_use;                  /* of reserved, where blocks are live */
+    uint64_t used, used_high;         /* what the program asked for and has not freed */
+};
+
+/* The device whose default pool this is; -1 if it is none's. */
+CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool);
+
+void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
+                             struct gs_mempool_figures *ret_figures);
+/* The high marks begin again at what is there now. */
+void gs_core_mempool_reset_reserved_high(struct gs_core *core, CUdevice device);
+void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device);
+
+/* Gives back to the driver what is free, as long as more than `keep` bytes are reserved. */
+void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep);
+
+#endif

@@ -1,0 +1,86 @@
+/* A page that processes share (core/process/page.h). */
+#include "core/process/page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/pool/pool.h"
+
+bool gs_page_get(int fd, off_t at, void *value, size_t size)
+{
+    return pread(fd, value, size, at) == (ssize_t)size;
+}
+
+bool gs_page_put(int fd, off_t at, const void *value, size_t size)
+{
+    return pwrite(fd, value, size, at) == (ssize_t)size;
+}
+
+int gs_page_lock(int fd, short type, off_t byte, off_t count)
+{
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = count};
+
+    return fcntl(fd, F_OFD_SETLK, &range) == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
+}
+
+bool gs_page_is_locked(int fd, off_t byte, off_t count)
+{
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte,
+                          .l_len = count};
+
+    return fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+void gs_page_pause(uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+    nanosleep(&time, NULL);
+}
+
+bool gs_page_lock_within(int fd, off_t byte, uint64_t ns)
+{
+    int error;
+
+    /* By pauses, not by the clock: when the machine has stood still, who has it has as well. */
+    for (uint64_t waited = 0; (error = gs_page_lock(fd, F_WRLCK, byte, 1)) == EAGAIN && waited < ns;
+         waited += GS_PAGE_MS)
+        gs_page_pause(GS_PAGE_MS);
+    return error == 0;
+}
+
+int gs_page_open(int directory, bool make)
+{
+    int fd = openat(directory, GS_PAGE_FILE_NAME,
+                    O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC | (make ? O_CREAT : 0),
+                    0600);
+    struct statx info;
+
+    if (fd < 0)
+        return -1;
+    /* Another user who owns the directory could have put something else there. */
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_UID, &info) == 0 &&
+        S_ISREG(info.stx_mode) && info.stx_uid == geteuid() && !(info.stx_mode & 077))
+        return fd;
+    close(fd);
+    errno = EPERM;
+    return -1;
+}
+
+void gs_page_wake(const char *page, off_t at)
+{
+    syscall(SYS_futex, page + at, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void gs_page_wait(const char *page, off_t at, uint32_t seen, uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+    syscall(SYS_futex, page + at, FUTEX_WAIT, seen, ns ? &time : NULL, NULL, 0);
+}

@@ -1,0 +1,312 @@
+/* Registrations of memory: whose it is, and how much of it is worth pinning. */
+#include "core/process/pin.h"
+
+#include "core/process/context.h"
+
+#define PAGE_SHIFT 16
+#define GS_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
+
+static uint64_t round_down(uint64_t address)
+{
+    return address & ~(GS_REG_PAGE - 1);
+}
+
+static uint64_t round_up(uint64_t address)
+{
+    return round_down(address + GS_REG_PAGE - 1);
+}
+
+static struct gs_reg_request request_of(const struct gs_pin *pin)
+{
+    return (struct gs_reg_request){
+        .key = pin->key,
+        .base = pin->base,
+        .size = pin->size,
+        .keep = pin->keep,
+        .exact = pin->exact,
+        .cover = pin->base,
+        .cover_size = pin->size,
+    };
+}
+
+/* Freed in the order of a stream that has not got there yet. */
+static bool is_lingering(const struct gs_block *block)
+{
+    return block->state == GS_BLOCK_RETIRING && block->lingers;
+}
+
+/* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
+ * 64 KiB, so programs round their ranges out to them. Called with the pool's lock held. */
+static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
+{
+    const struct gs_block *block = gs_chunk_find(chunk, round_down(base));
+
+    for (; block && block->base < end; block = block->above)
+        if ((block->state == GS_BLOCK_LIVE || is_lingering(block)) &&
+            round_down(block->base) <= base && end <= round_up(block->base + block->entry.size))
+            return block;
+    return NULL;
+}
+
+/*
+ * A kept registration may be of memory that the program has freed since. That its pages are a live
+ * block's is proven under the pool's lock, and noted with it: the block's pages, and how many
+ * blocks of the chunk had been freed by then. While that number stays the next hit needs no lock.
+ *
+ *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
+ */
+static unsigned proof_shift(const struct gs_span *span)
+{
+    unsigned bits = 64 - (unsigned)__builtin_clzll(span->size);
+
+    return bits > PAGE_SHIFT + 15 ? bits - 15 : PAGE_SHIFT; /* larger pages for huge chunks */
+}
+
+static uint64_t proof_of(const struct gs_span *span, const struct gs_block *block)
+{
+    unsigned shift = proof_shift(span);
+    uint64_t mask = (UINT64_C(1) << shift) - 1;
+    uint64_t first = round_down(block->base) - span->base;
+    uint64_t end = round_up(block->base + block->entry.size) - span->base;
+
+    first = (first + mask) >> shift; /* no more than the block's */
+    end >>= shift;
+    return (uint64_t)GS_READ(span->frees) << 32 | (first + 1) << 16 |
+           (end > first ? end - first : 0);
+}
+
+static bool is_proven(const struct gs_span *span, uint64_t proof, uint64_t base, uint64_t end)
+{
+    unsigned shift = proof_shift(span);
+    uint64_t first = (proof >> 16 & 0xffff) - 1, pages = proof & 0xffff;
+
+    return proof >> 32 == GS_READ(span->frees) && (base - span->base) >> shift >= first &&
+           (end - 1 - span->base) >> shift < first + pages;
+}
+
+/*
+ * A chunk of 2 MiB is pinned as a whole: then one registration serves every block that will ever
+ * lie in it. Of a larger one no more is pinned than was asked for, but for the rest of 64 KiB
+ * pages. Chunks are multiples of these, so rounding does not leave them.
+ */
+static void widen(struct gs_reg_request *request, const struct gs_chunk *chunk)
+{
+    uint64_t end = request->base + request->size;
+
+    if (!request->keep || request->exact)
+        return;
+    request->cover = round_down(request->base);
+    request->cover_size = round_up(end) - request->cover;
+    if (request->key.backend->lends && chunk->span.size == GS_PAGE_SIZE) {
+        request->cover = chunk->span.base;
+        request->cover_size = chunk->span.size;
+    }
+}
+
+/* The chunk of a live block that has the range; its pool is locked. */
+static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
+                           struct gs_chunk **ret_chunk, uint64_t *ret_proof)
+{
+    const struct gs_block *block = NULL;
+    gs_status status = gs_context_lock_chunk(core, base, ret_chunk);
+
+    if (status != GS_OK)
+        return status;
+    if (end <= (*ret_chunk)->span.base + (*ret_chunk)->span.size)
+        block = live_around(*ret_chunk, base, end);
+    if (block) {
+        *ret_proof = is_lingering(block) ? 0 : proof_of(&(*ret_chunk)->span, block);
+        return GS_OK;
+    }
+    gs_latch_release(&(*ret_chunk)->pool->lock);
+    return GS_NOT_LIVE;
+}
+
+/* Whether what is hit is of a live block. If not, it is given back. */
+static gs_status prove(struct gs_core *core, const struct gs_span *span, struct gs_reg *reg,
+                       const struct gs_reg_request *request)
+{
+    uint64_t end = request->base + request->size, proof;
+    struct gs_chunk *chunk;
+    gs_status status;
+
+    if (__builtin_expect(is_proven(span, gs_reg_proof(reg), request->base, end), 1))
+        return GS_OK;
+    status = lock_live(core, request->base, end, &chunk, &proof);
+    if (status == GS_OK) {
+        gs_reg_prove(reg, proof);
+        gs_latch_release(&chunk->pool->lock);
+    } else {
+        gs_regcache_release(core->regcache, reg);
+    }
+    return status;
+}
+
+/* The registration is entered under the pool's lock: from then on the chunk stays. */
+static gs_status begin_pool(struct gs_core *core, struct gs_reg_request *request,
+                            struct gs_reg **ret_reg, bool *ret_hit)
+{
+    struct gs_chunk *chunk;
+    uint64_t proof;
+    gs_status status;
+
+    gs_lone_settle(&core->lone, "memory is registered");
+    status = lock_live(core, request->base, request->base + request->size, &chunk, &proof);
+    if (status != GS_OK)
+        return status;
+    widen(request, chunk);
+    status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
+    if (status == GS_OK)
+        gs_reg_prove(*ret_reg, proof);
+    gs_latch_release(&chunk->pool->lock);
+    return status;
+}
+
+/* The driver's tag of whatever allocation has the address; 0: it is not the GPU's. */
+static uint64_t buffer_id(struct gs_core *core, uint64_t address)
+{
+    unsigned long long id = 0;
+
+    if (!core->driver.pointer_get_attribute ||
+        core->driver.pointer_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) !=
+            CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+static bool is_device_memory(struct gs_core *core, uint64_t address)
+{
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+
+    return core->driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+               CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE;
+}
+
+/* Memory of another process is known by what it was opened as: that number never comes again, and
+ * its sign bit tells it from the driver's. */
+static gs_status import_id(struct gs_core *core, struct gs_reg_request *request)
+{
+    struct gs_import_info import;
+
+    if (gs_share_find(core->share, request->base, &import) != GS_OK)
+        return GS_NOT_LIVE;
+    if (round_up(request->base + request->size) > round_up(import.base + import.size))
+        return GS_INVALID;
+    request->id = import.id | UINT64_C(1) << 63;
+    return GS_OK;
+}
+
+/* Memory that can go without our knowing: registered as it was asked for, and found again only
+ * while its id is the same. */
+static gs_status begin_foreign(struct gs_core *core, const struct gs_span *span,
+                               struct gs_reg_request *request, struct gs_reg **ret_reg,
+                               bool *ret_hit)
+{
+    gs_status status = GS_OK;
+
+    request->exact = true;
+    if (span)
+        status = import_id(core, request);
+    else
+        request->id = buffer_id(core, request->base);
+    if (status != GS_OK)
+        return status;
+    if (request->id == 0)
+        return GS_NOT_OURS;
+    *ret_hit = true;
+    *ret_reg = gs_regcache_hit(core->regcache, request);
+    if (*ret_reg)
+        return GS_OK;
+    if (!span && !is_device_memory(core, request->base))
+        return GS_NOT_OURS;
+    return gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
+}
+
+gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_reg **ret_reg)
+{
+    struct gs_reg_request request = request_of(pin);
+    const struct gs_span *span = gs_map_find(&core->map, pin->base);
+    gs_status status = GS_NOT_OURS;
+    bool hit;
+
+    if (pin->size == 0 || pin->base + pin->size < pin->base)
+        return GS_NOT_OURS;
+    if (span && span->kind == GS_SPAN_CHUNK) {
+        *ret_reg = gs_regcache_hit(core->regcache, &request);
+        if (*ret_reg)
+            return prove(core, span, *ret_reg, &request);
+        status = begin_pool(core, &request, ret_reg, &hit);
+        if (status == GS_NOT_OURS) /* it went just now */
+            span = NULL;
+    }
+    if (status == GS_NOT_OURS)
+        status = begin_foreign(core, span, &request, ret_reg, &hit);
+    if (status != GS_OK || hit)
+        return status;
+    return gs_regcache_complete(core->regcache, *ret_reg, pin->arg);
+}
+
+int gs_core_unpin(struct gs_core *core, struct gs_reg *reg)
+{
+    return gs_regcache_release(core->regcache, reg);
+}
+
+gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct gs_pin *pin)
+{
+    struct gs_reg_request request = request_of(pin);
+    const struct gs_span *span = gs_map_find(&core->map, pin->base);
+
+    if (!span)
+        request.id = buffer_id(core, pin->base);
+    if (span && span->kind == GS_SPAN_CHUNK)
+        gs_lone_settle(&core->lone, "memory is registered");
+    if (span ? span->kind == GS_SPAN_IMPORT && import_id(core, &request) != GS_OK
+             : request.id == 0 || !is_device_memory(core, pin->base)) {
+        gs_regcache_forget(core->regcache, reg);
+        return GS_NOT_OURS;
+    }
+    gs_regcache_change(core->regcache, reg, &request);
+    return GS_OK;
+}
+
+static bool is_foreign(const struct gs_regcache_info *info, void *arg)
+{
+    const struct gs_regcache_info *range = arg;
+
+    return info->id != 0 && info->base < range->base + range->size &&
+           info->base + info->size > range->base;
+}
+
+void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size)
+{
+    struct gs_regcache_info range = {.base = address, .size = size};
+    CUdeviceptr base;
+
+    if (gs_regcache_empty(core->regcache))
+        return;
+    if (size == 0) {
+        if (!core->driver.mem_get_address_range ||
+            core->driver.mem_get_address_range(&base, &range.size, address) != CUDA_SUCCESS)
+            return;
+        range.base = base;
+    }
+    gs_regcache_flush(core->regcache, is_foreign, &range);
+}
+
+void gs_core_context_going(struct gs_core *core)
+{
+    struct gs_regcache_info everything = {.size = SIZE_MAX};
+
+    gs_regcache_flush(core->regcache, is_foreign, &everything);
+}
+
+void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size))
+{
+    __atomic_store_n(&core->shared.unmapping, unmapping, __ATOMIC_RELEASE);
+}
+
+struct gs_regcache *gs_core_regcache(struct gs_core *core)
+{
+    return core->regcache;
+}

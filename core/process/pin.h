@@ -1,0 +1,49 @@
+/*
+ * Registering GPU memory with a device, whosever memory it is (core/process/pin.c, over
+ * core/regcache).
+ */
+#ifndef GS_CORE_PROCESS_PIN_H
+#define GS_CORE_PROCESS_PIN_H
+
+#include "core/api/core.h"
+
+struct gs_pin {
+    struct gs_reg_key key;
+    uint64_t base;
+    size_t size; /* bytes */
+    bool keep;   /* it may outlive its use */
+    bool exact;  /* the device's answer tells the range, so it has to be this one */
+    void *arg;   /* for the backend's pin function */
+};
+
+/*
+ * A registration of the range, kept or new, in use until gs_core_unpin. Memory of the pool is
+ * registered in whole 64 KiB, and a small chunk as a whole, unless the range is to be exact.
+ *
+ * GS_NOT_OURS: no GPU memory, nothing was done. GS_NOT_LIVE: memory that the program has freed or
+ * closed, or more than the pages of one allocation. GS_INVALID: more than one opened block.
+ * GS_NO_HOST_MEMORY. Another status is the backend's errno value.
+ */
+gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_reg **ret_reg);
+
+/* Ends the use; as gs_regcache_release. */
+int gs_core_unpin(struct gs_core *core, struct gs_reg *reg);
+
+/* Enters a registration in use that its user has moved to another range; as gs_core_pin, and
+ * nothing is pinned. GS_NOT_OURS: it is of no GPU memory now, and forgotten. */
+gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct gs_pin *pin);
+
+/* Memory of the driver's own that starts at or covers the address is about to be freed or
+ * unmapped: what is kept over it goes first. `size` 0: all of the allocation there. */
+void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size);
+
+/* A context is about to be ended, and with it what the driver allocated in it: what is kept over
+ * memory of the driver's own goes first, all of it, as this is rare. */
+void gs_core_context_going(struct gs_core *core);
+
+/* From now on `unmapping` is called before a chunk of a pool is unmapped, with no lock held. */
+void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size));
+
+struct gs_regcache *gs_core_regcache(struct gs_core *core);
+
+#endif

@@ -1,0 +1,40 @@
+/* Growing a pool, and what is done when the device is full. No lock is held by the caller. */
+#ifndef GS_CORE_PROCESS_RECLAIM_H
+#define GS_CORE_PROCESS_RECLAIM_H
+
+#include "core/api/core.h"
+#include "core/pool/pool.h"
+
+/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
+ * the pool kept what it had at some time. The pool's lock is held. */
+void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
+/* Weighs the time that this took lately against the memory that would save it, now and then. The
+ * pool's lock is held. */
+void gs_pool_weigh(struct gs_pool *pool);
+
+/* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
+ * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a
+ * record that another context has by now is left alone (GS_NO_CONTEXT). */
+gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
+                       CUdeviceptr *ret_address);
+
+/* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
+void gs_core_wipe(struct gs_core *core);
+
+/* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
+ * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */
+gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
+                          uint64_t stream_key, CUdeviceptr *ret_address);
+
+/* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
+ * Returns bytes given to the driver. */
+size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait);
+
+/* The same for another process, without waiting: about `bytes` of what is ready, if there is so
+ * much. */
+size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
+
+/* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
+bool gs_releasing_here(void);
+
+#endif

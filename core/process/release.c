@@ -1,0 +1,137 @@
+/* Giving chunks back to the driver in the background (core/process/release.h). */
+#include "core/process/release.h"
+
+#include <time.h>
+
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+
+#define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define FINISH_NS UINT64_C(1000000000) /* for the chunks that other threads are at */
+
+void gs_releases_init(struct gs_core *core)
+{
+    gs_lock_init(&core->releases.lock, GS_RANK_RELEASES);
+}
+
+void gs_releases_destroy(struct gs_core *core)
+{
+    gs_lock_destroy(&core->releases.lock);
+}
+
+static void leave(struct gs_releases *releases, struct gs_chunk *chunks, struct gs_chunk *last,
+                  size_t bytes)
+{
+    gs_lock_take(&releases->lock);
+    __atomic_fetch_add(&releases->bytes, bytes, __ATOMIC_SEQ_CST);
+    if (releases->last)
+        releases->last->next = chunks;
+    else
+        releases->first = chunks;
+    releases->last = last;
+    gs_lock_release(&releases->lock);
+}
+
+/* The oldest, to be given back by the caller. */
+static struct gs_chunk *take(struct gs_releases *releases)
+{
+    struct gs_chunk *chunk;
+
+    gs_lock_take(&releases->lock);
+    chunk = releases->first;
+    if (chunk) {
+        releases->first = chunk->next;
+        if (!releases->first)
+            releases->last = NULL;
+        chunk->next = NULL;
+        __atomic_fetch_add(&releases->taken, 1, __ATOMIC_SEQ_CST);
+    }
+    gs_lock_release(&releases->lock);
+    return chunk;
+}
+
+/* Returns the bytes; 0: there is none. */
+static size_t give_one(struct gs_core *core)
+{
+    struct gs_chunk *chunk = take(&core->releases);
+    size_t bytes;
+
+    if (!chunk)
+        return 0;
+    bytes = chunk->span.size;
+    gs_chunks_release(&core->shared, chunk);
+    __atomic_fetch_sub(&core->releases.bytes, bytes, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&core->releases.taken, 1, __ATOMIC_SEQ_CST);
+    return bytes;
+}
+
+void gs_releases_run(struct gs_core *core, const bool *stop)
+{
+    while (!__atomic_load_n(stop, __ATOMIC_SEQ_CST) && give_one(core) > 0)
+        continue;
+}
+
+/* What other threads leave from now on is theirs to give back: otherwise it might go on as long as
+ * they do. Those that are at a chunk end it, in a call of the driver or of a listener of the
+ * program's; a second is the most that is waited for. The driver's own free would have taken as
+ * long. */
+size_t gs_releases_finish(struct gs_core *core)
+{
+    struct gs_releases *releases = &core->releases;
+    struct timespec pause = {.tv_nsec = 10000};
+    size_t bytes = __atomic_load_n(&releases->bytes, __ATOMIC_SEQ_CST), given = 0, one;
+    uint64_t deadline;
+
+    /* From within a release nothing is waited for, nor given back: each would come by here again. */
+    if (bytes == 0 || gs_releasing_here())
+        return 0;
+    while (given < bytes && (one = give_one(core)) > 0)
+        given += one;
+    deadline = gs_now_ns() + FINISH_NS;
+    while (__atomic_load_n(&releases->taken, __ATOMIC_SEQ_CST) > 0 && gs_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+    return bytes;
+}
+
+/* Whether the pool may grow by `size` while `left` bytes that were its own are not the driver's
+ * yet: with them it holds no more than it did at some time, or a share more where making and giving
+ * back take much of the time. Other pools are not asked. */
+static bool has_room(const struct gs_pool *pool, size_t left, size_t size)
+{
+    unsigned percent = LOAD(pool->spare_percent);
+    size_t more = percent > GS_SPARE_PERCENT_MORE ? LOAD(pool->counts.live_peak) / 100 * percent : 0;
+
+    return LOAD(pool->reserved) + left + size <= LOAD(pool->counts.reserved_peak) + more;
+}
+
+void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, size_t size)
+{
+    size_t left = LOAD(core->releases.bytes);
+
+    if (left > 0 && !has_room(pool, left, size))
+        gs_releases_finish(core);
+}
+
+void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks,
+                     size_t size)
+{
+    struct gs_chunk *last = chunks;
+    size_t bytes = chunks->span.size;
+    uint64_t began = gs_now_ns();
+    unsigned count = 1;
+
+    for (; last->next; last = last->next, count++)
+        bytes += last->next->span.size;
+    if (has_room(pool, LOAD(core->releases.bytes) + bytes, size) && gs_decay_is_there(core)) {
+        leave(&core->releases, chunks, last, bytes);
+        if (!gs_decay_release(core)) /* it has just been ended */
+            gs_releases_finish(core);
+    } else {
+        gs_chunks_release(&core->shared, chunks);
+        count = 0;
+    }
+    gs_latch_take(&pool->lock);
+    GS_ADD(pool->counts.later, count);
+    gs_pool_felt(pool, gs_now_ns() - began, true);
+    gs_latch_release(&pool->lock);
+}

@@ -1,0 +1,50 @@
+/*
+ * Giving chunks back to the driver in the background. Unmapping and releasing one takes 30 us and
+ * more with its size, which an allocation that makes room for another size need not wait for: it
+ * leaves them to the decay thread (core/process/decay.h), as long as the pool holds no more for it
+ * than it did at some time before, or a little more where all of it takes time that is felt. Who
+ * runs out of memory, and who asks how much is free, gives back what is left of them itself.
+ */
+#ifndef GS_CORE_PROCESS_RELEASE_H
+#define GS_CORE_PROCESS_RELEASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/base/lock.h"
+
+struct gs_chunk;
+struct gs_core;
+struct gs_pool;
+
+struct gs_releases {
+    struct gs_lock lock; /* rank RELEASES; protects first and last */
+    struct gs_chunk *first, *last; /* detached chunks, the oldest first */
+    size_t bytes;   /* atomic: of those, and of what a thread is at */
+    unsigned taken; /* atomic: chunks that threads are at */
+};
+
+void gs_releases_init(struct gs_core *core);
+/* Nothing is left. */
+void gs_releases_destroy(struct gs_core *core);
+
+/*
+ * Detached chunks of the pool, which is about to grow by `size`: gives them back now or leaves them
+ * to the background, and counts as the pool's what the calling thread does. No lock is held.
+ */
+void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks,
+                     size_t size);
+
+/* The pool is about to grow by `size`: where it would hold too much beside what is left, that is
+ * given back first. No lock is held. */
+void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, size_t size);
+
+/* Gives back all that is left, and waits for what other threads are at. Returns bytes that the
+ * driver has got meanwhile; 0 at once where the thread is giving back already, and a listener or
+ * pinner that this called has called. No lock is held. */
+size_t gs_releases_finish(struct gs_core *core);
+
+/* The decay thread: gives back what is left, until `stop` (atomic) is set. */
+void gs_releases_run(struct gs_core *core, const bool *stop);
+
+#endif

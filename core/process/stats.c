@@ -1,0 +1,243 @@
+/* Statistics (core/process/stats.h). */
+#include "core/process/stats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "core/process/context.h"
+
+#define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define MIB(bytes) ((bytes) >> 20)
+#define UNSEEN_MIN ((uint64_t)64 << 10) /* of stream-ordered memory, by several threads; */
+#define UNSEEN_PART 1024                /* or this part of it */
+
+void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts)
+{
+    sum->hits += LOAD(counts->hits);
+    sum->misses += LOAD(counts->misses);
+    sum->grown += LOAD(counts->grown);
+    sum->trims += LOAD(counts->trims);
+    sum->later += LOAD(counts->later);
+    sum->at_once += LOAD(counts->at_once);
+    sum->events += LOAD(counts->events);
+    sum->waits += LOAD(counts->waits);
+    sum->late += LOAD(counts->late);
+    sum->wait_ns += LOAD(counts->wait_ns);
+    sum->map_ns += LOAD(counts->map_ns);
+    sum->reserved_peak += LOAD(counts->reserved_peak);
+    sum->live_peak += LOAD(counts->live_peak);
+    for (unsigned i = 0; i < GS_TOOK; i++)
+        sum->took[i] += LOAD(counts->took[i]);
+}
+
+void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
+{
+    uint64_t us = (gs_now_ns() - began_ns) / 1000;
+    unsigned bits = us ? 64 - (unsigned)__builtin_clzll(us) : 0;
+
+    __atomic_fetch_add(&pool->counts.took[bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
+                       __ATOMIC_RELAXED);
+}
+
+static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
+{
+    size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
+    size_t ordered = LOAD(pool->ordered), limbo = LOAD(pool->limbo.bytes);
+    size_t rest = live + ready + ordered + limbo;
+
+    stats->reserved += reserved;
+    stats->live += live;
+    stats->cached += ready;
+    stats->ordered += ordered;
+    stats->limbo += limbo;
+    stats->retiring += reserved > rest ? reserved - rest : 0;
+    gs_counts_add(&stats->counts, &pool->counts);
+}
+
+/* What each pool of the device has live; and how many share in what is granted, and whether some of
+ * them are there because threads met. The contexts' lock is held. */
+static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
+                          bool *ret_threads)
+{
+    uint64_t live = 0;
+
+    *ret_pools = 0;
+    *ret_threads = false;
+    for (const struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            const struct gs_pool *pool = context->pools[i];
+
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            live += LOAD(pool->async_live);
+            *ret_pools += LOAD(pool->async_counted);
+            *ret_threads |= LOAD(pool->async_counted) && i > 0;
+        }
+    return live;
+}
+
+/* So much to each pool beside what it has live. The contexts' lock is held. */
+static void grant(struct gs_core *core, CUdevice device, uint64_t each)
+{
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+            struct gs_pool *pool = context->pools[i];
+
+            if (!pool || pool->device->ordinal != device)
+                continue;
+            gs_latch_take(&pool->lock);
+            if (pool->async_counted)
+                pool->async_granted = pool->async_live + each;
+            gs_latch_release(&pool->lock);
+        }
+}
+
+static uint64_t raise_peak(struct gs_async_count *count, uint64_t live)
+{
+    if (LOAD(count->peak) < live)
+        __atomic_store_n(&count->peak, live, __ATOMIC_RELAXED);
+    return LOAD(count->peak);
+}
+
+/* Threads that allocate at the same time are in no order, so that a little is granted on top: a look
+ * at 16 pools is no part of each of their allocations. */
+void gs_async_look(struct gs_core *core, CUdevice device)
+{
+    uint64_t live, more = 0;
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    live = sum_async(core, device, &pools, &threads);
+    if (threads)
+        more = live / UNSEEN_PART > UNSEEN_MIN ? live / UNSEEN_PART : UNSEEN_MIN;
+    more += raise_peak(&core->async[device], live) - live;
+    if (pools > 0)
+        grant(core, device, more / pools);
+    gs_lock_release(&core->lock);
+}
+
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak)
+{
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    *ret_live = sum_async(core, device, &pools, &threads);
+    *ret_peak = raise_peak(&core->async[device], *ret_live);
+    gs_lock_release(&core->lock);
+}
+
+void gs_async_forget_peak(struct gs_core *core, CUdevice device)
+{
+    unsigned pools;
+    bool threads;
+
+    gs_lock_take(&core->lock);
+    __atomic_store_n(&core->async[device].peak, sum_async(core, device, &pools, &threads),
+                     __ATOMIC_RELAXED);
+    grant(core, device, 0);
+    gs_lock_release(&core->lock);
+}
+
+/* Called with the contexts' lock held. */
+static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
+{
+    *stats = (struct gs_stats){0};
+    if (device < 0 || device >= GS_DEVICES_MAX)
+        return;
+    stats->counts = core->gone[device];
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i] && context->pools[i]->device->ordinal == device)
+                add_pool(stats, context->pools[i]);
+}
+
+void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
+{
+    gs_lock_take(&core->lock);
+    read_device(core, device, ret_stats);
+    gs_lock_release(&core->lock);
+}
+
+/* How long the calls took that did more, as far as there were any. */
+static void log_times(struct gs_core *core, CUdevice device, const struct gs_pool_counts *counts)
+{
+    char text[GS_TOOK * 20] = "";
+    size_t length = 0;
+
+    for (unsigned i = 0; i < GS_TOOK && length < sizeof text; i++)
+        if (counts->took[i])
+            length += (size_t)snprintf(text + length, sizeof text - length, " %s%lu:%" PRIu64,
+                                       i < GS_TOOK - 1 ? "<" : ">=",
+                                       1ul << (i < GS_TOOK - 1 ? i : i - 1), counts->took[i]);
+    if (length)
+        gs_log_line(&core->options.log, GS_LOG_INFO,
+                    "device %d: calls that had to do more, by the us they took:%s", (int)device,
+                    text);
+}
+
+static void log_device(struct gs_core *core, CUdevice device)
+{
+    const struct gs_pool_counts *counts;
+    struct gs_stats stats;
+
+    read_device(core, device, &stats);
+    counts = &stats.counts;
+    if (counts->hits + counts->misses == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
+                " that had to look further; %" PRIu64 " chunks made and %" PRIu64
+                " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
+                " frees ready at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64
+                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu "
+                "reserved, %zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
+                counts->map_ns / 1000000, counts->later, counts->at_once, counts->events,
+                counts->waits, counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
+                MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
+                MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
+    log_times(core, device, counts);
+}
+
+static void log_neighbours(struct gs_core *core)
+{
+    const struct gs_neighbour_counts *counts = &core->neighbour.counts;
+
+    if (LOAD(counts->asked) + LOAD(counts->answered) == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "other processes were asked for memory %" PRIu64 " times and gave %" PRIu64
+                " MiB back; this one was asked %" PRIu64 " times and gave %" PRIu64 " MiB",
+                LOAD(counts->asked), MIB(LOAD(counts->got)), LOAD(counts->answered),
+                MIB(LOAD(counts->given)));
+}
+
+static void log_registrations(struct gs_core *core)
+{
+    struct gs_regcache_stats stats;
+
+    if (!gs_regcache_try_stats(core->regcache, &stats) || stats.misses == 0)
+        return;
+    gs_log_line(&core->options.log, GS_LOG_INFO,
+                "registrations: %" PRIu64 " found kept, %" PRIu64 " not; %" PRIu64
+                " made in %" PRIu64 " ms, %" PRIu64 " undone in %" PRIu64
+                " ms: %" PRIu64 " for others, %" PRIu64
+                " as their memory went, %" PRIu64 " merged; %" PRIu64 " failed; now %" PRIu64
+                ", %" PRIu64 " in use, %" PRIu64 " MiB",
+                stats.hits, stats.misses, stats.pins, stats.pin_ns / 1000000, stats.unpins,
+                stats.unpin_ns / 1000000, stats.evictions, stats.invalidations, stats.merges,
+                stats.failures, stats.entries, stats.in_use, MIB(stats.bytes));
+}
+
+void gs_stats_log(struct gs_core *core)
+{
+    log_neighbours(core);
+    log_registrations(core);
+    if (!gs_lock_try(&core->lock))
+        return;
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
+        log_device(core, device);
+    gs_lock_release(&core->lock);
+}

@@ -1,0 +1,48 @@
+/*
+ * What the pools of a device have done so far. Counted under the pools' own locks, which are held
+ * then anyway; read without any, so a reader sees each figure as it is at some moment.
+ *
+ * A call that takes a block which is there, or puts one where it waits for the GPU, takes a
+ * fraction of a microsecond and is counted, not timed: a clock would cost a good part of it. Timed
+ * is every other one: an allocation that had to look further, a free that waited or gave memory
+ * back.
+ */
+#ifndef GS_CORE_PROCESS_STATS_H
+#define GS_CORE_PROCESS_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/pool/pool.h"
+
+struct gs_core;
+
+struct gs_stats {
+    size_t reserved, live, cached, ordered, limbo, retiring; /* bytes now; cached: ready for any */
+    struct gs_pool_counts counts; /* of all pools, those of contexts that are gone included; the
+                                     peaks are sums of the pools' own */
+};
+
+/* A call to the pool that began then (gs_now_ns) and did more is done. No lock is needed. */
+void gs_stats_took(struct gs_pool *pool, uint64_t began_ns);
+
+/* Adds what one pool counted. */
+void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
+
+/* Stream-ordered bytes of one device, live and at most at a time: exactly, but for threads that have
+ * pools of their own, which 64 KiB, or a thousandth, may have escaped. No lock is held. */
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak);
+/* A pool had more than it was granted (struct gs_async_count): what all have is summed up, and what
+ * is left of the peak is granted anew. No lock is held. */
+void gs_async_look(struct gs_core *core, CUdevice device);
+/* The most begins again at what is live now. No lock is held. */
+void gs_async_forget_peak(struct gs_core *core, CUdevice device);
+
+/* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
+void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
+
+/* A line of log or two for each device that was used. Waits for nobody: says nothing where a thread
+ * holds the contexts' lock. */
+void gs_stats_log(struct gs_core *core);
+
+#endif
