@@ -80,7 +80,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_reach_init(core);
     gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
-    gs_lone_init(&core->lone, core,
+    gs_lone_init(&core->lone, &core->fences, &core->options.log, gs_context_pass_pools, core,
                  options->lone_stream && !options->free_native && !options->share.isolate);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "core/base/bins.h"
+#include "core/base/clock.h"
 #include "core/gpu/device.h"
 #include "core/gpu/fence.h"
 #include "core/base/latch.h"
@@ -493,7 +494,5 @@ bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *bloc
 /* As gs_fence_pool_leaving, and as gs_pool_context_over. */
 void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
 void gs_pool_apart_over(struct gs_pool *pool);
-
-uint64_t gs_now_ns(void);
 
 #endif

@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
@@ -19,14 +18,6 @@
 #define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
-
-uint64_t gs_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
 {

@@ -511,6 +511,22 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
     }
 }
 
+void gs_context_pass_pools(void *arg, bool closes)
+{
+    struct gs_core *core = arg;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
+            if (context->pools[i]) {
+                gs_latch_take(&context->pools[i]->lock);
+                if (closes)
+                    gs_pool_close(context->pools[i]);
+                gs_latch_release(&context->pools[i]->lock);
+            }
+    gs_lock_release(&core->lock);
+}
+
 /* The contexts' lock is held. Other threads, the decay thread first of all, make no events in a
  * context that the driver may be ending. */
 static void set_leaving(struct gs_context *context, bool leaving)

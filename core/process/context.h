@@ -115,6 +115,9 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
                                 struct gs_chunk **ret_chunk);
 
+/* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
+gs_lone_pools_fn gs_context_pass_pools;
+
 /*
  * A dead context has no work any more, but may have memory: what others hold, and what is not its
  * own. Stream-ordered memory is of its device's pool, by what the program sees, and lives on where
