@@ -99,11 +99,10 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .map = &core->map,
         .fences = &core->fences,
         .lone = &core->lone,
-        .share = core->share,
+        .guard = gs_guard_of(core),
         .async = core->async,
         .debt = core->debt,
         .left = core->left,
-        .regcache = core->regcache,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
         .small_limit = options->small_limit,
@@ -251,7 +250,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_releases_make_room(core, pool, size);
     gs_context_bury_dead(core);
     if (core->shared.wipe)
-        gs_pool_wipe(pool);
+        gs_pool_wipe(core, pool);
     status = gs_pool_grow(core, pool, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         status = gs_pool_reclaim(core, pool, life, size, stream_key, ret_address);

@@ -57,6 +57,7 @@ struct gs_core {
     struct gs_share *share;
     struct gs_regcache *regcache;
     struct gs_pool_shared shared;
+    void (*unmapping)(uint64_t address, size_t size); /* the program's; atomic; may be NULL */
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
@@ -114,6 +115,9 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
  * then. GS_NOT_LIVE: an import does; no lock. */
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
                                 struct gs_chunk **ret_chunk);
+
+/* What its pools ask (core/process/guard.c). Sharing and registrations are there. */
+struct gs_guard gs_guard_of(struct gs_core *core);
 
 /* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
 gs_lone_pools_fn gs_context_pass_pools;

@@ -22,20 +22,12 @@
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
 #define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
-#define WEIGHED_NS UINT64_C(100000000) /* at least between two weighings */
-#define LATELY_NS UINT64_C(1600000000) /* what was felt is forgotten in */
-#define UNFELT_NS UINT64_C(500000000) /* and before less is kept again */
-#define FELT_PART 100                 /* of the time, */
-#define FELT_MUCH_PART 40             /* or that much */
-#define SPARE_STEP 4
-#define UNFELT_PART 1000
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
 #define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
 #define GRAPH_MORE 64 /* a graph's memory takes this part more, and */
 #define GRAPH_MORE_MIN ((size_t)64 << 20)
-#define HELD_MIN ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
 static bool is_out(gs_status status)
 {
@@ -45,223 +37,6 @@ static bool is_out(gs_status status)
 static size_t page_round(size_t size)
 {
     return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
-}
-
-/* ---- One pool, locked ------------------------------------------------------------------- */
-
-static struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
-{
-    return ((const struct gs_block *)entry)->chunk;
-}
-
-/* Whether no work touches it any more. */
-static bool has_passed(struct gs_pool *pool, struct gs_chunk *chunk)
-{
-    return pool->leaving ? gs_fence_passed(&chunk->freed)
-                         : gs_fence_query(&pool->events, &chunk->freed) == GS_OK;
-}
-
-/* The same of one after the other: where one is too early for the GPU, so are those after it, of
- * which it is not asked. */
-static bool has_passed_too(struct gs_pool *pool, struct gs_chunk *chunk, struct gs_fence *stuck)
-{
-    if (stuck->line && stuck->line == chunk->freed.line && stuck->number <= chunk->freed.number)
-        return false;
-    if (has_passed(pool, chunk))
-        return true;
-    *stuck = chunk->freed;
-    return false;
-}
-
-static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
-                               struct gs_bin_entry *entry, struct gs_chunk *onto)
-{
-    struct gs_chunk *chunk = ((struct gs_block *)entry)->chunk;
-
-    gs_bins_remove(&pool->bins[kind], entry);
-    gs_block_record_free(pool, (struct gs_block *)entry);
-    gs_map_remove(pool->shared->map, &chunk->span);
-    if (chunk->next)
-        chunk->next->prev = chunk->prev;
-    if (chunk->prev)
-        chunk->prev->next = chunk->next;
-    else
-        pool->chunks = chunk->next;
-    __atomic_store_n(&chunk->pool, NULL, __ATOMIC_RELAXED);
-    GS_SUB(pool->reserved, chunk->span.size);
-    GS_SUB(pool->ready, chunk->span.size);
-    gs_chunk_settle_debt(pool, chunk);
-    if (pool->ready < pool->ready_low)
-        pool->ready_low = pool->ready;
-    GS_COUNT(pool->counts.trims);
-    chunk->next = onto;
-    return chunk;
-}
-
-/* From now on until its end others may wait for it. */
-static void begin_release(struct gs_pool *pool, struct gs_chunk *chunk)
-{
-    chunk->releasing = true;
-    __atomic_add_fetch(&pool->shared->releasing, 1, __ATOMIC_SEQ_CST);
-}
-
-/* Chunks of about `bytes` together, in as few pieces as it takes. */
-static struct gs_chunk *detach_bytes(struct gs_pool *pool, size_t bytes)
-{
-    static const enum gs_bin_kind kinds[] = {GS_BIN_LARGE_WHOLE, GS_BIN_SMALL_WHOLE};
-    struct gs_bin_entry *staying[2] = {NULL, NULL};
-    struct gs_chunk *detached = NULL;
-    struct gs_fence stuck = {0};
-
-    for (int i = 0; i < 2; i++)
-        while (bytes > 0) {
-            struct gs_bins *bins = &pool->bins[kinds[i]];
-            struct gs_bin_entry *entry = gs_bins_find(bins, bytes, SIZE_MAX);
-
-            if (!entry)
-                entry = gs_bins_largest(bins);
-            if (!entry)
-                break;
-            if (has_passed_too(pool, chunk_of(entry), &stuck) &&
-                gs_regcache_doom(pool->shared->regcache, chunk_of(entry)->span.base, entry->size)) {
-                bytes -= entry->size < bytes ? entry->size : bytes;
-                detached = detach(pool, kinds[i], entry, detached);
-                begin_release(pool, detached);
-                continue;
-            }
-            /* Something is registered there and in use, or the GPU is: it stays. */
-            gs_bins_remove(bins, entry);
-            entry->next = staying[i];
-            staying[i] = entry;
-        }
-    for (int i = 0; i < 2; i++)
-        while (staying[i]) {
-            struct gs_bin_entry *next = staying[i]->next;
-
-            gs_bins_insert(&pool->bins[kinds[i]], staying[i]);
-            staying[i] = next;
-        }
-    return detached;
-}
-
-void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
-{
-    struct gs_chunk *chunk = block->chunk;
-
-    if (block->entry.size == chunk->span.size &&
-        gs_regcache_doom(pool->shared->regcache, chunk->span.base, chunk->span.size))
-        pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
-}
-
-struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
-{
-    if (pool->ready <= keep)
-        return NULL;
-    gs_pool_settle(pool);
-    return detach_bytes(pool, pool->ready - keep);
-}
-
-void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
-{
-    GS_ADD(pool->counts.map_ns, ns);
-    if (again)
-        pool->felt_ns += ns;
-}
-
-/* More is kept only for what has been felt for a while: at a program's start sizes have not settled,
- * whatever is kept. */
-void gs_pool_weigh(struct gs_pool *pool)
-{
-    uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
-    uint64_t felt = pool->felt_ns - pool->seen_felt_ns;
-
-    if (passed < WEIGHED_NS)
-        return;
-    pool->felt_lately -= pool->felt_lately * (passed < LATELY_NS ? passed : LATELY_NS) / LATELY_NS;
-    pool->felt_lately += felt;
-    if (felt > passed / FELT_PART && pool->felt_lately > LATELY_NS / FELT_PART) {
-        bool much = felt > passed / FELT_MUCH_PART &&
-                    pool->felt_lately > LATELY_NS / FELT_MUCH_PART;
-        unsigned most = much ? GS_SPARE_PERCENT_MOST : GS_SPARE_PERCENT_MORE;
-        unsigned percent = pool->spare_percent + (much ? 2 : 1) * SPARE_STEP;
-
-        if (pool->spare_percent < most)
-            __atomic_store_n(&pool->spare_percent, percent < most ? percent : most,
-                             __ATOMIC_RELAXED);
-    } else if (felt < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
-               passed > UNFELT_NS) {
-        GS_SUB(pool->spare_percent, 1);
-    }
-    pool->seen_ns = now;
-    pool->seen_felt_ns = pool->felt_ns;
-}
-
-size_t gs_pool_excess(const struct gs_pool *pool, size_t size)
-{
-    size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t most = peak + peak / 100 * pool->spare_percent + pool->behind_high + pool->ordered;
-    size_t held = pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->ordered + size;
-
-    if (most < HELD_MIN)
-        most = HELD_MIN;
-    return held > most ? held - most : 0;
-}
-
-struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
-{
-    size_t behind = gs_pool_behind_bytes(pool), excess;
-
-    /* What retires now is ready soon, and so much will retire again; but an epoch or two are no
-     * sign of a GPU that is behind. */
-    if (behind > pool->behind_high + 2 * pool->epoch_limit)
-        pool->behind_high = behind - 2 * pool->epoch_limit;
-    excess = gs_pool_excess(pool, size);
-    return excess > 0 ? detach_bytes(pool, excess) : NULL;
-}
-
-/* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
- * here with an allocation or a question, which are not to wait for it. */
-static _Thread_local unsigned releasing_here;
-
-bool gs_releasing_here(void)
-{
-    return releasing_here > 0;
-}
-
-static size_t release_chunk(struct gs_pool_shared *shared, struct gs_chunk *chunk)
-{
-    void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&shared->unmapping, __ATOMIC_ACQUIRE);
-    size_t bytes = 0;
-
-    releasing_here++;
-    if (unmapping)
-        unmapping(chunk->span.base, chunk->span.size);
-    /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
-    if (gs_regcache_settle(shared->regcache, chunk->span.base, chunk->span.size)) {
-        gs_share_chunk_gone(shared->share, chunk->id);
-        gs_device_unmap(shared->driver, chunk->handle, chunk->span.base, chunk->span.size);
-        bytes = chunk->span.size;
-        __atomic_store_n(&shared->released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
-    }
-    if (chunk->releasing)
-        __atomic_sub_fetch(&shared->releasing, 1, __ATOMIC_SEQ_CST);
-    chunk->releasing = false;
-    gs_chunk_record_free(chunk);
-    releasing_here--;
-    return bytes;
-}
-
-size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
-{
-    size_t bytes = 0;
-
-    while (chunks) {
-        struct gs_chunk *next = chunks->next;
-
-        bytes += release_chunk(shared, chunks);
-        chunks = next;
-    }
-    return bytes;
 }
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
@@ -292,7 +67,8 @@ static void wait_for_all(struct gs_pool *pool, const struct gs_patience *patienc
 
 /* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
  * and let go at times. */
-static void collect_locked(struct gs_pool *pool, const struct gs_patience *patience)
+static void collect_locked(struct gs_core *core, struct gs_pool *pool,
+                           const struct gs_patience *patience)
 {
     gs_pool_part_streams(pool);
     gs_pool_collect(pool);
@@ -301,7 +77,7 @@ static void collect_locked(struct gs_pool *pool, const struct gs_patience *patie
     gs_pool_collect_limbo(pool, patience != NULL);
     if (pool->unwiped.first) {
         gs_latch_release(&pool->lock);
-        gs_pool_wipe(pool);
+        gs_pool_wipe(core, pool);
         gs_latch_take(&pool->lock);
         if (patience)
             wait_for_all(pool, patience);
@@ -315,12 +91,12 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool,
     struct gs_chunk *chunks;
 
     gs_latch_take(&pool->lock);
-    collect_locked(pool, patience);
+    collect_locked(core, pool, patience);
     chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
-        gs_pool_wipe(pool);
-    return gs_chunks_release(&core->shared, chunks);
+        gs_pool_wipe(core, pool);
+    return gs_chunks_release(core, chunks);
 }
 
 /* A pool found under the contexts' lock stays a pool after it (records are recycled, not freed);
@@ -529,11 +305,11 @@ static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t l
 
     gs_latch_take(&pool->lock);
     gs_pool_settle(pool);
-    chunks = detach_bytes(pool, all ? pool->ready : size + GS_PAGE_SIZE);
+    chunks = gs_pool_detach_bytes(pool, all ? pool->ready : size + GS_PAGE_SIZE);
     gs_latch_release(&pool->lock);
     if (!chunks)
         return GS_NO_MEMORY;
-    gs_chunks_release(&core->shared, chunks);
+    gs_chunks_release(core, chunks);
     return gs_pool_grow(core, pool, life, size, ret_address);
 }
 
@@ -581,7 +357,7 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
 
     for (unsigned i = 0; i < count; i++) {
         gs_latch_take(&pools[i]->lock);
-        collect_locked(pools[i], patience);
+        collect_locked(core, pools[i], patience);
         gs_latch_release(&pools[i]->lock);
     }
     return take_anywhere(core, device, context, size, false, ret_address);
@@ -971,5 +747,5 @@ void gs_core_wipe(struct gs_core *core)
                 pools[count++] = context->pools[i];
     gs_lock_release(&core->lock);
     for (unsigned i = 0; i < count; i++)
-        gs_pool_wipe(pools[i]);
+        gs_pool_wipe(core, pools[i]);
 }

@@ -5,12 +5,11 @@
 #include "core/api/core.h"
 #include "core/pool/pool.h"
 
-/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
- * the pool kept what it had at some time. The pool's lock is held. */
-void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
-/* Weighs the time that this took lately against the memory that would save it, now and then. The
- * pool's lock is held. */
-void gs_pool_weigh(struct gs_pool *pool);
+/* Unmaps detached chunks and gives their memory to the driver; returns bytes. */
+size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
+
+/* Overwrites what waits for that in a pool, and gives to the driver what has been. */
+void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool);
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a

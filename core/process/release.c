@@ -59,7 +59,7 @@ static size_t give_one(struct gs_core *core)
     if (!chunk)
         return 0;
     bytes = chunk->span.size;
-    gs_chunks_release(&core->shared, chunk);
+    gs_chunks_release(core, chunk);
     __atomic_fetch_sub(&core->releases.bytes, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&core->releases.taken, 1, __ATOMIC_SEQ_CST);
     return bytes;
@@ -127,7 +127,7 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
         if (!gs_decay_release(core)) /* it has just been ended */
             gs_releases_finish(core);
     } else {
-        gs_chunks_release(&core->shared, chunks);
+        gs_chunks_release(core, chunks);
         count = 0;
     }
     gs_latch_take(&pool->lock);

@@ -57,6 +57,11 @@ bool gs_regcache_empty(const struct gs_regcache *cache)
     return __atomic_load_n(&cache->entries, __ATOMIC_ACQUIRE) == 0;
 }
 
+const uint64_t *gs_regcache_count(const struct gs_regcache *cache)
+{
+    return &cache->entries;
+}
+
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 struct growth {
