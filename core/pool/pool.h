@@ -183,7 +183,7 @@ struct gs_pool_counts {
 struct gs_async_count {
     uint64_t peak;          /* atomic */
     unsigned pools;         /* that have been granted something; atomic */
-    uint64_t reserved_high; /* atomic; core/process/mempool.c */
+    uint64_t reserved_high; /* atomic; core/api/mempool.c */
     bool ever;              /* there was any; atomic */
 };
 

@@ -12,14 +12,13 @@
 #ifndef GS_CORE_PROCESS_CONTEXT_H
 #define GS_CORE_PROCESS_CONTEXT_H
 
-#include "core/api/core.h"
-#include "core/process/decay.h"
 #include "core/gpu/lone.h"
-#include "core/process/neighbour.h"
 #include "core/pool/pool.h"
+#include "core/process/decay.h"
+#include "core/process/neighbour.h"
+#include "core/process/peers.h"
+#include "core/process/process.h"
 #include "core/process/release.h"
-
-#define GS_DEVICES_MAX 64
 
 #define GS_CONTEXT_POOLS 16
 
@@ -33,21 +32,6 @@ struct gs_context {
      * for each other there. Atomic: set once, under the contexts' lock. */
     struct gs_pool *pools[GS_CONTEXT_POOLS];
 } __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
-
-/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
- * the context `to`. */
-struct gs_peer_pair {
-    CUcontext from, to;
-    CUdevice device;
-};
-
-struct gs_peers {
-    struct gs_lock lock; /* rank PEERS; protects all below */
-    bool used;           /* atomic: false until anybody was given access */
-    struct gs_peer_pair *pair;
-    unsigned count, room;
-    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
-};
 
 struct gs_core {
     struct gs_driver driver;
@@ -73,7 +57,7 @@ struct gs_core {
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
-    struct gs_peers peers; /* core/process/reach.c */
+    struct gs_peers peers; 
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
@@ -82,12 +66,6 @@ struct gs_core {
     size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
     size_t graph_made;  /* and of those before, until one is launched */
 };
-
-/* The peers' lock, made and unmade with core (core/process/reach.c). */
-void gs_reach_init(struct gs_core *core);
-void gs_reach_destroy(struct gs_core *core);
-/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
-void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
@@ -99,6 +77,9 @@ gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **
 
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
+
+/* The record of a handle, NULL: there is none that is not detached. The contexts' lock is held. */
+struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);

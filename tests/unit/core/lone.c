@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "core/process/context.h"
-#include "core/process/mempool.h"
-#include "core/process/memops.h"
+#include "core/api/mempool.h"
+#include "core/api/memops.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 #include "fixture.h"

@@ -1,5 +1,5 @@
 /* Registrations of memory: whose it is, and how much of it is worth pinning. */
-#include "core/process/pin.h"
+#include "core/api/pin.h"
 
 #include "core/process/context.h"
 

@@ -1,5 +1,5 @@
-/* Default memory pools (core/process/mempool.h). */
-#include "core/process/mempool.h"
+/* Default memory pools (core/api/mempool.h). */
+#include "core/api/mempool.h"
 
 #include <time.h>
 
