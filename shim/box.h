@@ -7,7 +7,7 @@
 
 #include "hook.h"
 
-#include "core/process/reach.h"
+#include "core/api/reach.h"
 
 /* One side of a copy, the same for all structs that describe one. */
 struct gs_side {

@@ -6,8 +6,8 @@
 #include "hook.h"
 #include "start.h"
 
-#include "core/process/pin.h"
-#include "core/process/reach.h"
+#include "core/api/pin.h"
+#include "core/api/reach.h"
 
 /* The driver has ended a context. */
 static void end(CUcontext handle, struct gs_context *context)

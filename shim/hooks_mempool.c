@@ -1,12 +1,12 @@
 /*
  * The devices' default memory pools: the driver acts on its own part first, and where it agrees
- * ours follows (core/process/mempool.h). A program's own pools are passed on.
+ * ours follows (core/api/mempool.h). A program's own pools are passed on.
  */
 #include "hook.h"
 #include "start.h"
 
-#include "core/process/mempool.h"
-#include "core/process/reach.h"
+#include "core/api/mempool.h"
+#include "core/api/reach.h"
 
 /* The default pool's device, where a call of the driver about it went well; else -1. */
 static CUdevice follow(bool ours, CUmemoryPool pool, CUresult result)

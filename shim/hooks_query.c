@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "core/process/memops.h"
-#include "core/process/reach.h"
+#include "core/api/memops.h"
+#include "core/api/reach.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)

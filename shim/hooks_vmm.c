@@ -7,7 +7,7 @@
 #include "pinning.h"
 #include "start.h"
 
-#include "core/process/reach.h"
+#include "core/api/reach.h"
 
 /* What a range is exported in: the pages of the host, which cards map too. */
 #define EXPORT_PAGE ((CUdeviceptr)4096)

@@ -1,6 +1,6 @@
 /*
  * The libraries with which a program registers GPU memory with other devices, and their calls that
- * are hooked so that the registrations can be kept (core/process/pin.h) and end before their memory
+ * are hooked so that the registrations can be kept (core/api/pin.h) and end before their memory
  * does.
  *
  * Each library is found when its first call or look-up comes, never loaded, and then kept loaded.
@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/process/pin.h"
+#include "core/api/pin.h"
 
 /* ---- libibverbs -------------------------------------------------------------------------------- */
 

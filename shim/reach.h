@@ -10,7 +10,7 @@
 #include "start.h"
 #include "submit.h"
 
-#include "core/process/reach.h"
+#include "core/api/reach.h"
 
 enum gs_way {
     GS_WAY_CLEAR,   /* to the driver, with the program's own arguments */

@@ -3,6 +3,7 @@
 - none is longer than its limit;
 - every file that one names is there, and each .c file of a folder of core is named in that folder's page;
 - every folder, function, type and variable that one names (gs_..., gpushim_..., GPUSHIM_...) is there;
+- a function or type whose file follows in brackets, `name` (file.c), is in that file;
 - every link within the project leads to a file, and to a heading of it where it names one.
 
 A file is named by its path from the page's folder or from the project's, and may have a * in it.
@@ -33,6 +34,7 @@ FILE = re.compile(r'(?<![\w./:-])((?:\.\./)*\.?[\w*-]+(?:[./][\w*-]+)*\.(?:' + S
 FOLDER = re.compile(r'(?<![\w./-])((?:config|core|examples|shim|tests)/[\w/-]+)\b(?!\.)')
 NAME = re.compile(r'\b((?:gs|gpushim|GS|GPUSHIM)_[A-Za-z0-9_]*[A-Za-z0-9])\b(?!\*)')
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
+IN_FILE = re.compile(r'`(?:struct |enum |union )?(\w+)`\s+\(([\w./-]+\.[ch])[),]')
 SOURCES = ('config', 'core', 'examples', 'shim', 'tests')
 
 faults = []
@@ -93,6 +95,13 @@ def check_names(page, where, line, known):
             faults.append(f'{where}: names {name}, which is in no source')
 
 
+def check_places(page, text):
+    for name, file in IN_FILE.findall(text):
+        paths = [path for path in (page.parent / file, ROOT / file) if path.exists()]
+        if paths and not re.search(rf'\b{name}\b', paths[0].read_text(encoding='utf-8')):
+            faults.append(f'{of(page)}: says that {name} is in {file}, and it is not')
+
+
 def names_of_sources():
     """The options' variables are in no source as such: they are in the table made of the options."""
     paths = [ROOT / 'config' / 'README.md']
@@ -124,6 +133,7 @@ def main():
         lines = page.read_text(encoding='utf-8').splitlines()
         count += 1
         check_length(page, lines)
+        check_places(page, '\n'.join(lines))
         for number, line in enumerate(lines, 1):
             where = f'{of(page)}:{number}'
             check_links(page, where, line)

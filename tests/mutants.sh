@@ -7,7 +7,7 @@
 #
 # tests/mutants/*.txt are the bugs: mutants.py says how they are written. PATTERN is a regular
 # expression; a bug is taken where it is found in FOLDER/NAME or in the name of the file that the bug
-# is in: `sh tests/mutants.sh pool/`, `sh tests/mutants.sh core/process/pin.c`.
+# is in: `sh tests/mutants.sh pool/`, `sh tests/mutants.sh core/api/pin.c`.
 #
 # Sources and build are copies (in build-mutants): nothing changes in the tree, whatever ends this.
 # Each bug is built and its tests are run, only what they need and in the copy that the one before

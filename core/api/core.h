@@ -15,30 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/gpu/driver.h"
-#include "core/base/log.h"
 #include "core/gpu/map.h"
-#include "core/regcache/regcache.h"
-#include "core/share/share.h"
-#include "core/base/status.h"
+#include "core/process/process.h"
 
-struct gs_core_options {
-    bool free_native;    /* a free waits for the GPU, as the driver's does */
-    bool lone_stream;    /* frees are ready at once while all work goes to one stream */
-    bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
-    size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
-    size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
-    unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
-    uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
-    size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
-    unsigned cache_percent; /* the same, of the device's memory; 0: any */
-    bool neighbours;     /* on a full device, other processes are asked for memory and give it */
-    struct gs_share_options share;
-    struct gs_regcache_options registrations;
-    struct gs_log log;
-};
-
-struct gs_core;
 
 /* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY, GS_NO_RANDOM
  * (logged). */
@@ -97,9 +76,6 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
-/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
-gs_status gs_core_in_context(struct gs_core *core);
-
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
 
@@ -110,42 +86,6 @@ struct gs_lone *gs_core_lone(struct gs_core *core);
  * is not the lone stream nothing ends: the blocks at the addresses (0: none of ours) retire when
  * they are freed. */
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src);
-
-/* Bytes of the current context's device that are held but that the program has freed. */
-size_t gs_core_cached(struct gs_core *core);
-/* What is on its way to the driver gets there: its own count of free memory is right then, but for
- * what another thread gives back after that, of which gs_core_released_since tells. */
-uint64_t gs_core_finish_releases(struct gs_core *core);
-bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
-
-/*
- * A call by which the driver takes memory for something of its own, or of the program's, found the
- * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
- * kept here: what is ready of the `bytes` that are wanted (0: not known), all that can be waited
- * for (and the call is made again in any case: another thread may have given back what there was),
- * what other processes keep. Then, where the bytes are not known, half a second for what the driver
- * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
- * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
- * in two tries. True: the call is worth another try, and this may be asked again. False: no more
- * can be had. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here was refused just before,
- * which has done all the rest: only what the driver has just got.
- */
-#define GS_ROOM_AFTER_REFUSAL 3
-bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step);
-
-/*
- * Graphs with memory of their own. The driver takes it when a graph is instantiated or first
- * launched; one that is refused leaves what it has got with the graphs, of no use to the next try,
- * and no trim brings it back (measured on an H200). So room is made before: for the nodes that were
- * added since a graph was instantiated last, and for that one's until any is launched, from what is
- * kept of the current device. Not while a capture is open.
- */
-void gs_core_graph_node(struct gs_core *core, size_t bytes);
-void gs_core_graph_room(struct gs_core *core);
-void gs_core_graph_made(struct gs_core *core);
-void gs_core_graph_launched(struct gs_core *core);
-/* Whether there are such nodes. */
-bool gs_core_graph_waits(const struct gs_core *core);
 
 /* ---- Share ------------------------------------------------------------------------------ */
 
@@ -169,44 +109,5 @@ bool gs_core_capturing(struct gs_core *core);
 /* The driver's answer for one stream; a driver without captures says that it does not. */
 CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
                                CUstreamCaptureStatus *ret_status);
-
-/* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
-void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
-/* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
- * They are returned, one bit each. Or it stays after all. */
-uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool);
-void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
-
-/*
- * A context is about to go: from here on its handle means a new context. Then either the driver
- * destroyed it (gs_core_context_gone gives its memory back; shared blocks wait in limbo) or it did
- * not (gs_core_context_stays). Both take NULL, which detach returns where nothing was allocated in
- * it.
- */
-struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle);
-void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context);
-void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context);
-/* The driver has made a context, or says that it is there. What is asked of it once in a process is
- * asked of the first one here, where it is lost in what making it takes. */
-void gs_core_context_made(struct gs_core *core, CUcontext handle);
-/* Whether a handle is still a context. */
-bool gs_core_context_exists(struct gs_core *core, CUcontext handle);
-/*
- * Threads take turns at the calls that retain a device's primary context, or may end it: only
- * whether it is there afterwards tells what such a call has done, and it may be a new one, with the
- * same handle. Waits for another thread's, but not for ever. False: it has not become this thread's,
- * which has it already, or waited too long.
- */
-bool gs_core_primary_turn(struct gs_core *core, CUdevice device);
-void gs_core_primary_turn_end(struct gs_core *core, CUdevice device);
-/* The primary context of a device; NULL: it is not active. */
-CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
-bool gs_core_primary_active(struct gs_core *core, CUdevice device);
-/* The device whose primary context a green one is part of; -1 where it is none. */
-CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green);
-
-/* A stream is being destroyed: what was ready for it alone is ready for the context's next
- * epoch, since a new stream may get the same handle. */
-void gs_core_stream_gone(struct gs_core *core, CUstream stream);
 
 #endif

@@ -18,7 +18,7 @@ enum gs_rank {
     GS_RANK_LONE = 15,     /* core/gpu/lone.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20, /* core/process/context.c: the table of contexts and devices */
     GS_RANK_POOL = 30,     /* core/pool/pool.h: one context's chunks, blocks and epochs */
-    GS_RANK_PEERS = 35,    /* core/process/reach.c: who has access to whose memory */
+    GS_RANK_PEERS = 35,    /* core/api/reach.c: who has access to whose memory */
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */

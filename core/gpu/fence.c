@@ -2,6 +2,7 @@
 #include "core/gpu/fence.h"
 
 #include "core/base/cancel.h"
+#include "core/base/clock.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -532,12 +533,7 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 
 static bool is_over(uint64_t deadline_ns)
 {
-    struct timespec now;
-
-    if (deadline_ns == UINT64_MAX)
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= deadline_ns;
+    return deadline_ns != UINT64_MAX && gs_now_ns() >= deadline_ns;
 }
 
 /* The GPU ends this, or another thread that ends the context; the caller says for how long. */

@@ -6,17 +6,22 @@
 #include <time.h>
 
 #include "core/base/cancel.h"
-#include "core/process/context.h"
+#include "core/base/log.h"
 
 #define PAUSE_FIRST_NS 5000 /* between two looks at the mark; doubled up to */
 #define PAUSE_LONGEST_NS 200000
 #define UNMARKED_NS 100000000 /* a driver without memory for an event is asked again for so long */
 
-void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted)
+void gs_lone_init(struct gs_lone *lone, struct gs_fences *fences, const struct gs_log *log,
+                  gs_lone_pools_fn *pools, void *arg, bool wanted)
 {
     memset(lone, 0, sizeof *lone);
     gs_lock_init(&lone->lock, GS_RANK_LONE);
-    lone->core = core;
+    lone->driver = fences->driver;
+    lone->fences = fences;
+    lone->log = log;
+    lone->pools = pools;
+    lone->arg = arg;
     lone->stream = wanted ? GS_LONE_NONE : GS_LONE_SEVERAL;
 }
 
@@ -60,38 +65,17 @@ static gs_status mark(struct gs_lone *lone)
     return status;
 }
 
-static void nothing(struct gs_pool *pool)
-{
-    (void)pool;
-}
-
-/* Each pool is locked for it. */
-static void each_pool(struct gs_core *core, void (*look)(struct gs_pool *pool))
-{
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i]) {
-                gs_latch_take(&context->pools[i]->lock);
-                look(context->pools[i]);
-                gs_latch_release(&context->pools[i]->lock);
-            }
-    gs_lock_release(&core->lock);
-}
-
 /* From here on frees retire. One that is under way holds its pool's lock, and has been at once or
  * sees this. */
 static void end(struct gs_lone *lone, const char *why)
 {
-    struct gs_core *core = lone->core;
-
-    gs_log_line(&core->options.log, GS_LOG_INFO,
+    gs_log_line(lone->log, GS_LOG_INFO,
                 "frees wait for the GPU from now on: %s; until then all its work went to one "
                 "stream",
                 why);
     lone->was = state(lone);
     become(lone, GS_LONE_PENDING);
-    each_pool(core, nothing);
+    lone->pools(lone->arg, false);
     mark(lone);
 }
 
@@ -193,7 +177,7 @@ void gs_lone_mark(struct gs_lone *lone)
         mark_or_end(lone);
     gs_lock_release(&lone->lock);
     if (__atomic_exchange_n(&lone->retires, false, __ATOMIC_RELAXED))
-        each_pool(lone->core, gs_pool_close);
+        lone->pools(lone->arg, true);
     errno = saved;
 }
 
@@ -219,7 +203,7 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
  * submit meanwhile, but what they free retires. */
 static bool wait_without_mark(struct gs_lone *lone)
 {
-    const struct gs_driver *driver = &lone->core->driver;
+    const struct gs_driver *driver = lone->driver;
     CUcontext context, popped;
     bool over;
 
@@ -279,7 +263,7 @@ void gs_lone_context(struct gs_lone *lone, CUcontext context)
     first = !lone->context;
     if (first) {
         lone->context = context;
-        gs_fence_pool_init(&lone->core->fences, &lone->events, context, NULL);
+        gs_fence_pool_init(lone->fences, &lone->events, context, NULL);
     }
     /* A primary one has its handle again when it is reset, maybe before that call is back. */
     known = lone->context == context && !lone->leaving && lone->events.line;

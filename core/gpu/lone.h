@@ -40,19 +40,28 @@
 #include "core/gpu/fence.h"
 #include "core/base/lock.h"
 
-struct gs_core;
-
 /* Values of `stream` that are no key (gs_stream_key). */
 #define GS_LONE_NONE 0
 #define GS_LONE_PENDING 4
 #define GS_LONE_SEVERAL 12
 
+/*
+ * Takes the lock of each pool for a moment: a free that is under way there has been at once then, or
+ * sees what has changed. With `closes` what cuMemFree freed there gets its event now: what stops the
+ * GPU is about to be submitted. May hold the lone stream's lock.
+ */
+typedef void gs_lone_pools_fn(void *arg, bool closes);
+
 struct gs_lone {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
     bool retires;    /* atomic, in any state: a free may be in an epoch that no event is behind yet */
+    const struct gs_driver *driver;
+    struct gs_fences *fences;
+    const struct gs_log *log;
+    gs_lone_pools_fn *pools;
+    void *arg;
     struct gs_lock lock; /* rank LONE; protects what is below, and changes of `stream` */
-    struct gs_core *core;
     uint64_t was;        /* pending: the key that was alone */
     CUcontext context;   /* the only one so far; NULL: none */
     bool leaving;        /* it may be about to go: no event is made or looked at in it; */
@@ -64,8 +73,9 @@ struct gs_lone {
                           the driver took */
 };
 
-/* `wanted`: false means several from the start. */
-void gs_lone_init(struct gs_lone *lone, struct gs_core *core, bool wanted);
+/* `wanted`: false means several from the start. `fences`, with its driver, and `log` outlive it. */
+void gs_lone_init(struct gs_lone *lone, struct gs_fences *fences, const struct gs_log *log,
+                  gs_lone_pools_fn *pools, void *arg, bool wanted);
 void gs_lone_destroy(struct gs_lone *lone);
 
 /* Whether a free is ready at once, in a context that is not about to go. A pool's lock is held,

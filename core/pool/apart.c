@@ -239,13 +239,12 @@ void gs_pool_apart_over(struct gs_pool *pool)
 
 /* ---- Taking in order -------------------------------------------------------------------- */
 
-bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block)
+bool gs_block_suits_next(const struct gs_pool *pool, struct gs_block *block)
 {
-    return !block->offer && !block->lingers && !block->wiped &&
-           !gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size);
+    return !block->lingers && !block->wiped && !gs_block_is_guarded(&pool->shared->guard, block);
 }
 
-static bool suits(const struct gs_pool *pool, const struct gs_block *block, size_t size)
+static bool suits(const struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     bool small;
 

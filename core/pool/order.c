@@ -111,8 +111,7 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
     if (!stream)
         stream = list_make(pool, stream_key);
     /* What others hold or may hold goes the long way: its next owner is not only a stream. */
-    if (!stream || block->offer ||
-        gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size)) {
+    if (!stream || gs_block_is_guarded(&pool->shared->guard, block)) {
         gs_pool_retire_in_order(pool, block, stream_key);
         return;
     }

@@ -27,13 +27,14 @@
 #include <stdint.h>
 
 #include "core/base/bins.h"
+#include "core/base/clock.h"
+#include "core/base/latch.h"
+#include "core/base/log.h"
 #include "core/gpu/device.h"
 #include "core/gpu/fence.h"
-#include "core/base/latch.h"
 #include "core/gpu/lone.h"
 #include "core/gpu/map.h"
-#include "core/regcache/regcache.h"
-#include "core/share/share.h"
+#include "core/pool/guard.h"
 
 #define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
 #define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
@@ -43,6 +44,8 @@
 #define GS_RETIRING_SIZES 512
 #define GS_GROWN_FOR 16
 #define GS_MIXED_TIMES 4
+
+struct gs_offer;
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */
@@ -74,6 +77,13 @@ struct gs_block {
     bool lingers; /* retiring, and the program's until the GPU has passed its free */
     bool elsewhere; /* another stream than the lone one has work on it */
 };
+
+/* Whether somebody may have it beyond its free. */
+static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
+{
+    return block->offer || (__atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) > 0 &&
+                            !guard->may_go(guard->arg, block, false));
+}
 
 /* Blocks linked through entry.prev and entry.next. */
 struct gs_block_list {
@@ -173,7 +183,7 @@ struct gs_pool_counts {
 struct gs_async_count {
     uint64_t peak;          /* atomic */
     unsigned pools;         /* that have been granted something; atomic */
-    uint64_t reserved_high; /* atomic; core/process/mempool.c */
+    uint64_t reserved_high; /* atomic; core/api/mempool.c */
     bool ever;              /* there was any; atomic */
 };
 
@@ -182,9 +192,8 @@ struct gs_pool_shared { /* what all pools of a process use */
     const struct gs_log *log;
     struct gs_map *map;
     struct gs_fences *fences;
-    struct gs_share *share;
     struct gs_lone *lone;
-    struct gs_regcache *regcache; /* what devices have registered: asked before memory goes */
+    struct gs_guard guard;
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
     size_t *debt;                 /* of all chunks of a device, by device; atomic */
@@ -197,7 +206,6 @@ struct gs_pool_shared { /* what all pools of a process use */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
-    void (*unmapping)(uint64_t address, size_t size); /* atomic; may be NULL */
 };
 
 /* What a pool keeps ready beside what was live lately, when it grows: more of it, up to the second,
@@ -277,6 +285,8 @@ struct gs_pool {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
 
+/* A record with its lock, zero otherwise; NULL: no host memory. */
+struct gs_pool *gs_pool_new(void);
 /* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
  * those of the context's first pool, or NULL for that one. Another one is there because threads
  * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
@@ -353,7 +363,10 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
                             CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
 
-/* ---- Giving back to the driver (reclaim.c) ----------------------------------------------- */
+/* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
+
+/* Detaches chunks of about `bytes` together, in as few pieces as it takes. */
+struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes);
 
 /* Detaches chunks that are ready from end to end, and that no work touches any more, from the map
  * and the pool, until no more than `keep` ready bytes are left. They are then the caller's, to unmap
@@ -363,11 +376,14 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
 size_t gs_pool_excess(const struct gs_pool *pool, size_t size);
 /* and the same as above for that. */
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
-/* Detaches the chunk of a ready block that is all of it, for gs_pool_wipe to release. One that is
- * registered and in use stays. */
+/* Detaches the chunk of a ready block that is all of it onto pool->spent. One that is guarded
+ * stays. */
 void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
-/* Unmaps detached chunks and gives their memory to the driver. Lock not held; returns bytes. */
-size_t gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
+ * the pool kept what it had at some time. */
+void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
+/* Weighs the time that this took lately against the memory that would save it, now and then. */
+void gs_pool_weigh(struct gs_pool *pool);
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
@@ -435,9 +451,11 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
-/* Overwrites what waits for that, which retires once more behind that work, and gives to the driver
- * what has done so. Lock not held; it is taken for moments. */
-void gs_pool_wipe(struct gs_pool *pool);
+/* What waits to be overwritten, linked by entry.next, and in no list any more; NULL: nothing, or it
+ * must not be now. Then: what was overwritten, which retires once more behind that work, and what
+ * could not be. Both lists are empty afterwards. */
+struct gs_block *gs_pool_take_unwiped(struct gs_pool *pool);
+void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_block_list *failed);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
 void gs_pool_context_over(struct gs_pool *pool);
@@ -489,11 +507,9 @@ struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct
 /* Of one block, and of several; the second once the first found none. */
 struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret);
 /* Whether a retiring block can be the next one's who comes behind its free. */
-bool gs_block_suits_next(const struct gs_pool *pool, const struct gs_block *block);
+bool gs_block_suits_next(const struct gs_pool *pool, struct gs_block *block);
 /* As gs_fence_pool_leaving, and as gs_pool_context_over. */
 void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
 void gs_pool_apart_over(struct gs_pool *pool);
-
-uint64_t gs_now_ns(void);
 
 #endif

@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
@@ -19,14 +18,6 @@
 #define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
-
-uint64_t gs_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
 {
@@ -73,17 +64,14 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* Whether no registration in use, no lease and no grace covers a block. */
-static bool let_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
+/* Whether nobody has a block beyond its free. */
+static bool may_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
 {
-    if (gs_regcache_in_use(pool->shared->regcache, block->base, block->entry.size))
-        return false;
-    if (block->offer &&
-        !gs_share_withdraw(pool->shared->share, block->offer, block->freed_ns, gs_now_ns(),
-                           no_grace))
-        return false;
-    block->offer = NULL;
-    return true;
+    const struct gs_guard *guard = &pool->shared->guard;
+
+    if (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0)
+        return true;
+    return guard->may_go(guard->arg, block, no_grace);
 }
 
 /* Another process had the block: it is overwritten before anybody gets it. What has no context any
@@ -116,7 +104,7 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!let_go(pool, block, false)) {
+    if (!may_go(pool, block, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->limbo, block);
         return;
@@ -297,7 +285,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
     GS_SUB(pool->live, block->entry.size);
     if (block->offer) {
         block->freed_ns = gs_now_ns();
-        gs_share_freed(pool->shared->share, block->offer, block->freed_ns);
+        pool->shared->guard.freed(pool->shared->guard.arg, block);
     }
 }
 
@@ -424,60 +412,35 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
         bool shared = block->offer != NULL;
 
         next = (struct gs_block *)block->entry.next;
-        if (!let_go(pool, block, no_grace))
+        if (!may_go(pool, block, no_grace))
             continue;
         gs_block_list_remove(&pool->limbo, block);
         go_on(pool, block, shared, false);
     }
 }
 
-/* One block, without the lock. It is in no list meanwhile. */
-static bool overwrite(const struct gs_driver *driver, const struct gs_block *block)
+/* While a capture is open nothing is overwritten: the thread's own stream may be the one that
+ * captures. */
+struct gs_block *gs_pool_take_unwiped(struct gs_pool *pool)
 {
-    return driver->memset_d8_async &&
-           driver->memset_d8_async(block->base, 0, block->entry.size, CU_STREAM_PER_THREAD) ==
-               CUDA_SUCCESS;
+    struct gs_block *block = pool->unwiped.first;
+
+    if (pool->leaving || gs_fences_capturing(pool->shared->fences))
+        return NULL;
+    memset(&pool->unwiped, 0, sizeof pool->unwiped);
+    return block;
 }
 
-/* While a capture is open nothing is: the thread's own stream may be the one that captures. */
-void gs_pool_wipe(struct gs_pool *pool)
+void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_block_list *failed)
 {
-    const struct gs_driver *driver = pool->shared->driver;
-    struct gs_block_list failed = {0}, done = {0};
-    struct gs_block *block, *next;
-    struct gs_chunk *spent;
-    CUcontext popped;
-
-    gs_latch_take(&pool->lock);
-    spent = pool->spent;
-    pool->spent = NULL;
-    block = pool->leaving || gs_fences_capturing(pool->shared->fences) ? NULL
-                                                                       : pool->unwiped.first;
-    if (block)
-        memset(&pool->unwiped, 0, sizeof pool->unwiped);
-    gs_latch_release(&pool->lock);
-    gs_chunks_release(pool->shared, spent);
-    if (!block)
-        return;
-    if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
-        driver = NULL;
-    for (; block; block = next) {
-        next = (struct gs_block *)block->entry.next;
-        block->wiped = driver && overwrite(driver, block);
-        gs_block_list_push(block->wiped ? &done : &failed, block);
-    }
-    if (driver)
-        driver->ctx_pop_current(&popped);
-    gs_latch_take(&pool->lock);
     if (pool->dead) { /* meanwhile */
-        all_passed(pool, &done);
-        all_passed(pool, &failed);
+        all_passed(pool, done);
+        all_passed(pool, failed);
     }
-    if (done.first)
+    if (done->first)
         becomes_plain(pool);
-    list_join(&pool->retiring, &done);
-    list_join(&pool->unwiped, &failed);
-    gs_latch_release(&pool->lock);
+    list_join(&pool->retiring, done);
+    list_join(&pool->unwiped, failed);
 }
 
 bool gs_pool_touched(struct gs_pool *pool)

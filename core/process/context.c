@@ -39,85 +39,6 @@ void gs_context_handles_changed(struct gs_core *core)
     __atomic_store_n(&core->generation, next, __ATOMIC_RELEASE);
 }
 
-/* All but the lock. How long calls took is counted without it, by late ones too. */
-static void pool_clear(struct gs_pool *pool)
-{
-    char *first = (char *)pool + sizeof pool->lock, *took = (char *)pool->counts.took;
-    char *rest = took + sizeof pool->counts.took;
-
-    memset(first, 0, (size_t)(took - first));
-    for (unsigned i = 0; i < GS_TOOK; i++)
-        __atomic_store_n(&pool->counts.took[i], 0, __ATOMIC_RELAXED);
-    memset(rest, 0, (size_t)((char *)(pool + 1) - rest));
-}
-
-void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
-                  const struct gs_device *device, CUcontext context,
-                  const struct gs_fence_pool *events)
-{
-    const bool first = !events;
-
-    /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held. */
-    gs_latch_take(&pool->lock);
-    pool_clear(pool);
-    pool->shared = shared;
-    pool->device = device;
-    pool->context = context;
-    gs_fence_pool_init(shared->fences, &pool->events, context, events);
-    gs_bins_init(&pool->bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epoch_min = (size_t)(first ? 4 : 32) << 20;
-    pool->epoch_blocks = first ? 128 : 512;
-    pool->grown_first = first ? 0 : (size_t)32 << 20;
-    pool->epoch_limit =
-        shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
-    pool->spare_percent = GS_SPARE_PERCENT_MIN;
-    pool->made_ns = pool->seen_ns = gs_now_ns();
-    gs_latch_release(&pool->lock);
-}
-
-/* A record with its lock, zero otherwise. */
-static struct gs_pool *pool_new(void)
-{
-    struct gs_pool *pool = aligned_alloc(_Alignof(struct gs_pool), sizeof *pool);
-
-    if (!pool)
-        return NULL;
-    memset(pool, 0, sizeof *pool);
-    gs_latch_init(&pool->lock, GS_RANK_POOL);
-    return pool;
-}
-
-void gs_pool_fini(struct gs_pool *pool)
-{
-    struct gs_epoch *epoch;
-    struct gs_stream_list *stream;
-    struct gs_block *block;
-
-    /* An allocation that the context's end overtook may look at it now. */
-    gs_latch_take(&pool->lock);
-    while ((epoch = pool->spare_epochs)) {
-        pool->spare_epochs = epoch->next;
-        free(epoch);
-    }
-    for (unsigned i = 0; i <= GS_STREAM_BUCKETS; i++) {
-        struct gs_stream_list **list = i < GS_STREAM_BUCKETS ? &pool->streams[i]
-                                                             : &pool->spare_streams;
-        while ((stream = *list)) {
-            *list = stream->next;
-            free(stream);
-        }
-    }
-    while ((block = pool->spare_blocks)) {
-        pool->spare_blocks = block->above;
-        free(block);
-    }
-    gs_fence_pool_forget(&pool->events);
-    gs_latch_release(&pool->lock);
-}
-
 /* Called with the contexts' lock held; the handle's device is in `ordinal`. */
 static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice ordinal,
                               struct gs_context **ret)
@@ -136,7 +57,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
         context = aligned_alloc(_Alignof(struct gs_context), sizeof *context);
         if (context) {
             memset(context, 0, sizeof *context);
-            context->pools[0] = pool_new();
+            context->pools[0] = gs_pool_new();
         }
         if (!context || !context->pools[0]) {
             free(context);
@@ -157,8 +78,7 @@ static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice o
     return GS_OK;
 }
 
-/* Called with the contexts' lock held. */
-static struct gs_context *context_find(struct gs_core *core, CUcontext handle)
+struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle)
 {
     struct gs_context *context = core->contexts;
 
@@ -213,7 +133,7 @@ static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
         nanosleep(&pause, NULL);
         gs_lock_take(&core->lock);
     }
-    return context_find(core, handle);
+    return gs_context_find_locked(core, handle);
 }
 
 /* Whether the first export is to find one there. */
@@ -251,7 +171,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     CUdevice ordinal;
 
     gs_lock_take(&core->lock);
-    *ret = context_find(core, handle);
+    *ret = gs_context_find_locked(core, handle);
     if (!*ret)
         *ret = context_await(core, handle); /* before the driver is asked whether it still is one */
     if (!*ret) {
@@ -430,7 +350,7 @@ static void move_on(struct gs_core *core, struct gs_context *context)
         __atomic_fetch_sub(&members[place.pool], 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&members[next], 1, __ATOMIC_RELAXED);
     if (!context->pools[next]) {
-        struct gs_pool *pool = pool_new();
+        struct gs_pool *pool = gs_pool_new();
 
         if (pool) {
             gs_pool_init(pool, &core->shared, context->device, context->handle,
@@ -511,163 +431,6 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
     }
 }
 
-/* The contexts' lock is held. Other threads, the decay thread first of all, make no events in a
- * context that the driver may be ending. */
-static void set_leaving(struct gs_context *context, bool leaving)
-{
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        struct gs_pool *pool = context->pools[i];
-
-        if (!pool)
-            continue;
-        gs_latch_take(&pool->lock);
-        pool->leaving = leaving;
-        gs_pool_apart_leaving(pool, leaving);
-        if (leaving) /* where it stays, a green one may go, and its streams with it */
-            gs_pool_forget_streams(pool);
-        gs_latch_release(&pool->lock);
-    }
-    gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
-}
-
-struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)
-{
-    struct gs_context *context;
-
-    gs_lock_take(&core->lock);
-    context = context_find(core, handle);
-    if (context) {
-        context->detached = true;
-        set_leaving(context, true);
-        gs_context_handles_changed(core);
-    }
-    gs_lock_release(&core->lock);
-    if (context)
-        gs_lone_context_leaving(&core->lone, handle, true);
-    gs_share_context_leaving(core->share, handle);
-    return context;
-}
-
-void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_context *context)
-{
-    gs_share_context_stays(core->share, handle);
-    if (!context)
-        return;
-    gs_lone_context_leaving(&core->lone, handle, false);
-    gs_lock_take(&core->lock);
-    context->detached = false;
-    set_leaving(context, false);
-    gs_context_handles_changed(core);
-    gs_lock_release(&core->lock);
-}
-
-/* Called with the pool's lock held: every live block is freed, as the driver does; stream-ordered
- * memory is its device's, and lives on. */
-static void free_all(struct gs_pool *pool, bool async_too)
-{
-    for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
-        for (struct gs_block *block = chunk->lowest; block; block = block->above)
-            if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
-                gs_pool_unlive(pool, block);
-                gs_pool_retire_more(pool, block);
-            }
-}
-
-/* Takes a dead context whose memory is all gone out of the list. The contexts' lock is held. */
-static void recycle(struct gs_core *core, struct gs_context *context)
-{
-    struct gs_context **link = &core->contexts;
-
-    while (*link != context)
-        link = &(*link)->next;
-    *link = context->next;
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-        if (context->pools[i]) {
-            gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
-                          &context->pools[i]->counts);
-            if (context->pools[i]->async_counted)
-                __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
-            gs_pool_fini(context->pools[i]);
-        }
-    context->next = core->spare_contexts;
-    core->spare_contexts = context;
-    __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
-}
-
-/* Detaches onto a list what a dead pool can give; true: nothing is left. Sets *ret_waits where
- * something is behind other contexts' work. */
-static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_waits)
-{
-    struct gs_chunk *detached, *last;
-    bool empty;
-
-    gs_latch_take(&pool->lock);
-    gs_pool_poll_apart(pool);
-    gs_pool_collect_limbo(pool, false);
-    detached = gs_pool_detach_ready(pool, 0);
-    while (pool->spent) {
-        struct gs_chunk *spent = pool->spent;
-
-        pool->spent = spent->next;
-        spent->next = detached;
-        detached = spent;
-    }
-    empty = !pool->chunks;
-    *ret_waits |= pool->apart != NULL;
-    gs_latch_release(&pool->lock);
-    if (detached) {
-        for (last = detached; last->next;)
-            last = last->next;
-        last->next = *released;
-        *released = detached;
-    }
-    return empty;
-}
-
-bool gs_context_bury_dead(struct gs_core *core)
-{
-    struct gs_chunk *released = NULL;
-    struct gs_context *next;
-    bool waits = false;
-
-    if (__atomic_load_n(&core->dead, __ATOMIC_RELAXED) == 0)
-        return false;
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = next) {
-        bool empty = true;
-
-        next = context->next;
-        if (!context->pools[0]->dead)
-            continue;
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i])
-                empty &= bury(context->pools[i], &released, &waits);
-        if (empty)
-            recycle(core, context);
-    }
-    gs_lock_release(&core->lock);
-    gs_chunks_release(&core->shared, released);
-    return waits;
-}
-
-void gs_context_end_dead(struct gs_core *core)
-{
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            if (!pool || !pool->dead)
-                continue;
-            gs_latch_take(&pool->lock);
-            free_all(pool, true);
-            gs_pool_context_over(pool);
-            gs_latch_release(&pool->lock);
-        }
-    gs_lock_release(&core->lock);
-    gs_context_bury_dead(core);
-}
-
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
 {
     CUcontext handle = NULL;
@@ -680,189 +443,9 @@ CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal)
     return handle;
 }
 
-/* Whether no other context of its device has memory of ours. The contexts' lock is held. */
-static bool is_last(const struct gs_core *core, const struct gs_context *context)
-{
-    const struct gs_context *other = core->contexts;
-
-    while (other && (other->device != context->device || other->pools[0]->dead))
-        other = other->next;
-    return !other;
-}
-
-void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
-{
-    CUdevice ordinal;
-    bool last;
-
-    gs_fences_capture_context_gone(&core->fences, handle);
-    gs_share_context_gone(core->share, handle);
-    gs_lone_context_gone(&core->lone, handle);
-    if (!context)
-        return;
-    gs_lock_take(&core->lock);
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        struct gs_pool *pool = context->pools[i];
-
-        if (!pool)
-            continue;
-        gs_latch_take(&pool->lock);
-        pool->dead = true;
-        pool->leaving = false; /* it has gone */
-        gs_fence_pool_forget(&pool->events);
-        free_all(pool, false);
-        gs_pool_context_over(pool);
-        gs_latch_release(&pool->lock);
-    }
-    __atomic_store_n(&core->dead, core->dead + 1, __ATOMIC_RELAXED);
-    last = is_last(core, context);
-    ordinal = context->ordinal; /* its record may be another's soon */
-    gs_lock_release(&core->lock);
-    if (last)
-        gs_device_let_go(&core->device[ordinal]);
-    gs_context_bury_dead(core);
-}
-
 bool gs_core_context_exists(struct gs_core *core, CUcontext handle)
 {
     unsigned version;
 
     return core->driver.ctx_get_api_version(handle, &version) == CUDA_SUCCESS;
-}
-
-bool gs_core_primary_active(struct gs_core *core, CUdevice device)
-{
-    unsigned flags;
-    int active = 0;
-
-    return core->driver.primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active;
-}
-
-CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green)
-{
-    const struct gs_driver *driver = &core->driver;
-    CUcontext handle, popped;
-    CUdevice device;
-
-    if (!driver->ctx_from_green || driver->ctx_from_green(&handle, green) != CUDA_SUCCESS ||
-        driver->ctx_push_current(handle) != CUDA_SUCCESS)
-        return -1;
-    if (driver->ctx_get_device(&device) != CUDA_SUCCESS)
-        device = -1;
-    driver->ctx_pop_current(&popped);
-    return device;
-}
-
-bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
-{
-    const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
-    const void *whose = NULL;
-    uint64_t began;
-
-    if (device < 0 || device >= GS_DEVICES_MAX)
-        return false;
-    began = gs_now_ns();
-    while (!__atomic_compare_exchange_n(&core->primary_turn[device], &whose, &place, false,
-                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-        if (whose == &place || gs_now_ns() - began > GS_GOING_NS)
-            return false;
-        nanosleep(&pause, NULL);
-        whose = NULL;
-    }
-    return true;
-}
-
-void gs_core_primary_turn_end(struct gs_core *core, CUdevice device)
-{
-    __atomic_store_n(&core->primary_turn[device], NULL, __ATOMIC_RELEASE);
-}
-
-CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
-{
-    CUcontext handle = NULL;
-
-    if (!gs_core_primary_active(core, device) ||
-        core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
-        return NULL;
-    core->driver.primary_ctx_release(device);
-    return handle;
-}
-
-void gs_core_stream_gone(struct gs_core *core, CUstream stream)
-{
-    gs_lone_stream_gone(&core->lone, stream);
-    gs_lock_take(&core->lock);
-    gs_context_handles_changed(core);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            if (!pool)
-                continue;
-            gs_latch_take(&pool->lock);
-            gs_pool_flush_stream(pool, gs_stream_key(stream));
-            gs_latch_release(&pool->lock);
-        }
-    gs_lock_release(&core->lock);
-}
-
-size_t gs_core_cached(struct gs_core *core)
-{
-    struct gs_context *current;
-    size_t cached_bytes = 0;
-
-    /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
-    if (gs_context_current_unprobed(core, &current) != GS_OK)
-        return 0;
-    gs_context_bury_dead(core);
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
-            if (!pool || pool->device != current->device || pool->dead)
-                continue;
-            gs_latch_take(&pool->lock);
-            /* What was freed and another process holds is not free: such blocks show in limbo. */
-            if (!context->detached)
-                gs_pool_collect(pool);
-            gs_pool_collect_limbo(pool, false);
-            cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
-            gs_latch_release(&pool->lock);
-        }
-    gs_lock_release(&core->lock);
-    return cached_bytes;
-}
-
-void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
-{
-    if (device >= 0 && device < GS_DEVICES_MAX)
-        __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
-}
-
-uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool)
-{
-    uint64_t devices = 0;
-
-    for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
-        CUmemoryPool current = pool;
-
-        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            devices |= UINT64_C(1) << device;
-    }
-    return devices;
-}
-
-/* Another thread may have set one meanwhile. */
-void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
-{
-    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
-        CUmemoryPool none = NULL;
-
-        if (devices >> device & 1)
-            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    }
 }

@@ -12,14 +12,13 @@
 #ifndef GS_CORE_PROCESS_CONTEXT_H
 #define GS_CORE_PROCESS_CONTEXT_H
 
-#include "core/api/core.h"
-#include "core/process/decay.h"
 #include "core/gpu/lone.h"
-#include "core/process/neighbour.h"
 #include "core/pool/pool.h"
+#include "core/process/decay.h"
+#include "core/process/neighbour.h"
+#include "core/process/peers.h"
+#include "core/process/process.h"
 #include "core/process/release.h"
-
-#define GS_DEVICES_MAX 64
 
 #define GS_CONTEXT_POOLS 16
 
@@ -34,21 +33,6 @@ struct gs_context {
     struct gs_pool *pools[GS_CONTEXT_POOLS];
 } __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
 
-/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
- * the context `to`. */
-struct gs_peer_pair {
-    CUcontext from, to;
-    CUdevice device;
-};
-
-struct gs_peers {
-    struct gs_lock lock; /* rank PEERS; protects all below */
-    bool used;           /* atomic: false until anybody was given access */
-    struct gs_peer_pair *pair;
-    unsigned count, room;
-    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
-};
-
 struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
@@ -57,6 +41,7 @@ struct gs_core {
     struct gs_share *share;
     struct gs_regcache *regcache;
     struct gs_pool_shared shared;
+    void (*unmapping)(uint64_t address, size_t size); /* the program's; atomic; may be NULL */
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_decay decay;
@@ -72,7 +57,7 @@ struct gs_core {
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
-    struct gs_peers peers; /* core/process/reach.c */
+    struct gs_peers peers; 
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool/pool.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
@@ -81,12 +66,6 @@ struct gs_core {
     size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
     size_t graph_made;  /* and of those before, until one is launched */
 };
-
-/* The peers' lock, made and unmade with core (core/process/reach.c). */
-void gs_reach_init(struct gs_core *core);
-void gs_reach_destroy(struct gs_core *core);
-/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
-void gs_reach_admit(struct gs_core *core, CUdeviceptr address);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
@@ -98,6 +77,9 @@ gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **
 
 /* The context whose memory is allocated under a handle: it, or a green one's primary one. */
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle);
+
+/* The record of a handle, NULL: there is none that is not detached. The contexts' lock is held. */
+struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle);
 
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
@@ -114,6 +96,12 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
  * then. GS_NOT_LIVE: an import does; no lock. */
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
                                 struct gs_chunk **ret_chunk);
+
+/* What its pools ask (core/process/guard.c). Sharing and registrations are there. */
+struct gs_guard gs_guard_of(struct gs_core *core);
+
+/* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
+gs_lone_pools_fn gs_context_pass_pools;
 
 /*
  * A dead context has no work any more, but may have memory: what others hold, and what is not its

@@ -129,8 +129,8 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     pool->ready_low = pool->ready;
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
-        gs_pool_wipe(pool);
-    return gs_chunks_release(&core->shared, chunks) > 0 || used;
+        gs_pool_wipe(core, pool);
+    return gs_chunks_release(core, chunks) > 0 || used;
 }
 
 static bool look(struct gs_core *core)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
-#include "core/process/page.h"
+#include "core/share/page.h"
 #include "core/process/reclaim.h"
 #include "core/share/directory.h"
 #include "core/process/stats.h"
@@ -70,7 +70,7 @@ static unsigned take_slot(int fd)
 }
 
 /* A file without a name was the last one's who left: false, and errno ESTALE. With a slot of it
- * nobody takes its name (remove_unused). */
+ * nobody takes its name (gs_page_remove_unused). */
 static bool enter(struct gs_neighbour *neighbour, int fd)
 {
     struct statx info;
@@ -305,19 +305,6 @@ void gs_neighbour_answer(struct gs_core *core)
     gs_page_wake(neighbour->page, GS_PAGE_AT(answered));
 }
 
-/* Removes the file where no other open one listens: all slots are locked here then, so that nobody
- * takes one before the name has gone. Without a name it is not what the name stands for now. */
-static void remove_unused(int fd, int directory)
-{
-    struct statx info;
-
-    if (gs_page_lock(fd, F_WRLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS) != 0)
-        return;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink > 0)
-        unlinkat(directory, GS_PAGE_FILE_NAME, 0);
-    gs_page_lock(fd, F_UNLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS);
-}
-
 void gs_neighbour_leave(struct gs_core *core)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
@@ -328,20 +315,10 @@ void gs_neighbour_leave(struct gs_core *core)
         return;
     directory = gs_directory_open(&core->options.share, false, reason);
     if (directory >= 0) {
-        remove_unused(neighbour->fd.fd, directory);
+        gs_page_remove_unused(neighbour->fd.fd, directory);
         close(directory);
     }
     gs_page_lock(neighbour->fd.fd, F_UNLCK, GS_PAGE_SLOT_BYTE + neighbour->slot, 1);
-}
-
-void gs_neighbour_sweep(int directory)
-{
-    int fd = gs_page_open(directory, false);
-
-    if (fd < 0)
-        return;
-    remove_unused(fd, directory);
-    close(fd);
 }
 
 void gs_neighbour_free(struct gs_core *core)

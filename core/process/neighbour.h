@@ -27,7 +27,7 @@
 #include <cuda.h>
 
 #include "core/base/fd.h"
-#include "core/process/page.h"
+#include "core/share/page.h"
 
 struct gs_core;
 struct gs_device;
@@ -81,8 +81,6 @@ void gs_neighbour_wake(struct gs_core *core, int *state);
 
 /* The process ends, or core does: removes the file where no other listens. No driver call. */
 void gs_neighbour_leave(struct gs_core *core);
-/* Removes what killed processes left in the runtime directory, where nobody listens any more. */
-void gs_neighbour_sweep(int directory);
 /* After the decay thread's end. */
 void gs_neighbour_free(struct gs_core *core);
 

@@ -7,7 +7,7 @@
 
 #include "core/process/context.h"
 #include "core/process/neighbour.h"
-#include "core/process/page.h"
+#include "core/share/page.h"
 #include "core/share/directory.h"
 
 #define WAIT_MS    50  /* for another who asks, for a process to start giving, */

@@ -2,15 +2,35 @@
 #ifndef GS_CORE_PROCESS_RECLAIM_H
 #define GS_CORE_PROCESS_RECLAIM_H
 
-#include "core/api/core.h"
+#include "core/process/process.h"
 #include "core/pool/pool.h"
 
-/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
- * the pool kept what it had at some time. The pool's lock is held. */
-void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
-/* Weighs the time that this took lately against the memory that would save it, now and then. The
- * pool's lock is held. */
-void gs_pool_weigh(struct gs_pool *pool);
+/* Unmaps detached chunks and gives their memory to the driver; returns bytes. */
+size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
+
+/* Overwrites what waits for that in a pool, and gives to the driver what has been. */
+void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool);
+
+static inline bool gs_is_out(gs_status status)
+{
+    return status == GS_NO_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static inline size_t gs_page_round(size_t size)
+{
+    return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+}
+
+/* The context has ended since, and the record may be another's: lock held. */
+static inline bool gs_pool_is_over(const struct gs_pool *pool, uint64_t life)
+{
+    return pool->dead || pool->made_ns != life;
+}
+
+static inline struct gs_patience gs_patience_of(uint64_t most_ns)
+{
+    return (struct gs_patience){gs_now_ns(), most_ns};
+}
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a
@@ -33,6 +53,11 @@ size_t gs_device_release(struct gs_core *core, const struct gs_device *device, b
 /* The same for another process, without waiting: about `bytes` of what is ready, if there is so
  * much. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
+
+/* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing is);
+ * other threads' releases are waited for as well. True: the driver has got something. */
+bool gs_device_release_some(struct gs_core *core, const struct gs_device *device,
+                            const struct gs_patience *patience, size_t most);
 
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);

@@ -7,6 +7,7 @@
 #include "core/process/reclaim.h"
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
 #define FINISH_NS UINT64_C(1000000000) /* for the chunks that other threads are at */
 
 void gs_releases_init(struct gs_core *core)
@@ -59,7 +60,7 @@ static size_t give_one(struct gs_core *core)
     if (!chunk)
         return 0;
     bytes = chunk->span.size;
-    gs_chunks_release(&core->shared, chunk);
+    gs_chunks_release(core, chunk);
     __atomic_fetch_sub(&core->releases.bytes, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&core->releases.taken, 1, __ATOMIC_SEQ_CST);
     return bytes;
@@ -127,11 +128,51 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
         if (!gs_decay_release(core)) /* it has just been ended */
             gs_releases_finish(core);
     } else {
-        gs_chunks_release(&core->shared, chunks);
+        gs_chunks_release(core, chunks);
         count = 0;
     }
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.later, count);
     gs_pool_felt(pool, gs_now_ns() - began, true);
     gs_latch_release(&pool->lock);
+}
+
+static bool is_releasing(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->shared.releasing, __ATOMIC_SEQ_CST) > 0;
+}
+
+bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    uint64_t waited = 0;
+    bool any = false;
+
+    if (gs_releasing_here()) /* one of them is this thread's */
+        return false;
+    while (is_releasing(core) && waited < limit_ns) {
+        any = true;
+        nanosleep(&pause, NULL);
+        waited += (uint64_t)pause.tv_nsec;
+        if (pause.tv_nsec < 1000000)
+            pause.tv_nsec *= 2;
+    }
+    return any;
+}
+
+uint64_t gs_released_ns(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->shared.released_ns, __ATOMIC_SEQ_CST);
+}
+
+uint64_t gs_core_finish_releases(struct gs_core *core)
+{
+    gs_releases_finish(core);
+    gs_releases_await(core, COUNTED_NS);
+    return gs_released_ns(core);
+}
+
+bool gs_core_released_since(const struct gs_core *core, uint64_t finished)
+{
+    return is_releasing(core) || gs_released_ns(core) != finished;
 }

@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/base/lock.h"
 
@@ -43,6 +44,14 @@ void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, siz
  * driver has got meanwhile; 0 at once where the thread is giving back already, and a listener or
  * pinner that this called has called. No lock is held. */
 size_t gs_releases_finish(struct gs_core *core);
+
+/* Waits for what other threads have taken out of the pools and are giving back; whether there was
+ * any. They end it, after calls of the driver and of the program's listeners; one of those may wait
+ * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so
+ * did they. */
+bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
+/* When the driver last got a chunk; 0: never. */
+uint64_t gs_released_ns(const struct gs_core *core);
 
 /* The decay thread: gives back what is left, until `stop` (atomic) is set. */
 void gs_releases_run(struct gs_core *core, const bool *stop);

@@ -15,14 +15,6 @@ bool gs_reg_unpinning(void)
     return unpinning > 0;
 }
 
-uint64_t gs_reg_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, struct gs_reg *reg)
 {
     uint32_t idle = 0, doomed = GS_REG_DOOMED;
@@ -43,14 +35,14 @@ bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, st
 
 int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg)
 {
-    uint64_t begin = gs_reg_now_ns();
+    uint64_t begin = gs_now_ns();
     int error;
 
     unpinning++;
     error = reg->key.backend->unpin(&reg->key, reg->handle);
     unpinning--;
     gs_lock_take(&cache->lock);
-    cache->stats.unpin_ns += gs_reg_now_ns() - begin;
+    cache->stats.unpin_ns += gs_now_ns() - begin;
     cache->departed--;
     cache->departed_bytes -= reg->end - reg->base;
     if (error) {

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "core/base/clock.h"
 #include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 
@@ -145,6 +146,5 @@ int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg);
 unsigned gs_reg_evict(struct gs_regcache *cache, bool all);
 /* Whether this thread is in an unpin function. */
 bool gs_reg_unpinning(void);
-uint64_t gs_reg_now_ns(void);
 
 #endif

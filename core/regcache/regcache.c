@@ -57,6 +57,11 @@ bool gs_regcache_empty(const struct gs_regcache *cache)
     return __atomic_load_n(&cache->entries, __ATOMIC_ACQUIRE) == 0;
 }
 
+const uint64_t *gs_regcache_count(const struct gs_regcache *cache)
+{
+    return &cache->entries;
+}
+
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 struct growth {
@@ -177,7 +182,7 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
 {
     struct gs_reg_leavers leavers = {NULL};
     struct absorption absorption = {cache, reg, &leavers, false};
-    uint64_t begin = gs_reg_now_ns();
+    uint64_t begin = gs_now_ns();
     void *handle = NULL;
     bool awaited, over;
     int error = pin(cache, reg, arg, &handle);
@@ -195,7 +200,7 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
         return error;
     }
     cache->stats.pins++;
-    cache->stats.pin_ns += gs_reg_now_ns() - begin;
+    cache->stats.pin_ns += gs_now_ns() - begin;
     GS_STORE(reg->handle, handle);
     gs_reg_handle_enter(cache, reg);
     if (gs_reg_kept(reg) && !reg->exact)

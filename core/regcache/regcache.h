@@ -191,6 +191,8 @@ void gs_regcache_flush(struct gs_regcache *cache,
 
 /* Whether there is any registration: one load. */
 bool gs_regcache_empty(const struct gs_regcache *cache);
+/* How many there are; atomic, and there as long as the cache. */
+const uint64_t *gs_regcache_count(const struct gs_regcache *cache);
 void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats);
 /* The same for who must not wait; false: the lock is taken. */
 bool gs_regcache_try_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats);

@@ -299,7 +299,7 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended)
 {
     struct gs_offer *offer, *next;
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
 
     HASH_ITER(hh, share->offers, offer, next)
     {

@@ -52,7 +52,7 @@ static bool is_lost(struct gs_client *client)
     if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
         return false;
     gs_client_lost(client);
-    client->due_ns = gs_now() + LIVING_NS;
+    client->due_ns = gs_now_ns() + LIVING_NS;
     return true;
 }
 
@@ -135,7 +135,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
 /* The connection is over, by either side's doing. The client may be freed. */
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
 
     if (!is_needed(client) && !client->keeps) { /* with them its memory goes at its exit */
         client_free(share, client);
@@ -469,7 +469,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
     client->pid = who.pid;
     client->user = user;
     client->is_seen = who.pid > 0;
-    client->since_ns = gs_now();
+    client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
     HASH_ADD(hh, share->clients, id, sizeof client->id, client);
     if (!client->hh.tbl) {
@@ -530,7 +530,7 @@ static bool turn_away_without_fd(struct gs_share *share)
 static void listener_rest(struct gs_share *share)
 {
     gs_watch(share, EPOLL_CTL_MOD, share->listener, 0, GS_WATCH_LISTENER, 0);
-    share->listener_pause = gs_now() + PAUSE_NS;
+    share->listener_pause = gs_now_ns() + PAUSE_NS;
 }
 
 void gs_clients_accept(struct gs_share *share)

@@ -340,7 +340,7 @@ void gs_closing_work(struct gs_share *share)
     bool again;
 
     do {
-        gs_closing_tick(share, gs_now());
+        gs_closing_tick(share, gs_now_ns());
         gs_lock_take(&share->opener_lock);
         again = is_some_ready_locked(share) && !__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE);
         gs_thread_wake(share); /* if there is one by now, it has not seen what is left */

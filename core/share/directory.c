@@ -110,7 +110,7 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
  * other. */
 static int connect_to(int fd, const struct sockaddr_un *address, uint64_t end_ns)
 {
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
 
     do {
         uint64_t us = now < end_ns ? (end_ns - now) / 1000 : 0;
@@ -124,7 +124,7 @@ static int connect_to(int fd, const struct sockaddr_un *address, uint64_t end_ns
             return 0;
         if (errno != EINTR)
             return -errno;
-        now = gs_now();
+        now = gs_now_ns();
     } while (now < end_ns);
     return -EAGAIN;
 }
@@ -132,7 +132,7 @@ static int connect_to(int fd, const struct sockaddr_un *address, uint64_t end_ns
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns)
 {
-    const uint64_t end_ns = gs_now() + limit_ns;
+    const uint64_t end_ns = gs_now_ns() + limit_ns;
     struct sockaddr_un address;
     int error, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 

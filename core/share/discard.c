@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/background.h"
+#include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
 
@@ -43,14 +44,6 @@ static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_DISCARDS);
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static struct discard *first, **last = &first; /* all of them wait */
 static struct closer closers[CLOSERS];
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 uid_t gs_socket_user(int socket)
 {
@@ -159,7 +152,7 @@ static void *run(void *arg)
         while ((discard = take_locked())) {
             closer->busy = true;
             closer->at = discard->from;
-            closer->since_ns = now_ns();
+            closer->since_ns = gs_now_ns();
             gs_lock_release(&lock);
             finish(discard);
             free(discard);
@@ -294,14 +287,14 @@ bool gs_discards_crowded(uid_t from)
 
     gs_lock_take(&lock);
     crowded = first && count_waiting_locked(from) >= CROWD &&
-              count_at_locked(from, now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
+              count_at_locked(from, gs_now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
     gs_lock_release(&lock);
     return crowded;
 }
 
 bool gs_discards_go_on(void)
 {
-    uint64_t stuck_ns = now_ns() - STUCK_NS;
+    uint64_t stuck_ns = gs_now_ns() - STUCK_NS;
     bool goes_on = false, busy = false;
 
     gs_lock_take(&lock);

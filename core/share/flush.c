@@ -101,7 +101,7 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
     if (!client->flush || number != client->flush)
         return gs_client_fault(client, "it answers what it was not asked");
     client->flush = 0;
-    set_awaited(share, client, again && ask(share, client, gs_now()));
+    set_awaited(share, client, again && ask(share, client, gs_now_ns()));
     return true;
 }
 
@@ -163,7 +163,7 @@ static uint64_t holders_until_locked(const struct gs_share *share, const struct 
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns)
 {
-    struct wait wait = {.uuid = uuid, .begun_ns = gs_now(), .limit_ns = limit_ns};
+    struct wait wait = {.uuid = uuid, .begun_ns = gs_now_ns(), .limit_ns = limit_ns};
     uint64_t now = wait.begun_ns, blocks, holders;
     bool any;
 
@@ -184,7 +184,7 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
         any = any && blocks > now;
         if (any)
             gs_wait_given_back_locked(share, blocks);
-        now = gs_now();
+        now = gs_now_ns();
     }
     gs_lock_release(&share->lock);
 }

@@ -112,7 +112,7 @@ static bool has_any_locked(const struct gs_share *share, const unsigned char *uu
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held)
 {
-    uint64_t end = gs_now() + GS_SHARE_TELL_NS, wanted;
+    uint64_t end = gs_now_ns() + GS_SHARE_TELL_NS, wanted;
     bool more;
 
     memset(ret_held, 0, sizeof *ret_held);

@@ -55,7 +55,7 @@ static void end_unwanted_locked(struct gs_share *share, struct gs_opened *opened
 {
     if (!opened->idle)
         return;
-    if (is_over(share, opened, gs_now()))
+    if (is_over(share, opened, gs_now_ns()))
         end_locked(share, opened);
     else
         gs_thread_wake(share);
@@ -71,7 +71,7 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         !gs_kept_evict_locked(share) && share->idle_oldest)
         end_locked(share, share->idle_oldest);
     opened->idle = true;
-    opened->idle_ns = gs_now();
+    opened->idle_ns = gs_now_ns();
     opened->next = NULL;
     opened->older = share->idle_newest;
     if (opened->older)

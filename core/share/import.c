@@ -163,7 +163,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    steps->imported = gs_now();
+    steps->imported = gs_now_ns();
     if (status == GS_OK) {
         status = map_handle(share, import, device, room);
         if (status == GS_OK) {

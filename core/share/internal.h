@@ -36,6 +36,7 @@
 #include <sys/types.h>
 
 #include "core/base/background.h"
+#include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
 #include "core/share/directory.h"
@@ -47,8 +48,6 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#define GS_NS_PER_S  UINT64_C(1000000000)
-#define GS_NS_PER_MS UINT64_C(1000000)
 #define GS_NEVER     UINT64_MAX
 
 /* Who has looked for a message in vain sleeps at once for this long: whom he waits for may need the
@@ -188,7 +187,6 @@ struct gs_share {
     uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
-uint64_t gs_now(void);
 /* How much of a wait is over since the look before this one. Who looks every few milliseconds and
  * finds that it took much longer has stood still, and so may have those that are waited for. */
 uint64_t gs_look_counts(uint64_t *looked);

@@ -74,7 +74,7 @@ bool gs_kept_start_locked(struct gs_share *share, struct gs_import *import,
         !gs_kept_evict_locked(share))
         return false;
     import->kept = true;
-    import->kept_ns = gs_now();
+    import->kept_ns = gs_now_ns();
     import->kept_newer = NULL;
     import->kept_older = share->kept_newest;
     if (import->kept_older)

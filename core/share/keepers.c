@@ -264,7 +264,7 @@ bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
                              uint64_t limit_ns)
 {
-    uint64_t end = gs_now() + limit_ns;
+    uint64_t end = gs_now_ns() + limit_ns;
     bool more = true;
 
     gs_lock_take(&share->lock);

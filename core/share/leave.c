@@ -125,7 +125,7 @@ static int start_broker(struct gs_share *share)
 /* Sends, waiting a little for room: share thread only. */
 static int send_waiting(int fd, const union gs_wire_message *message, int attached)
 {
-    uint64_t looked = gs_now(), waited = 0;
+    uint64_t looked = gs_now_ns(), waited = 0;
     int error;
 
     while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
@@ -218,13 +218,13 @@ static int connect_broker(struct gs_share *share)
  * for that; later the next look finds one that was late, for others are served meanwhile. */
 static int connect_started(struct gs_share *share, bool again)
 {
-    uint64_t end = gs_now() + (again ? START_AGAIN_NS : START_WAIT_NS);
+    uint64_t end = gs_now_ns() + (again ? START_AGAIN_NS : START_WAIT_NS);
     int fd;
 
     do {
         poll(NULL, 0, 2);
         fd = connect_broker(share);
-    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now() < end &&
+    } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now_ns() < end &&
              !__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE));
     return fd;
 }
@@ -237,7 +237,7 @@ static void pause_looking(struct gs_share *share)
     share->broker_pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
                              : pause > LOOK_LAST_NS ? LOOK_LAST_NS
                                                     : pause;
-    share->broker_retry_ns = gs_now() + share->broker_pause_ns +
+    share->broker_retry_ns = gs_now_ns() + share->broker_pause_ns +
                              share->broker_pause_ns / 512 * share->instance[0];
 }
 
@@ -278,7 +278,7 @@ static void forget(struct gs_share *share)
 
 static void look_for_next(struct gs_share *share)
 {
-    if (gs_now() - share->broker_found_ns >= LOOK_LAST_NS)
+    if (gs_now_ns() - share->broker_found_ns >= LOOK_LAST_NS)
         share->broker_pause_ns = 0; /* it was a good one */
     pause_looking(share);
 }
@@ -320,7 +320,7 @@ static void find_broker(struct gs_share *share)
     share->broker_fd = fd;
     share->broker_is = gs_fd_keep(fd);
     gs_lock_release(&share->lock);
-    share->broker_found_ns = gs_now();
+    share->broker_found_ns = gs_now_ns();
     if (!again)
         return;
     gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
@@ -349,7 +349,7 @@ static void await_room(struct gs_share *share)
 {
     if (share->broker_full)
         return;
-    share->broker_full_ns = gs_now() + FULL_SAID_NS;
+    share->broker_full_ns = gs_now_ns() + FULL_SAID_NS;
     __atomic_store_n(&share->broker_full, true, __ATOMIC_RELEASE);
     gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN | EPOLLOUT, GS_WATCH_BROKER, 0);
 }
@@ -379,7 +379,7 @@ static void take_note(struct gs_share *share, int error)
     if (error == -EAGAIN)
         await_room(share);
     else if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
-        share->broker_slow_ns = gs_now() + RETRY_NS;
+        share->broker_slow_ns = gs_now_ns() + RETRY_NS;
 }
 
 /* It is told what it was not told yet; false: not now. */
@@ -444,7 +444,7 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     union gs_wire_message message;
     int error;
 
-    if (!is_connected(share) && gs_now() >= share->broker_retry_ns)
+    if (!is_connected(share) && gs_now_ns() >= share->broker_retry_ns)
         find_broker(share);
     if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns || share->broker_full ||
         !tell(share) || !confirm(share, offer))

@@ -73,17 +73,17 @@ static void count_locked(struct gs_share *share, const struct gs_offer *offer)
     share->limbo_count++;
     share->limbo_bytes += offer->source.size;
     if (has_bound(&share->options) && !share->limbo_said)
-        look_by_locked(share, gs_now() + LOOK_NS);
+        look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
 static void uncount_locked(struct gs_share *share, const struct gs_offer *offer)
 {
     share->limbo_count--;
     share->limbo_bytes -= offer->source.size;
-    if (!share->limbo_said || is_much_locked(share, gs_now(), 2))
+    if (!share->limbo_said || is_much_locked(share, gs_now_ns(), 2))
         return;
     share->limbo_said = false;
-    look_by_locked(share, gs_now() + LOOK_NS);
+    look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)

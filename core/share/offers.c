@@ -48,7 +48,7 @@ void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs
 /* Exports the chunk for whoever opens it first, and for the broker. False: it had been. */
 static bool prepare(struct gs_share *share, struct gs_offer *offer)
 {
-    uint64_t begun = gs_now();
+    uint64_t begun = gs_now_ns();
     bool fresh;
     int fd;
 
@@ -62,7 +62,7 @@ static bool prepare(struct gs_share *share, struct gs_offer *offer)
         return false;
     gs_export_keep(share, offer, fd);
     gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu exported ahead in %llu us, begun at %llu us",
-                (unsigned long long)offer->key.id, (unsigned long long)(gs_now() - begun) / 1000,
+                (unsigned long long)offer->key.id, (unsigned long long)(gs_now_ns() - begun) / 1000,
                 (unsigned long long)begun / 1000);
     return true;
 }
@@ -339,7 +339,7 @@ static bool is_stale(const struct gs_share *share, const struct gs_offer *offer)
 {
     if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)
         return false;
-    return offer->opened || gs_now() - offer->freed_ns >= share->options.grace_ns;
+    return offer->opened || gs_now_ns() - offer->freed_ns >= share->options.grace_ns;
 }
 
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE])
@@ -369,7 +369,7 @@ static void note_unheld(struct gs_share *share, struct gs_offer *offer)
         return;
     share->lease_ended = true;
     if (share->options.is_broker)
-        offer->keep_until_ns = gs_now() + share->options.keep_ns;
+        offer->keep_until_ns = gs_now_ns() + share->options.keep_ns;
 }
 
 void gs_offer_hold(struct gs_share *share, struct gs_offer *offer)

@@ -72,7 +72,7 @@ static void tell(struct gs_share *share, const struct granted *granted, const st
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
                 "and access %u; begun at %llu us",
-                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now()),
+                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now_ns()),
                 us(steps->begun, peer->connected_ns),
                 us(peer->connected_ns > steps->begun ? peer->connected_ns : steps->begun,
                    peer->sent_ns),
@@ -105,7 +105,7 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
         gs_room_give_back(share, &room);
         return status;
     }
-    ret->steps.answered = gs_now();
+    ret->steps.answered = gs_now_ns();
     ret->fresh = !ret->import;
     if (ret->fresh)
         status = gs_import_map(share, &ret->grant, fd, device, &room, &ret->steps, &ret->import);
@@ -117,7 +117,7 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
         say_senseless(share);
     else if (status > 0)
         say_driver(share, status);
-    ret->steps.mapped = gs_now();
+    ret->steps.mapped = gs_now_ns();
     gs_room_give_back(share, &room); /* it was of another size */
     if (fd >= 0 && status != GS_OK)
         gs_discard(fd, gs_socket_user(peer->fd));
@@ -181,7 +181,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted = {.steps.begun = gs_now()};
+    struct granted granted = {.steps.begun = gs_now_ns()};
     gs_status status;
 
     if (!opened)
@@ -280,7 +280,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
                              const unsigned char *bytes, CUcontext context, CUdevice device,
                              CUdeviceptr *ret_address)
 {
-    const uint64_t deadline = gs_now() + share->options.timeout_ns;
+    const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
     gs_status status = GS_OK;
     bool done = false;
 

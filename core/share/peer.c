@@ -242,7 +242,7 @@ static int checked(struct gs_share *share, int fd, int *ret_pidfd)
 static int connect_checked(struct gs_share *share, int directory, const char *name,
                            uint64_t deadline_ns, int *ret_pidfd)
 {
-    uint64_t now = gs_now(), limit = now < deadline_ns ? deadline_ns - now : 0;
+    uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
 
     return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
 }
@@ -258,7 +258,7 @@ static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, 
     peer->greeted = false;
     peer->deaf = false;
     peer->crossing = 0;
-    peer->connected_ns = gs_now();
+    peer->connected_ns = gs_now_ns();
     gs_lock_take(&share->opener_lock);
     peer->flush = 0;
     gs_lock_release(&share->opener_lock);
@@ -460,7 +460,7 @@ bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
     const struct timespec end = {.tv_sec = (time_t)(deadline_ns / GS_NS_PER_S),
                                  .tv_nsec = (long)(deadline_ns % GS_NS_PER_S)};
 
-    if (gs_now() >= deadline_ns)
+    if (gs_now_ns() >= deadline_ns)
         return false;
     pthread_cond_timedwait(&share->opener_changed, &share->opener_lock.mutex, &end);
     return true;
@@ -519,7 +519,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     peer->noticed = true;
-    share->look_ns = gs_now() + ROOM_NS;
+    share->look_ns = gs_now_ns() + ROOM_NS;
 }
 
 void gs_peer_event(struct gs_share *share, uint64_t id)
@@ -533,7 +533,7 @@ void gs_peer_event(struct gs_share *share, uint64_t id)
             continue;
         if (peer->busy) { /* most likely with the answer that has come */
             peer->noticed = true;
-            share->look_ns = gs_now() + LOOK_NS;
+            share->look_ns = gs_now_ns() + LOOK_NS;
         } else {
             look_locked(share, peer);
         }
@@ -569,7 +569,7 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
     while ((peer = next_astray_locked(share, now))) {
         peer->busy = true;
         peer->astray_ns = now;
-        peer->deadline_ns = gs_now() + ASTRAY_WAIT_NS;
+        peer->deadline_ns = gs_now_ns() + ASTRAY_WAIT_NS;
         gs_lock_release(&share->opener_lock);
         resume(share, peer);
         gs_lock_take(&share->opener_lock);

@@ -157,7 +157,7 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
     if (unread) {
         *unread = (struct gs_unread){client->kept_fd, client->unread, client->user, share->unread};
         if (!share->unread)
-            share->unread_look_ns = gs_now() + UNREAD_LOOK_NS;
+            share->unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
         share->unread = unread;
         client->user->unread += unread->count;
         client->user->refs++;

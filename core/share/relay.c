@@ -148,7 +148,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_token[GS_TOKEN_SIZE])
 {
     int saved = errno;
-    const uint64_t deadline = gs_now() + share->options.timeout_ns;
+    const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
     struct gs_opened *opened;
     struct gs_peer *peer;
 
@@ -302,7 +302,7 @@ static gs_status request_in(struct gs_share *share, int directory, const struct 
     count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
     for (int i = 0; i < count && status != GS_OK; i++) {
         struct gs_peer relay = {.watched = true, .by_broker = true};
-        uint64_t now = gs_now();
+        uint64_t now = gs_now_ns();
 
         if (now >= deadline_ns)
             break;

@@ -36,7 +36,7 @@ static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t no
 {
     if (now >= share->stats_due_ns) {
         gs_share_stats(share, &share->stats);
-        share->stats_due_ns = now + STATS_PART * (gs_now() - now);
+        share->stats_due_ns = now + STATS_PART * (gs_now_ns() - now);
     }
     return &share->stats;
 }
@@ -59,7 +59,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     union gs_wire_message message;
     struct gs_client *other, *next;
     const struct gs_share_stats *stats;
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
     uint32_t index = 0;
     int pidfd = -1, error;
 

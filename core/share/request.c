@@ -32,7 +32,7 @@ static int send_by(const struct gs_peer *peer, const union gs_wire_message *mess
     for (;;) {
         struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
         int error = gs_wire_send(peer->fd, message, fd);
-        uint64_t now = gs_now();
+        uint64_t now = gs_now_ns();
 
         if (error != -EAGAIN)
             return error;
@@ -118,7 +118,7 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
 /* Waits for something to read. False: the time is over, or the exporter exited without a word. */
 static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *ret_exited)
 {
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
     struct pollfd both[2] = {{.fd = peer->fd, .events = POLLIN},
                              {.fd = peer->pidfd, .events = POLLIN}};
 
@@ -141,7 +141,7 @@ static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
  * there is no answer still, one sleeps. */
 static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until)
 {
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
 
     if (now < *until && now - *looked < YIELDED_NS) {
         sched_yield();
@@ -160,7 +160,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now();
+    uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now_ns();
     bool exited;
 
     for (;;) {
@@ -168,7 +168,7 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
-        if (!error && gs_now() >= deadline && ret_message->head.request != peer->request) {
+        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->request) {
             /* It talks on about something else. */
             gs_peer_take_other(share, peer, ret_message, *ret_fd);
             return -ETIMEDOUT;
@@ -259,7 +259,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     int error = send_open(share, peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
-    peer->sent_ns = gs_now();
+    peer->sent_ns = gs_now_ns();
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
     if (peer->opened_count > 0 || __atomic_load_n(&share->peers_watched, __ATOMIC_RELAXED))
@@ -311,7 +311,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                       struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
-    uint64_t looked = gs_now(), waited = 0, connection = peer->connection;
+    uint64_t looked = gs_now_ns(), waited = 0, connection = peer->connection;
     gs_status status = GS_OK;
 
     *ret_fd = -1;

@@ -63,7 +63,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "it wants another process");
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
-    client->due_ns = gs_now() + GS_IDLE_NS;
+    client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
     memcpy(client->from, hello->from, sizeof client->from);
@@ -92,7 +92,7 @@ static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer
             return NULL;
         hold->block_id = block_id;
         hold->offer = offer;
-        hold->since_ns = gs_now();
+        hold->since_ns = gs_now_ns();
         HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
         if (!hold->hh.tbl) {
             free(hold);
@@ -168,11 +168,11 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     struct gs_hold *hold = NULL;
     CUresult driver_error;
     bool fresh;
-    uint64_t begun = gs_now(), exported;
+    uint64_t begun = gs_now_ns(), exported;
     int fd, error = 0;
 
     reason = export_chunk(share, offer, open->want_fd != 0, &fd, &fresh, &driver_error);
-    exported = gs_now();
+    exported = gs_now_ns();
     if (!reason) {
         hold = hold_add(client, offer);
         if (hold) {
@@ -197,7 +197,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
                     "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
                     (unsigned long long)offer->key.id, (int)client->pid, client->name,
                     (unsigned long long)(exported - begun) / 1000,
-                    (unsigned long long)(gs_now() - exported) / 1000,
+                    (unsigned long long)(gs_now_ns() - exported) / 1000,
                     (unsigned long long)begun / 1000);
     if (exported - share->served_ns < ROW_NS)
         gs_thread_expect(share, exported);
@@ -217,7 +217,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     if (!client->greeted || open->want_fd > 1 || open->zero)
         return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
                                                        : "it did not greet first");
-    client->due_ns = gs_now() + GS_IDLE_NS;
+    client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
@@ -255,7 +255,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
         return gs_client_fault(client, "it keeps mapped what it may not");
     gs_offer_drop(share, hold->offer, 1);
     hold_remove(client, hold);
-    client->due_ns = gs_now() + GS_IDLE_NS;
+    client->due_ns = gs_now_ns() + GS_IDLE_NS;
     return true;
 }
 

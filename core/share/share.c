@@ -15,19 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t gs_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 #define LOOK_MOST_NS (20 * GS_NS_PER_MS)
 
 uint64_t gs_look_counts(uint64_t *looked)
 {
-    uint64_t now = gs_now(), took = now - *looked;
+    uint64_t now = gs_now_ns(), took = now - *looked;
 
     *looked = now;
     return took < LOOK_MOST_NS ? took : LOOK_MOST_NS;
@@ -226,7 +218,7 @@ static gs_status thread_start(struct gs_share *share)
 
     if (!error)
         error = -gs_watch(share, EPOLL_CTL_ADD, share->woken, EPOLLIN, GS_WATCH_WAKE, 0);
-    share->thread_asked_ns = gs_now();
+    share->thread_asked_ns = gs_now_ns();
     if (!error)
         error = gs_background_start(&share->background, gs_thread_run, share);
     if (!error)

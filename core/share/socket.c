@@ -6,10 +6,10 @@
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.
  */
-#include "core/process/neighbour.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
+#include "core/share/page.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -163,7 +163,7 @@ static gs_status socket_start(struct gs_share *share)
     }
     if (again)
         say_again(share);
-    __atomic_store_n(&share->sweep_ns, gs_now() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+    __atomic_store_n(&share->sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
     gs_thread_wake(share); /* or it sleeps until somebody connects */
     return GS_OK;
 }
@@ -212,7 +212,7 @@ void gs_sweep(struct gs_share *share)
         return;
     if (!share->options.is_broker) {
         gs_directory_sweep(share->directory, &share->options);
-        gs_neighbour_sweep(share->directory);
+        gs_page_sweep(share->directory);
     }
     __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
@@ -237,7 +237,7 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
     }
     if (now >= share->socket_look_ns) {
         gs_socket_start(share);
-        share->socket_look_ns = gs_now() + LOOK_NS;
+        share->socket_look_ns = gs_now_ns() + LOOK_NS;
     }
     return due < share->socket_look_ns ? due : share->socket_look_ns;
 }

@@ -99,7 +99,7 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
 /* Does what is due; for how many milliseconds there is nothing to do. */
 static int tick(struct gs_share *share)
 {
-    uint64_t now = gs_now();
+    uint64_t now = gs_now_ns();
     uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
@@ -136,7 +136,7 @@ static int tick(struct gs_share *share)
     }
     if (work < due)
         due = work;
-    now = gs_now();
+    now = gs_now_ns();
     if (due <= now)
         return 0;
     due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
@@ -210,7 +210,7 @@ static bool may_spin(struct gs_share *share, uint64_t now)
 /* Looks for events without sleeping while a message is expected; how many there are. */
 static int spin(struct gs_share *share, struct epoll_event *events)
 {
-    uint64_t begun = gs_now(), now = begun, until = share->offered_ns;
+    uint64_t begun = gs_now_ns(), now = begun, until = share->offered_ns;
     bool row = begun < share->expected_ns && begun >= share->rested_ns;
     int count = 0;
 
@@ -222,7 +222,7 @@ static int spin(struct gs_share *share, struct epoll_event *events)
         count = epoll_wait(share->epoll, events, EVENTS_MAX, 0);
         if (count == 0)
             sched_yield(); /* who is looked for may wait for this very CPU */
-        now = gs_now();
+        now = gs_now_ns();
     }
     share->spun_ns += now - begun;
     if (count == 0 && row)
@@ -241,7 +241,7 @@ static bool is_due(const struct fd_table *table, uint64_t now)
 
 static void fd_table_tick(struct fd_table *table)
 {
-    if (is_due(table, gs_now())) {
+    if (is_due(table, gs_now_ns())) {
         table->due_ns = GS_NEVER;
         table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
         table->share->fds_made = !table->runs;
@@ -275,11 +275,11 @@ void *gs_thread_run(void *arg)
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
     struct fd_table table = {.share = share,
-                             .due_ns = gs_now() + FDS_AFTER_MS * GS_NS_PER_MS};
+                             .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
 
     gs_log_line(&share->log, GS_LOG_DEBUG, "the share thread runs %llu us after its start, at %llu us",
-                (unsigned long long)(gs_now() - share->thread_asked_ns) / 1000,
-                (unsigned long long)gs_now() / 1000);
+                (unsigned long long)(gs_now_ns() - share->thread_asked_ns) / 1000,
+                (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_peers_watch(share);
     while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {

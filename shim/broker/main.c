@@ -200,7 +200,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     while (!told_to_end) {
         uint64_t since = gs_share_unneeded_since(share);
 
-        if (until_unneeded && since && gs_now() - since >= limit)
+        if (until_unneeded && since && gs_now_ns() - since >= limit)
             break;
         waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
         if (waited_for >= 2) /* not only between one of its processes and the next */

@@ -1,5 +1,5 @@
 """What the tests of processes with one device know of the page by which these ask each other
-(core/process/page.h)."""
+(core/share/page.h)."""
 import pathlib
 import re
 import sys

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
-#include "core/process/mempool.h"
+#include "core/api/mempool.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"
 

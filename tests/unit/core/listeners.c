@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
-#include "core/process/pin.h"
+#include "core/api/pin.h"
 #include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"

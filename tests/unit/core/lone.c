@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "core/process/context.h"
-#include "core/process/mempool.h"
-#include "core/process/memops.h"
+#include "core/api/mempool.h"
+#include "core/api/memops.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 #include "fixture.h"
@@ -543,7 +543,7 @@ Test(lone, another_chunk_goes_back_for_one_that_stays)
     cr_assert_eq(pool->ready, 160 * MIB);
     chunks = gs_pool_detach_ready(pool, 80 * MIB);
     gs_latch_release(&pool->lock);
-    cr_assert_eq(gs_chunks_release(pool->shared, chunks), 60 * MIB);
+    cr_assert_eq(gs_chunks_release(f.base.core, chunks), 60 * MIB);
     softcuda_hold(0);
     MUST(cuCtxSynchronize());
     finish(&f);

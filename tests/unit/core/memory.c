@@ -774,12 +774,12 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 
-size_t __real_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
-size_t __wrap_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks);
+size_t __real_gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
+size_t __wrap_gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
 
-size_t __wrap_gs_chunks_release(struct gs_pool_shared *shared, struct gs_chunk *chunks)
+size_t __wrap_gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks)
 {
-    size_t released = __real_gs_chunks_release(shared, chunks);
+    size_t released = __real_gs_chunks_release(core, chunks);
     char name[16] = "";
     unsigned number;
 

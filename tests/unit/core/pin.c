@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "core/process/context.h"
-#include "core/process/pin.h"
+#include "core/api/pin.h"
 #include "core/process/reclaim.h"
 #include "fixture.h"
 #include "tests/driver/softcuda.h"

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/process/page.h"
+#include "core/share/page.h"
 #include "core/share/directory.h"
 #include "core/share/token.h"
 #include "other.h"

@@ -2,7 +2,7 @@
  * How often the share thread looks for the next message before it sleeps, counted. To it the time
  * is what the test makes it: it passes in its epoll_wait alone, so that no other program of the
  * machine has a part in what is counted. The program is linked for that with its own epoll_wait and
- * gs_now, and with its own pthread_create, which counts.
+ * gs_now_ns, and with its own pthread_create, which counts.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -51,8 +51,8 @@ static _Thread_local bool is_share_thread;
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
-uint64_t __real_gs_now(void);
-uint64_t __wrap_gs_now(void);
+uint64_t __real_gs_now_ns(void);
+uint64_t __wrap_gs_now_ns(void);
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *arg)
@@ -61,9 +61,9 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     return __real_pthread_create(thread, attributes, run, arg);
 }
 
-uint64_t __wrap_gs_now(void)
+uint64_t __wrap_gs_now_ns(void)
 {
-    return is_share_thread ? READ(now_ns) : __real_gs_now();
+    return is_share_thread ? READ(now_ns) : __real_gs_now_ns();
 }
 
 static void pass(uint64_t ns)
@@ -89,7 +89,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
     int count;
 
     if (!is_share_thread) {
-        SET(now_ns, __real_gs_now());
+        SET(now_ns, __real_gs_now_ns());
         is_share_thread = true;
     }
     if (limit == 0) {

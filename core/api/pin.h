@@ -1,9 +1,9 @@
 /*
- * Registering GPU memory with a device, whosever memory it is (core/process/pin.c, over
+ * Registering GPU memory with a device, whosever memory it is (core/api/pin.c, over
  * core/regcache).
  */
-#ifndef GS_CORE_PROCESS_PIN_H
-#define GS_CORE_PROCESS_PIN_H
+#ifndef GS_CORE_API_PIN_H
+#define GS_CORE_API_PIN_H
 
 #include "core/api/core.h"
 

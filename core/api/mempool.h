@@ -4,8 +4,8 @@
  * that the driver itself has in a default pool (of graphs) is the driver's part of the sum. A
  * program's own pools are the driver's alone.
  */
-#ifndef GS_CORE_PROCESS_MEMPOOL_H
-#define GS_CORE_PROCESS_MEMPOOL_H
+#ifndef GS_CORE_API_MEMPOOL_H
+#define GS_CORE_API_MEMPOOL_H
 
 #include "core/api/core.h"
 

@@ -3,8 +3,8 @@
  * Network libraries ask for it before they register memory. VMM memory refuses it, so it is made
  * true for the whole context that owns the memory.
  */
-#ifndef GS_CORE_PROCESS_MEMOPS_H
-#define GS_CORE_PROCESS_MEMOPS_H
+#ifndef GS_CORE_API_MEMOPS_H
+#define GS_CORE_API_MEMOPS_H
 
 #include "core/api/core.h"
 

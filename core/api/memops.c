@@ -1,5 +1,5 @@
-/* SYNC_MEMOPS (core/process/memops.h). */
-#include "core/process/memops.h"
+/* SYNC_MEMOPS (core/api/memops.h). */
+#include "core/api/memops.h"
 
 #include "core/process/context.h"
 

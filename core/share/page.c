@@ -1,5 +1,5 @@
-/* A page that processes share (core/process/page.h). */
-#include "core/process/page.h"
+/* A page that processes share (core/share/page.h). */
+#include "core/share/page.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/pool/pool.h"
+#include "core/base/clock.h"
 
 bool gs_page_get(int fd, off_t at, void *value, size_t size)
 {
@@ -83,4 +83,25 @@ void gs_page_wait(const char *page, off_t at, uint32_t seen, uint64_t ns)
     const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 
     syscall(SYS_futex, page + at, FUTEX_WAIT, seen, ns ? &time : NULL, NULL, 0);
+}
+
+void gs_page_remove_unused(int fd, int directory)
+{
+    struct statx info;
+
+    if (gs_page_lock(fd, F_WRLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS) != 0)
+        return;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &info) == 0 && info.stx_nlink > 0)
+        unlinkat(directory, GS_PAGE_FILE_NAME, 0);
+    gs_page_lock(fd, F_UNLCK, GS_PAGE_SLOT_BYTE, GS_PAGE_SLOTS);
+}
+
+void gs_page_sweep(int directory)
+{
+    int fd = gs_page_open(directory, false);
+
+    if (fd < 0)
+        return;
+    gs_page_remove_unused(fd, directory);
+    close(fd);
 }

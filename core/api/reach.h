@@ -11,10 +11,10 @@
  *
  * Access is taken away only when the device's work is done: a fill that is still running faults.
  */
-#ifndef GS_CORE_PROCESS_REACH_H
-#define GS_CORE_PROCESS_REACH_H
+#ifndef GS_CORE_API_REACH_H
+#define GS_CORE_API_REACH_H
 
-#include "core/api/core.h"
+#include "core/process/peers.h"
 
 struct gs_reach_range {
     CUdeviceptr address;
@@ -56,15 +56,5 @@ void gs_core_owner_leave(struct gs_core *core);
 
 /* Whether any byte of the range belongs to a chunk or an import. */
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
-
-/* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
- * waits for the current context's work, for a second at most. */
-void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
-void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
-/* The context is gone, and what was enabled for it or to it. */
-void gs_core_peers_gone(struct gs_core *core, CUcontext context);
-
-/* The device's default pool gave `peer` access to its memory, or took it away. */
-void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
 
 #endif

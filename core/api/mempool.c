@@ -1,9 +1,10 @@
-/* Default memory pools (core/process/mempool.h). */
-#include "core/process/mempool.h"
+/* Default memory pools (core/api/mempool.h). */
+#include "core/api/mempool.h"
 
 #include <time.h>
 
 #include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 #define TRIM_LOOKS 20
@@ -106,7 +107,7 @@ static void trim_pool_of(uint64_t address, void *arg)
     }
     trimming->done = pool;
     gs_latch_release(&pool->lock);
-    gs_chunks_release(&trimming->core->shared, released);
+    gs_chunks_release(trimming->core, released);
 }
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)

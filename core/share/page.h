@@ -3,8 +3,8 @@
  * runtime directory, what lies where in it, and the locks and futexes on it. All of it is read and
  * written by system calls, one field or record at a time; its mapping is for futexes alone.
  */
-#ifndef GS_CORE_PROCESS_PAGE_H
-#define GS_CORE_PROCESS_PAGE_H
+#ifndef GS_CORE_SHARE_PAGE_H
+#define GS_CORE_SHARE_PAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +50,12 @@ enum { GS_PAGE_ASKER_BYTE = GS_PAGE_BYTES, GS_PAGE_SLOT_BYTE };
 /* The file as it is now, close-on-exec, or -1 with errno: EPERM where it is not this user's alone.
  * `make` makes it, empty. */
 int gs_page_open(int directory, bool make);
+
+/* Removes the file where no other open one listens: all slots are locked here then, so that nobody
+ * takes one before the name has gone. Without a name it is not what the name stands for now. */
+void gs_page_remove_unused(int fd, int directory);
+/* The same of what killed processes left in the runtime directory. */
+void gs_page_sweep(int directory);
 
 /* A field; false: the file is too short, or cannot be read or written. */
 bool gs_page_get(int fd, off_t at, void *value, size_t size);

@@ -1,0 +1,134 @@
+/* What lies at an address, and what the program does beside (core/api/core.h). */
+#include "core/api/core.h"
+
+#include "core/process/context.h"
+
+static gs_status find_import(struct gs_core *core, CUdeviceptr address,
+                             struct gs_block_info *ret_info)
+{
+    struct gs_import_info import;
+    gs_status status = gs_share_find(core->share, address, &import);
+
+    if (status != GS_OK)
+        return GS_NOT_LIVE;
+    *ret_info = (struct gs_block_info){
+        .base = import.base,
+        .size = import.size,
+        .id = import.id,
+        .context = import.context,
+        .sync_memops = 1,
+        .imported = true,
+    };
+    return GS_OK;
+}
+
+gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info)
+{
+    struct gs_chunk *chunk;
+    struct gs_pool *pool;
+    const struct gs_block *block;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    CUdevice orphan_of = -1;
+
+    if (status == GS_NOT_LIVE)
+        return find_import(core, address, ret_info);
+    if (status != GS_OK)
+        return status;
+    pool = chunk->pool;
+    block = gs_chunk_find(chunk, address);
+    if (!gs_pool_usable(pool, block) || address - block->base >= block->size) {
+        status = GS_NOT_LIVE;
+    } else {
+        *ret_info = (struct gs_block_info){
+            .base = block->base,
+            .size = block->size,
+            .id = block->id,
+            .context = pool->context,
+            .async = block->async,
+            .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
+            .default_pool = pool->device->default_pool,
+        };
+        if (pool->dead)
+            orphan_of = pool->device->ordinal;
+    }
+    gs_latch_release(&pool->lock);
+    if (orphan_of >= 0)
+        ret_info->context = gs_context_of_device(core, orphan_of);
+    return status;
+}
+
+struct gs_lone *gs_core_lone(struct gs_core *core)
+{
+    return &core->lone;
+}
+
+/* False: no live block is there. */
+static bool touch(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+    struct gs_block *block;
+    bool live;
+
+    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+        return true; /* not the pools' */
+    block = gs_chunk_find(chunk, address);
+    live = block->state == GS_BLOCK_LIVE;
+    if (live)
+        block->elsewhere = true;
+    gs_latch_release(&chunk->pool->lock);
+    return live;
+}
+
+void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src)
+{
+    const uint64_t only = __atomic_load_n(&core->lone.stream, __ATOMIC_RELAXED);
+
+    if (only == gs_stream_key(stream) || (dst && !touch(core, dst)) ||
+        (src && !touch(core, src)) || !gs_lone_passes_by(&core->lone, stream))
+        gs_lone_submits(&core->lone, stream);
+}
+
+const struct gs_map *gs_core_map(const struct gs_core *core)
+{
+    return &core->map;
+}
+
+/* With whose end a capture there ends; the program may have another context current. */
+static CUcontext capturing_context(struct gs_core *core, CUstream stream)
+{
+    CUcontext current = NULL, its;
+
+    core->driver.ctx_get_current(&current);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS || its == current)
+        return current;
+    return gs_context_owner(core, its);
+}
+
+gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
+{
+    CUcontext context;
+
+    gs_lone_settle(&core->lone, "a capture begins");
+    context = capturing_context(core, stream);
+    return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
+}
+
+void gs_core_capture_end(struct gs_core *core, CUstream stream)
+{
+    gs_fences_capture_end(&core->fences, gs_stream_key(stream));
+}
+
+bool gs_core_capturing(struct gs_core *core)
+{
+    return gs_fences_capturing(&core->fences);
+}
+
+CUresult gs_core_stream_status(struct gs_core *core, CUstream stream,
+                               CUstreamCaptureStatus *ret_status)
+{
+    *ret_status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!core->driver.stream_is_capturing)
+        return CUDA_SUCCESS;
+    return core->driver.stream_is_capturing(stream, ret_status);
+}

@@ -1,0 +1,190 @@
+/* Freeing (core/api/core.h). */
+#include "core/api/core.h"
+
+#include "core/process/context.h"
+#include "core/process/stats.h"
+
+/* The live block that starts at the address, its pool locked. */
+static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
+{
+    struct gs_chunk *chunk;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    struct gs_block *block;
+
+    if (status != GS_OK)
+        return status;
+    block = gs_chunk_start(chunk, address);
+    if (block && block->state == GS_BLOCK_LIVE) {
+        *ret = block;
+        return GS_OK;
+    }
+    gs_latch_release(&chunk->pool->lock);
+    return GS_NOT_LIVE;
+}
+
+/* Waits for all work of the context, as the driver's own free does: for as long as that, in the same
+ * call. No lock is held. */
+static gs_status synchronize(struct gs_core *core, CUcontext handle)
+{
+    CUcontext popped;
+    gs_status status = core->driver.ctx_push_current(handle);
+
+    if (status != GS_OK)
+        return status;
+    status = core->driver.ctx_synchronize();
+    core->driver.ctx_pop_current(&popped);
+    return status;
+}
+
+/* As the driver's free: waits first. The pool's lock is held and let go meanwhile. */
+static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct gs_block *block)
+{
+    uint64_t began = gs_now_ns();
+    gs_status status;
+
+    gs_pool_unlive(pool, block);
+    gs_latch_release(&pool->lock);
+    status = synchronize(core, pool->context);
+    gs_latch_take(&pool->lock);
+    if (status == GS_OK || pool->dead) /* its work is over, whoever waited */
+        gs_pool_pass(pool, block);
+    else
+        gs_pool_retire_more(pool, block);
+    gs_stats_took(pool, began);
+    return status;
+}
+
+/* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may
+ * be while a capture is open: the event is recorded when the fence is looked at. False: the context
+ * has ended meanwhile, or there was no host memory for its events. */
+static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
+{
+    struct gs_pool *pool = context->pools[0];
+    bool is_there;
+
+    gs_latch_take(&pool->lock);
+    is_there = pool->context == handle && pool->events.line;
+    if (is_there)
+        *ret = gs_fence_next(&pool->events);
+    gs_latch_release(&pool->lock);
+    return is_there;
+}
+
+/* A block behind a fence that is not its context's. Its memory goes back by who looks next where its
+ * context is dead. */
+static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                  const struct gs_fence *fence)
+{
+    struct gs_block *block;
+    gs_status status = lock_live(core, address, &block);
+
+    if (status != GS_OK)
+        return status;
+    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, fence))
+        status = GS_NO_HOST_MEMORY;
+    gs_latch_release(&block->chunk->pool->lock);
+    gs_context_bury_dead(core);
+    return status;
+}
+
+/* Stream-ordered memory whose context is dead: no work of that can touch it, and work of the current
+ * one may. */
+static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_fence fence = {0};
+    struct gs_context *context;
+    gs_status status = gs_context_current_unprobed(core, &context);
+    CUcontext handle;
+
+    if (status == GS_OK) {
+        handle = context->handle;
+        if (core->options.free_native)
+            status = synchronize(core, handle);
+        else if (!behind(context, handle, &fence))
+            status = GS_NO_HOST_MEMORY;
+    }
+    return status == GS_OK || status == GS_NO_CONTEXT ? retire_elsewhere(core, address, &fence)
+                                                      : status;
+}
+
+gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_chunk *surplus = NULL;
+    struct gs_block *block;
+    struct gs_pool *pool;
+    gs_status status = lock_live(core, address, &block);
+
+    if (status != GS_OK)
+        return status;
+    pool = block->chunk->pool;
+    if (__builtin_expect(pool->dead, 0)) {
+        gs_latch_release(&pool->lock);
+        return free_orphan(core, address);
+    }
+    if (block->offer && pool->limbo.first)
+        gs_pool_collect_limbo(pool, false);
+    if (core->options.free_native || !core->driver.ctx_record_event)
+        status = pass_waiting(core, pool, block);
+    else
+        gs_pool_retire(pool, block);
+    if (pool->ready > pool->cache_limit)
+        surplus = gs_pool_detach_ready(pool, pool->cache_limit);
+    gs_latch_release(&pool->lock);
+    if (surplus) {
+        uint64_t began = gs_now_ns();
+
+        gs_pool_release(core, pool, surplus, 0);
+        gs_stats_took(pool, began);
+    }
+    return status;
+}
+
+/*
+ * The work of another context's stream is not behind the owning context's events: the block is
+ * behind that one's first. Drivers that record no such event wait, here and in cuMemFree: for all
+ * that was submitted in both contexts, where the driver alone would not in this call.
+ */
+static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                struct gs_context *context)
+{
+    CUcontext handle = context->handle;
+    struct gs_fence fence;
+    gs_status status;
+
+    if (!core->driver.ctx_record_event) {
+        status = synchronize(core, handle);
+        return status == GS_OK ? gs_core_free(core, address) : status;
+    }
+    return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
+                                           : GS_NO_HOST_MEMORY;
+}
+
+gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
+{
+    struct gs_context *context;
+    struct gs_block *block;
+    struct gs_pool *pool;
+    gs_status status;
+    bool owned;
+
+    if (!gs_map_find(&core->map, address))
+        return GS_NOT_OURS;
+    status = gs_context_of_stream(core, stream, &context);
+    if (status != GS_OK)
+        return status;
+    status = lock_live(core, address, &block);
+    if (status != GS_OK)
+        return status;
+    pool = block->chunk->pool;
+    owned = pool->context == context->handle && !pool->dead;
+    if (owned && core->driver.ctx_record_event) {
+        if (block->async)
+            gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+        else
+            gs_pool_retire_lingering(pool, block, gs_stream_key(stream));
+        gs_latch_release(&pool->lock);
+        return GS_OK;
+    }
+    gs_latch_release(&pool->lock);
+    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
+}

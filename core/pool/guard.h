@@ -1,0 +1,31 @@
+/*
+ * Who may have a block beyond its free, and memory beyond its last block: another process that
+ * holds a lease of it, a device that has it registered. The pool knows neither of them. It asks
+ * here, with its lock held; what answers waits for nobody, and takes locks of higher ranks alone.
+ *
+ * Asked is only of blocks that may be guarded: those that are exported, and any while something is
+ * registered.
+ */
+#ifndef GS_CORE_POOL_GUARD_H
+#define GS_CORE_POOL_GUARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gs_block;
+
+struct gs_guard {
+    const uint64_t *registered; /* atomic: how many registrations there are */
+    /* The program has freed an exported block. */
+    void (*freed)(void *arg, struct gs_block *block);
+    /* Whether nobody has the block, nor may come for it, though with `no_grace` (memory is out)
+     * somebody might. It is not exported any more then. Else whoever looks after it says so when it
+     * may go (gs_pool_unguard). */
+    bool (*may_go)(void *arg, struct gs_block *block, bool no_grace);
+    /* Whether a range in which no block lies may be unmapped: nothing will use it any more. */
+    bool (*may_unmap)(void *arg, uint64_t base, size_t size);
+    void *arg;
+};
+
+#endif

@@ -1,0 +1,137 @@
+/* A pool grows (core/process/reclaim.h): by how much, and from what the device has left. */
+#include "core/process/reclaim.h"
+
+#include "core/process/context.h"
+
+#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
+#define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
+#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live, */
+#define FEWER_PART 64 /* or that where one alone wastes nothing */
+#define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
+
+/* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
+ * microseconds, so it is done when what grew since may have changed the answer. */
+static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
+{
+    size_t *since = &core->grown[device], *known = &core->left[device], left, total;
+    CUcontext popped;
+
+    left = __atomic_load_n(known, __ATOMIC_RELAXED);
+    grown += __atomic_load_n(since, __ATOMIC_RELAXED);
+    __atomic_store_n(since, grown, __ATOMIC_RELAXED);
+    if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
+        gs_fences_capturing(&core->fences) ||
+        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+        return;
+    if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {
+        __atomic_store_n(known, left | 1, __ATOMIC_RELAXED);
+        __atomic_store_n(since, 0, __ATOMIC_RELAXED);
+    }
+    core->driver.ctx_pop_current(&popped);
+}
+
+/* Whether a chunk was made for a block of that size lately; from now on there was. */
+static bool grows_again(struct gs_pool *pool, size_t need)
+{
+    bool again = false;
+
+    for (unsigned i = 0; i < GS_GROWN_FOR; i++)
+        again |= pool->grown_for[i] == need;
+    pool->grown_for[pool->grown_at++ % GS_GROWN_FOR] = need;
+    return again;
+}
+
+static size_t wasted(size_t need)
+{
+    return gs_page_round(need) - need;
+}
+
+/* Less of its pages is wasted; or nothing, as before, and there are fewer chunks: each takes calls
+ * of the driver to make, to share and to open. */
+static bool is_better(const struct gs_pool *pool, size_t need, size_t best, size_t all)
+{
+    if (wasted(best) == 0)
+        return wasted(all) == 0 && all - need <= pool->live / FEWER_PART;
+    return wasted(all) * best < wasted(best) * all;
+}
+
+/*
+ * A program that holds more than it did lately, and for which a chunk of that size was made before,
+ * goes on: layers of a network, say. So the chunk is made for the number of such blocks that is
+ * best. Only the first may ever come, which must be within bounds.
+ */
+static size_t size_for_several(struct gs_pool *pool, size_t need)
+{
+    bool again = grows_again(pool, need);
+    size_t best = need;
+
+    if (!again || pool->live + need <= pool->live_peak || pool->shared->whole_chunks)
+        return gs_page_round(need);
+    for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
+                                gs_page_round(all) - need <= pool->live / SEVERAL_PART;
+         all += need)
+        if (is_better(pool, need, best, all))
+            best = all;
+    /* Half of what may be owed is for those that waste less by it. */
+    if (!gs_pool_may_owe(pool, gs_page_round(best) - gs_page_round(need), wasted(need) ? 1 : 2))
+        best = need;
+    return gs_page_round(best);
+}
+
+static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
+{
+    if (small)
+        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST, 1) ? GROWN_FIRST
+                                                                       : gs_page_round(need);
+    return size_for_several(pool, need);
+}
+
+gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
+                       CUdeviceptr *ret_address)
+{
+    CUmemGenericAllocationHandle handle;
+    struct gs_block *block;
+    CUdeviceptr address;
+    uint64_t began = gs_now_ns();
+    size_t need, chunk_size, reserved;
+    const struct gs_device *device;
+    CUcontext context;
+    gs_status status;
+    bool small, again;
+
+    /* Without the lock nothing of the pool may be read: its context may end, and another begin. */
+    gs_latch_take(&pool->lock);
+    device = pool->device;
+    context = pool->context;
+    need = gs_pool_round(pool, size, &small);
+    chunk_size = choose_chunk_size(pool, need, small);
+    status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT : GS_OK;
+    gs_latch_release(&pool->lock);
+    if (status != GS_OK)
+        return status;
+    status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
+    if (gs_is_out(status) && chunk_size > gs_page_round(need)) {
+        chunk_size = gs_page_round(need);
+        status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
+    }
+    if (status != GS_OK)
+        return status;
+    gs_latch_take(&pool->lock);
+    /* With what it held once it would not have had to. */
+    again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
+    status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT
+                        : gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
+    if (status == GS_OK)
+        *ret_address = gs_pool_take_from(pool, block, size)->base;
+    reserved = pool->reserved;
+    gs_pool_felt(pool, gs_now_ns() - began, again);
+    gs_latch_release(&pool->lock);
+    if (status == GS_OK) {
+        gs_peers_admit(core, address);
+        look_at_left(core, device->ordinal, context, chunk_size);
+    } else {
+        gs_device_unmap(&core->driver, handle, address, chunk_size);
+    }
+    gs_decay_grown(core, reserved);
+    return status;
+}

@@ -1,0 +1,308 @@
+/* Peer access (core/process/peers.h). */
+#include "core/process/peers.h"
+
+#include <stdlib.h>
+
+#include "core/process/context.h"
+
+#define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
+
+/* ---- One chunk, locked ------------------------------------------------------------------- */
+
+static void unlock(struct gs_chunk *chunk)
+{
+    gs_latch_release(&chunk->pool->lock);
+}
+
+/* The devices that were given access to all memory of a context, by `from` (NULL: any context of
+ * theirs). The peers' lock is held. */
+static uint64_t let_in(const struct gs_peers *peers, CUcontext context, CUcontext from)
+{
+    uint64_t devices = 0;
+
+    for (unsigned i = 0; i < peers->count; i++)
+        if (peers->pair[i].to == context && (!from || peers->pair[i].from == from))
+            devices |= UINT64_C(1) << peers->pair[i].device;
+    return devices;
+}
+
+/* The devices that have access to all memory of the chunk's context, or of its device. The chunk
+ * is locked. */
+static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
+{
+    const struct gs_peers *peers = &core->peers;
+    uint64_t devices = 0;
+
+    if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
+        return 0;
+    gs_lock_take(&core->peers.lock);
+    devices = peers->pool_access[chunk->pool->device->ordinal];
+    if (!chunk->pool->dead) /* its handle may be another's */
+        devices |= let_in(peers, chunk->pool->context, NULL);
+    gs_lock_release(&core->peers.lock);
+    return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
+}
+
+bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
+                    const struct gs_block *block, CUcontext from, CUdevice device)
+{
+    const struct gs_peers *peers = &core->peers;
+    uint64_t devices;
+
+    if (block->async)
+        return wanted(core, chunk) >> device & 1;
+    gs_lock_take(&core->peers.lock);
+    devices = let_in(peers, chunk->pool->context, from);
+    gs_lock_release(&core->peers.lock);
+    return devices >> device & 1;
+}
+
+struct asking {
+    struct gs_core *core;
+    CUcontext from;
+    uint64_t devices;
+};
+
+static void ask(CUcontext context, void *arg)
+{
+    struct asking *asking = arg;
+
+    gs_lock_take(&asking->core->peers.lock);
+    asking->devices |= let_in(&asking->core->peers, context, asking->from);
+    gs_lock_release(&asking->core->peers.lock);
+}
+
+uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext from)
+{
+    struct asking asking = {core, from, 0};
+
+    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        gs_share_contexts(core->share, address, ask, &asking);
+    return asking.devices;
+}
+
+gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
+                            bool access)
+{
+    const CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = access ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    };
+    uint64_t bit = UINT64_C(1) << device;
+    gs_status status;
+
+    if (!!(chunk->reach & bit) == access)
+        return GS_OK;
+    status = core->driver.mem_set_access(chunk->span.base, chunk->span.size, &desc, 1);
+    if (status == GS_OK)
+        chunk->reach ^= bit;
+    return status;
+}
+
+/* An import only gains access: a mapping more than wanted does no harm, and that memory is another
+ * process's to unmap. */
+static void settle_import(struct gs_core *core, CUdeviceptr address)
+{
+    uint64_t devices = gs_peers_of_import(core, address, NULL);
+
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        gs_status status = GS_OK;
+
+        if (devices >> device & 1)
+            status = gs_share_give(core->share, address, device);
+        if (status != GS_OK && status != GS_NOT_OURS)
+            gs_log_line(&core->options.log, GS_LOG_WARNING,
+                        "device %d could not be given access to another process's memory: driver "
+                        "error %d",
+                        device, (int)status);
+    }
+}
+
+/* The chunk at an address gets access for those that are to have it, and loses `taken`. */
+static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
+{
+    struct gs_chunk *chunk;
+    uint64_t devices;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+
+    if (status == GS_NOT_LIVE)
+        settle_import(core, address);
+    if (status != GS_OK)
+        return;
+    devices = wanted(core, chunk);
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        bool access = devices >> device & 1;
+
+        if (!access && !(taken >> device & 1))
+            continue;
+        if (gs_chunk_set_access(core, chunk, device, access) != GS_OK)
+            gs_log_line(&core->options.log, GS_LOG_WARNING,
+                        "device %d could not be %s memory of device %d: the driver refused",
+                        device, access ? "given access to" : "kept from",
+                        chunk->pool->device->ordinal);
+    }
+    unlock(chunk);
+}
+
+void gs_peers_admit(struct gs_core *core, CUdeviceptr address)
+{
+    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        settle(core, address, 0);
+}
+
+struct settling {
+    struct gs_core *core;
+    uint64_t taken;
+};
+
+static void settle_one(uint64_t address, void *arg)
+{
+    const struct settling *settling = arg;
+
+    settle(settling->core, address, settling->taken);
+}
+
+static void settle_all(struct gs_core *core, uint64_t taken)
+{
+    struct settling settling = {core, taken};
+
+    gs_map_each(&core->map, settle_one, &settling);
+}
+
+/* ---- Peers ------------------------------------------------------------------------------- */
+
+void gs_peers_init(struct gs_core *core)
+{
+    gs_lock_init(&core->peers.lock, GS_RANK_PEERS);
+}
+
+void gs_peers_destroy(struct gs_core *core)
+{
+    free(core->peers.pair);
+    gs_lock_destroy(&core->peers.lock);
+}
+
+/* Called with the peers' lock held. */
+static bool add_pair(struct gs_peers *peers, const struct gs_peer_pair *pair)
+{
+    if (peers->count == peers->room) {
+        unsigned room = peers->room ? 2 * peers->room : 8;
+        struct gs_peer_pair *grown = realloc(peers->pair, room * sizeof *grown);
+
+        if (!grown)
+            return false;
+        peers->pair = grown;
+        peers->room = room;
+    }
+    peers->pair[peers->count++] = *pair;
+    __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* The current context, or its owner, and its device. */
+static bool current(struct gs_core *core, CUcontext *ret_context, CUdevice *ret_device)
+{
+    if (core->driver.ctx_get_current(ret_context) != CUDA_SUCCESS || !*ret_context ||
+        core->driver.ctx_get_device(ret_device) != CUDA_SUCCESS || *ret_device < 0 ||
+        *ret_device >= GS_DEVICES_MAX)
+        return false;
+    *ret_context = gs_context_owner(core, *ret_context);
+    return true;
+}
+
+void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
+{
+    struct gs_peer_pair pair = {.to = gs_context_owner(core, peer)};
+    bool added;
+
+    if (!current(core, &pair.from, &pair.device))
+        return;
+    gs_lock_take(&core->peers.lock);
+    added = add_pair(&core->peers, &pair);
+    gs_lock_release(&core->peers.lock);
+    if (added)
+        settle_all(core, 0);
+    else
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "no host memory to note peer access: the peer will not reach our memory");
+}
+
+/* Takes away the pairs that `match` says; returns the devices that may have lost access. */
+static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, bool either)
+{
+    struct gs_peers *peers = &core->peers;
+    uint64_t devices = 0;
+    unsigned kept = 0;
+
+    gs_lock_take(&peers->lock);
+    for (unsigned i = 0; i < peers->count; i++) {
+        const struct gs_peer_pair *pair = &peers->pair[i];
+        bool match = either ? pair->from == from || pair->to == to
+                            : pair->from == from && pair->to == to;
+
+        if (match)
+            devices |= UINT64_C(1) << pair->device;
+        else
+            peers->pair[kept++] = *pair;
+    }
+    peers->count = kept;
+    gs_lock_release(&peers->lock);
+    return devices;
+}
+
+/* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
+ * keeps the GPU may be this thread's to end. Whether the driver's own call waits was not measured. */
+static bool is_done_soon(struct gs_core *core)
+{
+    struct gs_context *context;
+    struct gs_fence fence;
+    struct gs_pool *pool;
+    gs_status status;
+
+    if (gs_context_current_unprobed(core, &context) != GS_OK)
+        return false;
+    pool = context->pools[0];
+    gs_latch_take(&pool->lock);
+    status = pool->leaving ? GS_NO_CONTEXT : gs_fence_record(&pool->events, &fence);
+    gs_latch_release(&pool->lock);
+    return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
+}
+
+void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
+{
+    uint64_t devices;
+    CUcontext from;
+    CUdevice device;
+
+    if (!current(core, &from, &device))
+        return;
+    devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
+    /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
+    if (!devices || !is_done_soon(core))
+        return;
+    settle_all(core, devices);
+}
+
+void gs_core_peers_gone(struct gs_core *core, CUcontext context)
+{
+    if (context && __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        remove_pairs(core, context, context, true);
+}
+
+void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
+{
+    struct gs_peers *peers = &core->peers;
+    uint64_t bit;
+
+    if (device < 0 || device >= GS_DEVICES_MAX || peer < 0 || peer >= GS_DEVICES_MAX)
+        return;
+    bit = UINT64_C(1) << peer;
+    gs_lock_take(&peers->lock);
+    if (access)
+        peers->pool_access[device] |= bit;
+    else
+        peers->pool_access[device] &= ~bit;
+    __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
+    gs_lock_release(&peers->lock);
+    settle_all(core, access ? 0 : bit);
+}

@@ -1,0 +1,61 @@
+/*
+ * Peer access: which other devices may touch our memory. cuCtxEnablePeerAccess says nothing to VMM
+ * memory, so what the program has enabled is noted here, and each chunk gets access for the devices
+ * that are to have it. Access is taken away only when the device's work is done: a fill that is still
+ * running faults.
+ */
+#ifndef GS_CORE_PROCESS_PEERS_H
+#define GS_CORE_PROCESS_PEERS_H
+
+#include "core/base/lock.h"
+#include "core/process/process.h"
+
+#define GS_DEVICES_MAX 64
+
+struct gs_block;
+struct gs_chunk;
+
+/* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
+ * the context `to`. */
+struct gs_peer_pair {
+    CUcontext from, to;
+    CUdevice device;
+};
+
+struct gs_peers {
+    struct gs_lock lock; /* rank PEERS; protects all below */
+    bool used;           /* atomic: false until anybody was given access */
+    struct gs_peer_pair *pair;
+    unsigned count, room;
+    uint64_t pool_access[GS_DEVICES_MAX]; /* by device: the peers that its default pool let in */
+};
+
+void gs_peers_init(struct gs_core *core);
+void gs_peers_destroy(struct gs_core *core);
+
+/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
+void gs_peers_admit(struct gs_core *core, CUdeviceptr address);
+
+/* Whether `from` may touch a block of another device's without its being made to. A context enables
+ * the access to memory of another one for itself alone (measured on two H200s); a pool lets devices
+ * in. The chunk is locked. */
+bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
+                     const struct gs_block *block, CUcontext from, CUdevice device);
+/* The devices that were let in to imported memory, which is its openers', one bit each; by `from`
+ * (NULL: any context of theirs). Nothing is locked. */
+uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext from);
+/* The chunk is locked. GS_OK, or the driver's error. */
+gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
+                              bool access);
+
+/* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
+ * waits for the current context's work, for a second at most. */
+void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
+void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
+/* The context is gone, and what was enabled for it or to it. */
+void gs_core_peers_gone(struct gs_core *core, CUcontext context);
+
+/* The device's default pool gave `peer` access to its memory, or took it away. */
+void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
+
+#endif

@@ -1,0 +1,66 @@
+/* Primary contexts, whose turn it is to retain or end them, and green ones (core/process/process.h). */
+#include "core/process/context.h"
+
+#include <time.h>
+
+#define TURN_STEP_NS 50000
+
+static _Thread_local char self; /* its address is this thread's name */
+
+bool gs_core_primary_active(struct gs_core *core, CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+
+    return core->driver.primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext handle, popped;
+    CUdevice device;
+
+    if (!driver->ctx_from_green || driver->ctx_from_green(&handle, green) != CUDA_SUCCESS ||
+        driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return -1;
+    if (driver->ctx_get_device(&device) != CUDA_SUCCESS)
+        device = -1;
+    driver->ctx_pop_current(&popped);
+    return device;
+}
+
+bool gs_core_primary_turn(struct gs_core *core, CUdevice device)
+{
+    const struct timespec pause = {.tv_nsec = TURN_STEP_NS};
+    const void *whose = NULL;
+    uint64_t began;
+
+    if (device < 0 || device >= GS_DEVICES_MAX)
+        return false;
+    began = gs_now_ns();
+    while (!__atomic_compare_exchange_n(&core->primary_turn[device], &whose, &self, false,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if (whose == &self || gs_now_ns() - began > GS_GOING_NS)
+            return false;
+        nanosleep(&pause, NULL);
+        whose = NULL;
+    }
+    return true;
+}
+
+void gs_core_primary_turn_end(struct gs_core *core, CUdevice device)
+{
+    __atomic_store_n(&core->primary_turn[device], NULL, __ATOMIC_RELEASE);
+}
+
+CUcontext gs_core_primary(struct gs_core *core, CUdevice device)
+{
+    CUcontext handle = NULL;
+
+    if (!gs_core_primary_active(core, device) ||
+        core->driver.primary_ctx_retain(&handle, device) != CUDA_SUCCESS)
+        return NULL;
+    core->driver.primary_ctx_release(device);
+    return handle;
+}

@@ -1,0 +1,176 @@
+/* Room for what the driver takes for itself, or for graphs (core/process/process.h). */
+#include "core/process/reclaim.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "core/process/context.h"
+#include "core/process/shortage.h"
+
+#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
+#define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
+#define CLEARED_STEP_NS 25000000
+#define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
+#define GRAPH_MORE 64 /* a graph's memory takes this part more, and */
+#define GRAPH_MORE_MIN ((size_t)64 << 20)
+
+/* A device that memory was allocated of here, and a context of it. */
+static const struct gs_device *known_device(struct gs_core *core, CUdevice ordinal,
+                                            CUcontext *ret_context)
+{
+    *ret_context = gs_context_of_device(core, ordinal);
+    return *ret_context ? &core->device[ordinal] : NULL;
+}
+
+/* False: the driver got nothing from here lately. The driver ends it, which is given half a second in
+ * all; natively the call would have failed. */
+static bool await_cleared(struct gs_core *core)
+{
+    const struct timespec pause = {.tv_nsec = CLEARED_STEP_NS};
+    uint64_t released = gs_released_ns(core);
+
+    if (!released || gs_now_ns() - released > CLEARED_NS)
+        return false;
+    nanosleep(&pause, NULL);
+    return true;
+}
+
+/* What gs_core_make_room does, one after the other. */
+enum room_step {
+    ROOM_READY,     /* what can go at once */
+    ROOM_WAITED,    /* what can be waited for */
+    ROOM_NEIGHBOUR, /* what other processes keep */
+    /* And what the driver is still clearing, again and again. */
+    ROOM_CLEARED = GS_ROOM_AFTER_REFUSAL,
+};
+
+static bool make_room_of(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                         size_t bytes, enum room_step step)
+{
+    struct gs_patience patience = gs_patience_of(bytes ? UINT64_MAX : ROOM_NS);
+
+    switch (step) {
+    case ROOM_READY:
+        return gs_device_release_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
+    case ROOM_WAITED:
+        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
+        gs_device_release_some(core, device, &patience, SIZE_MAX);
+        /* In any case: another thread may have given back what was missing, after the call was
+         * refused and before this one looked. */
+        return true;
+    case ROOM_NEIGHBOUR:
+        return gs_neighbour_ask(core, device, context, bytes ? bytes : GS_PAGE_SIZE);
+    default:
+        return bytes == 0 && await_cleared(core);
+    }
+}
+
+static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum room_step step)
+{
+    struct gs_device unknown = {.ordinal = device};
+    const struct gs_device *known;
+    CUcontext context = NULL;
+    CUuuid uuid;
+
+    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return false;
+    known = known_device(core, device, &context);
+    if (known)
+        return bytes <= known->total && make_room_of(core, known, context, bytes, step);
+    if (step != ROOM_NEIGHBOUR || !core->driver.device_get_uuid ||
+        core->driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS)
+        return false;
+    memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
+    return make_room_of(core, &unknown, NULL, bytes, step);
+}
+
+static size_t graph_bytes(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->graph_nodes, __ATOMIC_RELAXED) +
+           __atomic_load_n(&core->graph_made, __ATOMIC_RELAXED);
+}
+
+bool gs_core_graph_waits(const struct gs_core *core)
+{
+    return graph_bytes(core) > 0;
+}
+
+void gs_core_graph_node(struct gs_core *core, size_t bytes)
+{
+    __atomic_add_fetch(&core->graph_nodes, bytes, __ATOMIC_RELAXED);
+}
+
+void gs_core_graph_room(struct gs_core *core)
+{
+    size_t bytes = graph_bytes(core), left, total;
+    const size_t more = bytes / GRAPH_MORE + GRAPH_MORE_MIN;
+    const struct gs_device *device;
+    struct gs_patience patience;
+    CUcontext context = NULL;
+    CUdevice ordinal;
+
+    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+        core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
+        return;
+    device = known_device(core, ordinal, &context);
+    for (int wait = 0; device && wait < 2; wait++) {
+        if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
+            return;
+        patience = gs_patience_of(ROOM_NS);
+        gs_device_release_some(core, device, wait ? &patience : NULL, bytes + more - left);
+    }
+}
+
+/* What earlier ones have not got yet is forgotten: many are made and never launched. */
+void gs_core_graph_made(struct gs_core *core)
+{
+    size_t bytes = __atomic_exchange_n(&core->graph_nodes, 0, __ATOMIC_RELAXED);
+
+    if (bytes > 0)
+        __atomic_store_n(&core->graph_made, bytes, __ATOMIC_RELAXED);
+}
+
+void gs_core_graph_launched(struct gs_core *core)
+{
+    __atomic_store_n(&core->graph_made, 0, __ATOMIC_RELAXED);
+}
+
+static void log_room(struct gs_core *core, unsigned step)
+{
+    size_t left = 0, total = 0;
+
+    if (core->options.log.no_debug || !core->driver.mem_get_info)
+        return;
+    if (!gs_fences_capturing(&core->fences))
+        core->driver.mem_get_info(&left, &total);
+    gs_log_line(&core->options.log, GS_LOG_DEBUG,
+                "a call found the GPU full and is made again (%u), %zu MiB are free now", step,
+                left >> 20);
+}
+
+/* The call fails. */
+static void say_room(struct gs_core *core, CUdevice device, size_t bytes)
+{
+    const struct gs_device *known = NULL;
+    CUcontext context;
+
+    if (device >= 0 || core->driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        known = known_device(core, device, &context);
+    if (known)
+        gs_shortage_say(core, known, bytes);
+}
+
+bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
+{
+    bool again = false;
+
+    while (!again && *step < ROOM_CLEARED)
+        again = make_room(core, device, bytes, (*step)++);
+    if (!again && (*step)++ < ROOM_CLEARED + CLEARED_NS / CLEARED_STEP_NS)
+        again = make_room(core, device, bytes, ROOM_CLEARED);
+    if (again)
+        log_room(core, *step);
+    else
+        say_room(core, device, bytes);
+    return again;
+}

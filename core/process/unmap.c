@@ -1,0 +1,110 @@
+/*
+ * Memory that no block lies in any more goes back to the driver (core/process/reclaim.h), and what
+ * other processes had is overwritten before it is used again.
+ */
+#include "core/process/reclaim.h"
+
+#include <string.h>
+
+#include "core/process/context.h"
+
+#define POOLS_MAX 1024 /* looked through at a time */
+
+/* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
+ * here with an allocation or a question, which are not to wait for it. */
+static _Thread_local unsigned releasing_here;
+
+bool gs_releasing_here(void)
+{
+    return releasing_here > 0;
+}
+
+static size_t release_chunk(struct gs_core *core, struct gs_chunk *chunk)
+{
+    void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->unmapping, __ATOMIC_ACQUIRE);
+    size_t bytes = 0;
+
+    releasing_here++;
+    if (unmapping)
+        unmapping(chunk->span.base, chunk->span.size);
+    /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
+    if (gs_regcache_settle(core->regcache, chunk->span.base, chunk->span.size)) {
+        gs_share_chunk_gone(core->share, chunk->id);
+        gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
+        bytes = chunk->span.size;
+        __atomic_store_n(&core->shared.released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
+    }
+    if (chunk->releasing)
+        __atomic_sub_fetch(&core->shared.releasing, 1, __ATOMIC_SEQ_CST);
+    chunk->releasing = false;
+    gs_chunk_record_free(chunk);
+    releasing_here--;
+    return bytes;
+}
+
+size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks)
+{
+    size_t bytes = 0;
+
+    while (chunks) {
+        struct gs_chunk *next = chunks->next;
+
+        bytes += release_chunk(core, chunks);
+        chunks = next;
+    }
+    return bytes;
+}
+
+/* One block, without the lock. It is in no list meanwhile. */
+static bool overwrite(const struct gs_driver *driver, const struct gs_block *block)
+{
+    return driver->memset_d8_async && driver->memset_d8_async(block->base, 0, block->entry.size,
+                                                              CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
+}
+
+void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
+{
+    const struct gs_driver *driver = &core->driver;
+    struct gs_block_list failed = {0}, done = {0};
+    struct gs_block *block, *next;
+    struct gs_chunk *spent;
+    CUcontext popped;
+
+    gs_latch_take(&pool->lock);
+    spent = pool->spent;
+    pool->spent = NULL;
+    block = gs_pool_take_unwiped(pool);
+    gs_latch_release(&pool->lock);
+    gs_chunks_release(core, spent);
+    if (!block)
+        return;
+    if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
+        driver = NULL;
+    for (; block; block = next) {
+        next = (struct gs_block *)block->entry.next;
+        block->wiped = driver && overwrite(driver, block);
+        gs_block_list_push(block->wiped ? &done : &failed, block);
+    }
+    if (driver)
+        driver->ctx_pop_current(&popped);
+    gs_latch_take(&pool->lock);
+    gs_pool_wiped(pool, &done, &failed);
+    gs_latch_release(&pool->lock);
+}
+
+void gs_core_wipe(struct gs_core *core)
+{
+    struct gs_pool *pools[POOLS_MAX];
+    unsigned count = 0;
+
+    if (!core->shared.wipe)
+        return;
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
+            if (context->pools[i] && !context->detached)
+                pools[count++] = context->pools[i];
+    gs_lock_release(&core->lock);
+    for (unsigned i = 0; i < count; i++)
+        gs_pool_wipe(core, pools[i]);
+}
