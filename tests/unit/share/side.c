@@ -206,14 +206,15 @@ pid_t side_gone_pid(void)
     return pid;
 }
 
-/* A test that has failed may have left a socket that nobody listens at. */
+/* A test that has failed may have left a socket that nobody listens at, or a broker that is stopped. */
 static int broker_connect(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    const struct timeval limit = {.tv_sec = 5};
+    const struct timeval limit = {.tv_sec = 10};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
@@ -262,8 +263,10 @@ bool side_broker_end(const char *dir)
 {
     pid_t broker = side_broker_pid(dir);
 
-    if (broker)
+    if (broker) {
         kill(broker, SIGTERM);
+        kill(broker, SIGCONT); /* a test that has failed may have left it stopped */
+    }
     return side_broker_gone(dir);
 }
 
