@@ -77,7 +77,19 @@ void side_dir_remove(const char *dir)
     folder_remove(dir);
 }
 
-int side_dir_count(const char *dir)
+static bool has_last_name(const char *name)
+{
+    const char *suffix = strrchr(name, '.');
+
+    return name[0] != '.' && !(suffix && strcmp(suffix, GS_NEW_SUFFIX) == 0);
+}
+
+static bool is_entry(const char *name)
+{
+    return name[0] != '.';
+}
+
+static int count_names(const char *dir, bool (*counts)(const char *name))
 {
     DIR *list = opendir(dir);
     struct dirent *entry;
@@ -86,9 +98,19 @@ int side_dir_count(const char *dir)
     if (!list)
         return -1;
     while ((entry = readdir(list)))
-        count += entry->d_name[0] != '.';
+        count += counts(entry->d_name);
     closedir(list);
     return count;
+}
+
+int side_dir_count(const char *dir)
+{
+    return count_names(dir, is_entry);
+}
+
+int side_dir_put_up(const char *dir)
+{
+    return count_names(dir, has_last_name);
 }
 
 void side_options(struct gs_share_options *ret_options, const char *dir)
@@ -388,20 +410,6 @@ bool side_stays_held(struct side *side, struct gs_offer *offer, unsigned ms)
     return !gets_back(side, offer, ms);
 }
 
-static int count_entries(const char *path)
-{
-    DIR *list = opendir(path);
-    struct dirent *entry;
-    int count = 0;
-
-    if (!list)
-        return -1;
-    while ((entry = readdir(list)))
-        count += entry->d_name[0] != '.';
-    closedir(list);
-    return count;
-}
-
 int side_connections(bool closes)
 {
     int count = 0;
@@ -424,10 +432,10 @@ int side_connections(bool closes)
 
 int side_open_fds(void)
 {
-    return count_entries("/proc/self/fd");
+    return side_dir_count("/proc/self/fd");
 }
 
 int side_threads(void)
 {
-    return count_entries("/proc/self/task");
+    return side_dir_count("/proc/self/task");
 }

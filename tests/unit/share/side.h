@@ -38,8 +38,9 @@ struct side {
 /* A directory of the test's own under /tmp, not made yet; side_dir_remove empties and removes. */
 void side_dir_new(char *ret_dir, size_t size);
 void side_dir_remove(const char *dir);
-/* Entries in it, or -1. */
+/* Entries in it, or -1; and those alone that have their last names, so of sockets those that listen. */
 int side_dir_count(const char *dir);
+int side_dir_put_up(const char *dir);
 
 /*
  * A machine may stand still for a second at any moment, and no test fails for that: what has to
