@@ -87,9 +87,11 @@ static void take_unread(int socket)
     for (int i = 0; i < MESSAGES_MAX; i++) { /* its end and an empty message look the same */
         struct msghdr header = {.msg_control = control, .msg_controllen = sizeof control};
 
-        if (recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 && errno != EINTR &&
-            errno != ECONNRESET)
-            return;
+        if (recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) {
+            if (errno != EINTR && errno != ECONNRESET)
+                return;
+            continue; /* nothing came: what the buffer has is the last message's */
+        }
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c))
             for (size_t at = CMSG_LEN(0);
                  c->cmsg_type == SCM_RIGHTS && at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
