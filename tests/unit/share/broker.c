@@ -54,7 +54,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 120);
 
 static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
 {

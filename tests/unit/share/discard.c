@@ -67,7 +67,7 @@ static void assert_closes_its_own(int with)
     cr_assert_geq(fcntl(number, F_GETFD), 0, "another file was closed");
 }
 
-TestSuite(share_discard, .timeout = 60);
+TestSuite(share_discard, .timeout = 120);
 
 Test(share_discard, what_was_taken_out_before_a_reset_is_closed_once)
 {

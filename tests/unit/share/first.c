@@ -64,7 +64,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 120);
 
 static CUdeviceptr open_it(const unsigned char *of)
 {

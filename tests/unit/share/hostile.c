@@ -62,7 +62,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_hostile, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_hostile, .init = setup, .fini = teardown, .timeout = 120);
 
 /* An honest opener is served, promptly, and nothing of anybody is left held. */
 static void assert_serves(void)

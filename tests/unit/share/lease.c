@@ -71,7 +71,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_lease, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_lease, .init = setup, .fini = teardown, .timeout = 120);
 
 /* Ends what holds the block, and says since when at the latest it had it. */
 typedef uint64_t ending(void);

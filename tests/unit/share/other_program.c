@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     char line[512];
 
     signal(SIGPIPE, SIG_DFL); /* sharing must never send one */
-    alarm(60);
+    alarm(CHILD_S);
     test = getppid();
     side_options(&options, argv[1]);
     for (int i = 2; i < argc; i++) {

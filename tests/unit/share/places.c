@@ -33,7 +33,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 120);
 
 static void give(int byte)
 {

@@ -48,7 +48,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_relay, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_relay, .init = setup, .fini = teardown, .timeout = 120);
 
 /* One of them has the block of the other and asks for a handle of it. */
 static unsigned long take_and_pass_on(struct other *who, const unsigned char *its_token)
