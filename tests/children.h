@@ -24,8 +24,14 @@ static inline pid_t fork_child(void)
 {
     pid_t parent = getpid(), child = fork();
 
-    if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
-        _exit(1);
+    if (child == 0) {
+        /* 0: the first of a new PID namespace, which does not show its parent. */
+        bool has_parent = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 &&
+                          (getppid() == parent || getppid() == 0);
+
+        if (!has_parent)
+            _exit(1);
+    }
     return child;
 }
 

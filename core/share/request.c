@@ -74,6 +74,11 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
     gs_lock_take(&share->opener_lock);
     for (import = peer->imports; import; import = import->next)
         gs_kept_doubt_locked(share, import); /* he does not know any more who keeps what */
+    while (peer->unsent) { /* what is not taken up he gets back without a word */
+        opened = peer->unsent;
+        peer->unsent = opened->next;
+        free(opened);
+    }
     ids = calloc(peer->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
     HASH_ITER(hh, share->opened, opened, next)
     {
