@@ -8,7 +8,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 
-TestSuite(capture, .init = conform_start, .timeout = 30);
+TestSuite(capture, .init = conform_start, .timeout = 60);
 
 static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                             CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
