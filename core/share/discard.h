@@ -26,7 +26,7 @@
  * threads are out, or hundreds of his wait already. errno stays. */
 void gs_discard(int fd, uid_t from);
 /* Shuts a connection down and closes it, with what lies unread in it. As gs_discard; the thread
- * itself closes one that has nothing. */
+ * itself closes one in which no descriptors lie: it would wait behind others', and be open. */
 void gs_hang_up(int socket);
 /* Whether this user's descriptors have stuck all closers that are for him, and many more wait. */
 bool gs_discards_crowded(uid_t from);

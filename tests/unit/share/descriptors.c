@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bombs.h"
+#include "core/share/discard.h"
 #include "core/share/internal.h"
 #include "leave_by_hand.h"
 #include "memdriver.h"
@@ -157,6 +158,33 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
                   before);
     }
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &chunk);
+}
+
+/* Closers that are held up are waited for by what is like what they are at, and by nothing else. */
+Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
+{
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    int before;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(bombs_begin(BOMB_NESTED));
+    for (int i = 0; i < GS_DISCARDS_USER; i++)
+        gs_discard(bomb_new(BOMB_NESTED), geteuid());
+    before = side_open_fds();
+    for (int i = 0; i < 100; i++) {
+        int fd = dial_anew(token);
+
+        for (int j = 0; j < 3; j++) /* one is read, and the others lie there */
+            send(fd, "garbage", j, MSG_NOSIGNAL);
+        close(fd);
+    }
+    cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
+    bombs_end(BOMB_NESTED);
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
