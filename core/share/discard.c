@@ -17,7 +17,7 @@
 #endif
 
 #define CLOSERS      8
-#define WAITING_MAX  256 /* of one user; beyond that the caller closes himself */
+#define WAITING_MAX  256 /* of one user; then no more is taken from him for the moment */
 #define CROWD        32
 #define STUCK_NS     UINT64_C(1000000000) /* a close that takes longer */
 #define IDLE_S       5 /* then a closer that has nothing to do ends */
@@ -202,10 +202,6 @@ static bool hand_over(struct discard *discard)
     bool waits;
 
     gs_lock_take(&lock);
-    if (count_waiting_locked(discard->from) >= WAITING_MAX) {
-        gs_lock_release(&lock);
-        return false;
-    }
     closer = closer_wanted_locked();
     if (closer)
         closer->runs = true;
@@ -305,6 +301,16 @@ bool gs_discards_crowded(uid_t from)
               count_at_locked(from, now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
     gs_lock_release(&lock);
     return crowded;
+}
+
+bool gs_discards_full(uid_t from)
+{
+    bool full;
+
+    gs_lock_take(&lock);
+    full = first && count_waiting_locked(from) >= WAITING_MAX;
+    gs_lock_release(&lock);
+    return full && !gs_discards_crowded(from);
 }
 
 bool gs_discards_go_on(void)
