@@ -276,6 +276,31 @@ static void run_short(const struct siege_attack *attack, struct other *exporter)
     say(attack, "its memory is waited for", since);
 }
 
+/* How many connections it has, with this one. */
+static unsigned clients_of(const unsigned char *token)
+{
+    int fd = side_dial(siege->dir, token);
+    union gs_wire_message message;
+    unsigned clients = 0;
+
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    if (fd >= 0 && gs_wire_send(fd, &message, -1) == 0 &&
+        recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REPORT)
+        clients = message.report.clients;
+    if (fd >= 0)
+        close(fd);
+    return clients;
+}
+
+/* What ends with the attacker was his: of what the two others have open nothing is lost. */
+static void assert_holds(const struct siege_attack *attack, struct other *exporter,
+                         const unsigned char *token)
+{
+    cr_assert(SIDE_WAIT(clients_of(token) == 3), "%s: %u", attack->name, clients_of(token));
+    cr_assert_str_eq(other_ask(exporter, "holds"), "ok 2", "%s: %s", attack->name,
+                     exporter->answer);
+}
+
 static void attack_exporter(const struct siege_attack *attack)
 {
     unsigned char token[GS_TOKEN_SIZE];
@@ -297,12 +322,12 @@ static void attack_exporter(const struct siege_attack *attack)
     assert_is_under_way(attack, &siege->holds, attacker);
     if (attack->resources & TAKES(LIMBO))
         run_short(attack, &exporter);
+    if (attack->resources & TAKES(LEASES)) /* whoever still has his connection has his lease */
+        cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
     other_offer(&exporter, 1024, 512, 8, token);
     assert_serves(attack, &opener, token, 8);
     attack_end(attack, attacker);
-    /* What ends with the attacker was his: nothing else is lost. */
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&exporter, "holds"), "ok 2")), "%s: holds: %s",
-              attack->name, exporter.answer);
+    assert_holds(attack, &exporter, token);
     cr_assert_eq(other_stop(&holder), 0);
     cr_assert_eq(other_stop(&opener), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));

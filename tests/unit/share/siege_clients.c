@@ -293,7 +293,6 @@ static void takes_up_what_another_has(void)
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         for (message.take_up.block_id = 8; message.take_up.block_id-- > 0;) /* 0: that was all */
             siege_say(fd, &message, -1);
-        siege_ask(fd, 0);
         if (i >= 20)
             siege_holds();
         read_all_and_close(fd);
