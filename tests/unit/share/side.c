@@ -229,7 +229,7 @@ pid_t side_gone_pid(void)
 }
 
 /* A test that has failed may have left a socket that nobody listens at, or a broker that is stopped. */
-static int broker_connect(const char *dir)
+int side_broker_dial(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     const struct timeval limit = {.tv_sec = 10};
@@ -248,7 +248,7 @@ pid_t side_broker_pid(const char *dir)
 {
     struct ucred who = {0};
     socklen_t size = sizeof who;
-    int fd = broker_connect(dir);
+    int fd = side_broker_dial(dir);
 
     if (fd >= 0) {
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
@@ -261,7 +261,7 @@ unsigned long long side_broker_left(const char *dir)
 {
     union gs_wire_message message;
     unsigned long long left = 0;
-    int fd = broker_connect(dir);
+    int fd = side_broker_dial(dir);
 
     if (fd >= 0) {
         gs_wire_start(&message, GS_WIRE_QUERY, 1);

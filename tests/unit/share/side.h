@@ -77,6 +77,8 @@ const char *side_broker_name(void);
 void side_name(unsigned number, pid_t pid, char ret_name[33]);
 /* A pid that no process has. */
 pid_t side_gone_pid(void);
+/* A connection to the directory's broker, or -1. */
+int side_broker_dial(const char *dir);
 /* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
  * says itself; whether its socket goes (to connect would be to need it). */
 pid_t side_broker_pid(const char *dir);
