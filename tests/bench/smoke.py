@@ -173,7 +173,7 @@ def held():
         sys.exit(77)
     os.environ['GPUSHIM_LOG'] = 'info'
     for name, (most, chunks) in HELD.items():
-        for _ in range(4):  # where the machine stands still, making a chunk seems to take long
+        for _ in range(20):  # where the machine is busy, making a chunk seems to take long
             done = run('shim', 'replay', HERE / 'traces' / f'{name}.trace.xz', '--loops', 1)
             print(done.stdout, done.stderr, sep='', end='')
             check(done.returncode == 0, f'replay ended with {done.returncode}')

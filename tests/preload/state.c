@@ -65,7 +65,7 @@ static pid_t child(void)
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm(20);
+        alarm(60);
     }
     return pid;
 }
