@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "elf_symbols.h"
-#include "late.h"
+#include "shim/lookup/elf_symbols.h"
+#include "shim/lookup/late.h"
 #include "log.h"
-#include "lookup.h"
-#include "pinning.h"
+#include "shim/lookup/lookup.h"
+#include "shim/registration/pinning.h"
 #include "state.h"
 
 struct gs_core *gs_core;

@@ -2,8 +2,8 @@
  * The way from unborn to ready; state.h has the picture and what holds always.
  */
 #include "state.h"
-#include "hook.h"
-#include "lookup.h"
+#include "shim/hooks/hook.h"
+#include "shim/lookup/lookup.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -12,8 +12,8 @@
 #include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
-#include "shim/lookup.h"
-#include "shim/pinning.h"
+#include "shim/lookup/lookup.h"
+#include "shim/registration/pinning.h"
 #include "shim/state.h"
 
 _Atomic int gs_state;

@@ -5,7 +5,7 @@
  * usage: state CASE; a process has one state, so each case is a run.
  */
 #include "../../shim/state.h"
-#include "../../shim/lookup.h"
+#include "../../shim/lookup/lookup.h"
 #include "check.h"
 
 #include <errno.h>

@@ -11,12 +11,12 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#include "elf_symbols.h"
-#include "hook.h"
-#include "lookup.h"
-#include "resolve.h"
-#include "start.h"
-#include "state.h"
+#include "shim/lookup/elf_symbols.h"
+#include "shim/hooks/hook.h"
+#include "shim/lookup/lookup.h"
+#include "shim/lookup/resolve.h"
+#include "shim/start.h"
+#include "shim/state.h"
 
 static const char *const sonames[GS_PIN_LIBRARIES] = {
     [GS_PIN_VERBS] = "libibverbs.so.1",

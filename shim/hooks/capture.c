@@ -3,7 +3,7 @@
  * recorded, so core counts them: from before the driver begins one until it is seen to be over.
  */
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 #include "submit.h"
 
 /* Before the driver's call: *ret_noted tells whether it was counted. False: it must not begin. */

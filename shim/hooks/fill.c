@@ -4,7 +4,7 @@
  */
 #include "hook.h"
 #include "reach.h"
-#include "start.h"
+#include "shim/start.h"
 
 GS_HOOK CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {

@@ -4,7 +4,7 @@
  * given to a new one at once.
  */
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 
 #include "core/api/pin.h"
 #include "core/api/reach.h"

@@ -4,9 +4,9 @@
  * and libraries that use CUDA, so it is known by the tables that it asks for, not by its name. Any
  * other table, and any that a library of the driver's own asks for, may be such a way.
  */
-#include "elf_symbols.h"
+#include "shim/lookup/elf_symbols.h"
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 #include "submit.h"
 
 #include <link.h>

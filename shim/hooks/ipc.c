@@ -2,11 +2,11 @@
  * CUDA IPC of memory. Handles for our memory are tokens of ours; a handle that is not one was made
  * by the native driver and goes to it.
  */
-#include "pinning.h"
+#include "shim/registration/pinning.h"
 #include "hook.h"
-#include "log.h"
-#include "result.h"
-#include "start.h"
+#include "shim/log.h"
+#include "shim/result.h"
+#include "shim/start.h"
 
 #include <string.h>
 

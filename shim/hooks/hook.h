@@ -16,9 +16,9 @@
 #ifndef GPUSHIM_SHIM_HOOK_H
 #define GPUSHIM_SHIM_HOOK_H
 
-#include "cuda_exact.h"
-#include "entry_points.h"
-#include "state.h"
+#include "shim/cuda_exact.h"
+#include "shim/entry_points.h"
+#include "shim/state.h"
 
 #include "core/base/cancel.h"
 

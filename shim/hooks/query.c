@@ -4,8 +4,8 @@
  * memory where nothing is live answers as an address that the driver does not know.
  */
 #include "hook.h"
-#include "result.h"
-#include "start.h"
+#include "shim/result.h"
+#include "shim/start.h"
 
 #include <string.h>
 

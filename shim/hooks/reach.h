@@ -7,7 +7,7 @@
 #define GPUSHIM_SHIM_REACH_H
 
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 #include "submit.h"
 
 #include "core/api/reach.h"

@@ -5,7 +5,7 @@
 #include "box.h"
 #include "hook.h"
 #include "reach.h"
-#include "start.h"
+#include "shim/start.h"
 
 /* The first byte of a side, whatever kind of memory it is said to be. */
 #define FIRST(copy, which, row)                                                                    \
@@ -53,7 +53,7 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
     return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
 }
 
-/* *ret_owned is the copy between the contexts that own what is ours (shim/hooks_copy.c). */
+/* *ret_owned is the copy between the contexts that own what is ours (shim/hooks/copy.c). */
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
                            CUDA_MEMCPY3D_PEER *ret_owned)
 {
@@ -146,7 +146,7 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
     return around_3d(way, &box, stream, async);
 }
 
-/* As in hooks_copy.c: what the hooks go on to where memory of ours may be in it. */
+/* As in shim/hooks/copy.c: what the hooks go on to where memory of ours may be in it. */
 
 __attribute__((noinline)) static CUresult copy_2d(__typeof__(&cuMemcpy2D_v2) const *real,
                                                   const CUDA_MEMCPY2D *copy, CUstream order)

@@ -4,7 +4,7 @@
  * what touches no memory, but may stop a stream.
  */
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 #include "submit.h"
 
 GS_HOOK CUresult CUDAAPI cuLaunch(CUfunction f)

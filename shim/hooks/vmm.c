@@ -4,8 +4,8 @@
  * on. And what lets others than the program's own work come to memory of ours.
  */
 #include "hook.h"
-#include "pinning.h"
-#include "start.h"
+#include "shim/registration/pinning.h"
+#include "shim/start.h"
 
 #include "core/api/reach.h"
 

@@ -2,14 +2,14 @@
  * Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync. A call on a
  * stream that captures is the driver's: it becomes a node of the graph.
  */
-#include "callbacks.h"
+#include "shim/registration/callbacks.h"
 #include "hook.h"
-#include "patchable.h"
-#include "pinning.h"
+#include "shim/lookup/patchable.h"
+#include "shim/registration/pinning.h"
 #include "reach.h"
-#include "result.h"
+#include "shim/result.h"
 #include "room.h"
-#include "start.h"
+#include "shim/start.h"
 #include "submit.h"
 
 GS_PATCHABLE(cuMemAllocAsync);

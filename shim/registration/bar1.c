@@ -8,9 +8,9 @@
 
 #include <dlfcn.h>
 
-#include "elf_symbols.h"
-#include "resolve.h"
-#include "start.h"
+#include "shim/lookup/elf_symbols.h"
+#include "shim/lookup/resolve.h"
+#include "shim/start.h"
 
 struct bar1_memory { /* nvmlBAR1Memory_t, bytes */
     unsigned long long total, free, used;

@@ -3,8 +3,8 @@
  * address that it gives says which variant it chose, and leads to that one's hook.
  */
 #include "hook.h"
-#include "log.h"
-#include "lookup.h"
+#include "shim/log.h"
+#include "shim/lookup/lookup.h"
 
 /* CUDA 2's forms, with 32-bit addresses, are passed on without a word. */
 #define FIRST_OURS 3020

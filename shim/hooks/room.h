@@ -7,7 +7,7 @@
 #define GPUSHIM_SHIM_ROOM_H
 
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 
 /* Room for a call that was refused for want of memory (gs_core_make_room), in steps: `step` is what
  * this returned last, 0 at first. Returns 0 when the call is not to be made again. Preserves errno.

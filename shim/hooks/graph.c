@@ -9,7 +9,7 @@
 #include "hook.h"
 #include "reach.h"
 #include "room.h"
-#include "start.h"
+#include "shim/start.h"
 
 static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
 {

@@ -7,7 +7,7 @@
  */
 #include "hook.h"
 #include "reach.h"
-#include "start.h"
+#include "shim/start.h"
 
 /* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
 

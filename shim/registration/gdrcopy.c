@@ -3,9 +3,9 @@
  * it was made for: gdr_get_info tells the program where it begins, and gdr_map counts from there.
  * One that the program unpins while it is mapped is really unpinned, as that also unmaps it.
  */
-#include "hook.h"
+#include "shim/hooks/hook.h"
 #include "pinning.h"
-#include "start.h"
+#include "shim/start.h"
 
 struct call {
     bool v2;

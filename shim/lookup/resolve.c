@@ -6,10 +6,10 @@
  */
 #include "resolve.h"
 #include "elf_symbols.h"
-#include "entry_points.h"
+#include "shim/entry_points.h"
 #include "lookup.h"
 
-#include "state.h"
+#include "shim/state.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

@@ -8,9 +8,9 @@
  * Kept by default are regions that no other machine can reach: a remote key in somebody's hands
  * must die when the program says so.
  */
-#include "hook.h"
+#include "shim/hooks/hook.h"
 #include "pinning.h"
-#include "start.h"
+#include "shim/start.h"
 
 #define ACCESS_REMOTE (2u | 4u | 8u)       /* remote write, read, atomic */
 #define ACCESS_APART (16u | 32u | 64u)     /* window binding, zero based, on demand: never kept */

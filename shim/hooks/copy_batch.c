@@ -6,7 +6,7 @@
 #include "box.h"
 #include "hook.h"
 #include "reach.h"
-#include "start.h"
+#include "shim/start.h"
 
 /* By itself, so that memory that is not ours pays for no more than the look. */
 __attribute__((noinline)) static bool may_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "core/process/stats.h"
-#include "gpushim.h"
-#include "hook.h"
+#include "shim/gpushim.h"
+#include "shim/hooks/hook.h"
 #include "pinning.h"
-#include "start.h"
+#include "shim/start.h"
 
 #define MOST 16
 

@@ -9,7 +9,7 @@
  */
 #include "lookup.h"
 #include "elf_symbols.h"
-#include "hook.h"
+#include "shim/hooks/hook.h"
 #include "resolve.h"
 
 #include <dlfcn.h>

@@ -3,7 +3,7 @@
  * ours follows (core/api/mempool.h). A program's own pools are passed on.
  */
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 
 #include "core/api/mempool.h"
 #include "core/api/reach.h"

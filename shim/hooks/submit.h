@@ -8,7 +8,7 @@
 #define GPUSHIM_SHIM_SUBMIT_H
 
 #include "hook.h"
-#include "start.h"
+#include "shim/start.h"
 
 #include "core/gpu/lone.h"
 

@@ -4,12 +4,12 @@
  * Whatever keeps the pool from giving memory (no context, a device that cannot, memory that is
  * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
-#include "callbacks.h"
+#include "shim/registration/callbacks.h"
 #include "hook.h"
-#include "patchable.h"
-#include "pinning.h"
-#include "result.h"
-#include "start.h"
+#include "shim/lookup/patchable.h"
+#include "shim/registration/pinning.h"
+#include "shim/result.h"
+#include "shim/start.h"
 
 /* What the driver aligns the rows of a pitched allocation to (measured on an H200: 1000 bytes wide
  * give a pitch of 1024). */

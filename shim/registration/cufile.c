@@ -2,9 +2,9 @@
  * Buffers of libcufile (GPUDirect Storage). A buffer is known by its address, and the library takes
  * no two that overlap: a kept one in the way of a new one goes first.
  */
-#include "hook.h"
+#include "shim/hooks/hook.h"
 #include "pinning.h"
-#include "start.h"
+#include "shim/start.h"
 
 /* Of cufile.h. */
 #define CU_FILE_CUDA_POINTER_RANGE_ERROR 5014
