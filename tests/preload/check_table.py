@@ -215,7 +215,7 @@ for name, reason in no_work.items():
 
 def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
-    return compiled('#include "hook.h"\nGS_HOOK CUresult CUDAAPI '
+    return compiled('#include "shim/hooks/hook.h"\nGS_HOOK CUresult CUDAAPI '
                     f'cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n',
                     '-fsyntax-only').returncode == 0
 
