@@ -1,5 +1,5 @@
 /*
- * Answers to look-ups of names that are ours, and the driver's addresses behind them.
+ * Answers to look-ups of names that are ours.
  */
 #ifndef GPUSHIM_SHIM_LOOKUP_H
 #define GPUSHIM_SHIM_LOOKUP_H
@@ -22,19 +22,6 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
 /* The same for the calls of libraries that register memory (pinning.h); `row` is not used. False:
  * the real function is to answer. */
 bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer);
-
-/* Finds libcuda.so.1, loading it if that is allowed, and keeps it loaded for the life of the
- * process: the addresses stay good. row: GS_ENTRY_COUNT places, NULL where the driver lacks the
- * symbol. False if there is no libcuda; row is untouched then. */
-bool gs_lookup_find_driver(bool may_load, void **row);
-
-/* A function of the driver that was found, by exact symbol name; NULL where it has none. Takes no
- * lock and calls no libc function. */
-void *gs_lookup_driver_symbol(const char *name);
-
-/* Takes the addresses over into gs_real and the map from address to hook. Called before hooks are
- * handed out; calling it again, with the same addresses, changes nothing. */
-void gs_lookup_adopt_driver(void *const *row);
 
 /* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row. */
 bool gs_lookup_is_ours(const char *symbol);

@@ -23,14 +23,4 @@ struct gs_dlopen_way {
 };
 struct gs_dlopen_way gs_resolve_dlopen(int flags);
 
-/* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes
- * after us. NULL only where the process has none. */
-typedef void *gs_dlsym_fn(void *handle, const char *name);
-typedef void *gs_dlvsym_fn(void *handle, const char *name, const char *version);
-gs_dlsym_fn *gs_next_dlsym(void);
-gs_dlvsym_fn *gs_next_dlvsym(void);
-
-/* The row (enum gs_entry_index) of an exact name, or -1. */
-int gs_resolve_row(const char *name);
-
 #endif

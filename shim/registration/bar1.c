@@ -9,7 +9,7 @@
 #include <dlfcn.h>
 
 #include "shim/lookup/elf_symbols.h"
-#include "shim/lookup/resolve.h"
+#include "shim/lookup/names.h"
 #include "shim/start.h"
 
 struct bar1_memory { /* nvmlBAR1Memory_t, bytes */

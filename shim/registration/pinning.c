@@ -14,7 +14,7 @@
 #include "shim/lookup/elf_symbols.h"
 #include "shim/hooks/hook.h"
 #include "shim/lookup/lookup.h"
-#include "shim/lookup/resolve.h"
+#include "shim/lookup/names.h"
 #include "shim/start.h"
 #include "shim/state.h"
 
