@@ -337,6 +337,16 @@ static bool drop_old(struct gs_share *share, uint64_t now)
     return left;
 }
 
+/* Once it has been told that it ends it does. */
+static void note_needed(struct gs_share *share, bool needed, uint64_t now)
+{
+    uint64_t since = __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE);
+
+    if (since != GS_NEVER && needed != (since == 0))
+        __atomic_compare_exchange_n(&share->unneeded_since, &since, needed ? 0 : now, false,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t period = share->options.keep_ns / 4;
@@ -345,11 +355,20 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
         period = period < SCAN_MIN_NS ? SCAN_MIN_NS : period > GS_NS_PER_S ? GS_NS_PER_S : period;
         share->left_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
     }
-    if (share->client_count > 0 || HASH_COUNT(share->offers) > 0)
-        __atomic_store_n(&share->unneeded_since, 0, __ATOMIC_RELEASE);
-    else if (share->unneeded_since == 0)
-        __atomic_store_n(&share->unneeded_since, now, __ATOMIC_RELEASE);
+    note_needed(share, share->client_count > 0 || HASH_COUNT(share->offers) > 0, now);
     return share->left_due_ns;
+}
+
+bool gs_broker_may_accept(struct gs_share *share)
+{
+    note_needed(share, true, 0);
+    return __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE) == 0;
+}
+
+bool gs_share_end_unneeded(struct gs_share *share, uint64_t since)
+{
+    return __atomic_compare_exchange_n(&share->unneeded_since, &since, GS_NEVER, false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 uint64_t gs_share_unneeded_since(struct gs_share *share)

@@ -24,7 +24,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -149,6 +148,9 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
     } else if (error == -EMFILE && !client->fault) {
         client->fault = "no descriptor is left for what it sent (ulimit -n)";
         reason = GS_REFUSED_FDS;
+    } else if (error == -ETOOMANYREFS) {
+        client->fault = "closes of what its user sent are held up, and no more is taken now";
+        reason = GS_REFUSED_FLIGHT;
     } else if (client->fault) {
         reason = GS_REFUSED_MESSAGE;
     }
@@ -160,38 +162,6 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
                          reason, 0);
 }
 
-/* With its greeting a client may send its pidfd, though the kernel may have told who it is; after
- * that nothing but a broker wants a descriptor. */
-static bool wants_fd(const struct gs_share *share, const struct gs_client *client)
-{
-    return (share->options.is_broker || !client->greeted) && !gs_discards_crowded(client->uid);
-}
-
-/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody who
- * does nothing else would have to close them. A broker that has no room for a descriptor waits for those that it does not keep to be closed, as
- * long as that goes on: the message lies in the socket. Then it gives its spare one up. */
-static int receive(struct gs_share *share, struct gs_client *client,
-                   union gs_wire_message *ret_message, int *ret_fd)
-{
-    int error;
-
-    if (ret_fd && gs_discards_full(client->uid)) {
-        sched_yield();
-        return -EAGAIN;
-    }
-    error = gs_wire_receive(client->fd, ret_message, ret_fd);
-    if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
-        sched_yield();
-        return -EAGAIN;
-    }
-    if (error != -EMFILE || !share->options.is_broker || share->spare_fd < 0)
-        return error;
-    close(share->spare_fd);
-    share->spare_fd = -1;
-    share->spare_given = true;
-    return gs_wire_receive(client->fd, ret_message, ret_fd);
-}
-
 /* One message. False: there is none, or the client has gone. */
 static bool serve_one(struct gs_share *share, struct gs_client *client)
 {
@@ -201,7 +171,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
 
     if (gs_client_is_lost(client))
         return false;
-    error = receive(share, client, &message, wants_fd(share, client) ? &fd : NULL);
+    error = gs_client_receive(share, client, &message, &fd);
     if (error == -EAGAIN)
         return false;
     if (error == 0)
@@ -362,12 +332,11 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
         return GS_REFUSED_FDS;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    if (gs_discards_crowded(who.uid))
-        gs_socket_take_rights(fd, false);
     client->id = ++share->next_client;
     client->fd = fd;
     client->kept_fd = gs_fd_keep(fd);
     client->uid = who.uid;
+    gs_client_crowd(client);
     client->gid = who.gid;
     client->pid = who.pid;
     client->user = user;
@@ -438,6 +407,10 @@ static void listener_rest(struct gs_share *share)
 
 void gs_clients_accept(struct gs_share *share)
 {
+    if (share->options.is_broker && !gs_broker_may_accept(share)) {
+        listener_rest(share);
+        return;
+    }
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         int fd = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         enum gs_wire_reason reason;
@@ -474,6 +447,9 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = share->listener_pause;
     HASH_ITER(hh, share->clients, client, next)
     {
+        uint64_t uncrowd = gs_client_uncrowd(client, now);
+
+        due = uncrowd < due ? uncrowd : due;
         if (client->fd >= 0 && is_needed(client))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now && !parts(share, client, now))

@@ -12,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
+#include "core/share/internal.h"
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
@@ -20,7 +21,7 @@
 #define CLOSERS      8
 #define WAITING_MAX  256 /* of one user; then no more is taken from him for the moment */
 #define CROWD        32
-#define STUCK_NS     UINT64_C(1000000000) /* a close that takes longer */
+#define STUCK_NS     GS_NS_PER_S /* a close that takes longer */
 #define IDLE_S       5 /* then a closer that has nothing to do ends */
 #define MESSAGES_MAX 64
 #define FDS_MAX      253 /* in one message: SCM_MAX_FD */
@@ -37,13 +38,14 @@ struct closer {
     struct gs_background background;
     bool runs, busy;
     uid_t at;
-    uint64_t since_ns;
+    uint64_t since_ns, held_up_ns; /* of this, what counts */
 };
 
 static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_DISCARDS);
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static struct discard *first, **last = &first; /* all of them wait */
 static struct closer closers[CLOSERS];
+static uint64_t looked_ns;
 
 uid_t gs_socket_user(int socket)
 {
@@ -51,6 +53,14 @@ uid_t gs_socket_user(int socket)
     socklen_t size = sizeof who;
 
     return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.uid : (uid_t)-1;
+}
+
+bool gs_socket_takes_rights(int socket)
+{
+    socklen_t size = sizeof(int);
+    int value = 0;
+
+    return getsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &value, &size) == 0 && value;
 }
 
 void gs_socket_take_rights(int socket, bool takes)
@@ -107,29 +117,46 @@ static void finish(const struct discard *discard)
 
 /* ---- Closers -------------------------------------------------------------------------------- */
 
-static unsigned count_at_locked(uid_t user, uint64_t before_ns)
+static unsigned count_at_locked(uid_t user, uint64_t held_up_ns)
 {
     unsigned count = 0;
 
     for (unsigned i = 0; i < CLOSERS; i++)
-        count += closers[i].busy && closers[i].at == user && closers[i].since_ns <= before_ns;
+        count += closers[i].busy && closers[i].at == user && closers[i].held_up_ns >= held_up_ns;
     return count;
 }
 
-/* The first one whose user has a closer left for it, out of the list; or NULL. */
-static struct discard *take_locked(void)
+/* Time in which this process stood still is nobody's doing. Whoever asks often asks because of what
+ * waits; who asks seldom finds them stuck later. */
+static void look_locked(void)
 {
-    for (struct discard **link = &first; *link; link = &(*link)->next) {
-        struct discard *discard = *link;
+    uint64_t counts = gs_look_counts(&looked_ns);
 
-        if (count_at_locked(discard->from, UINT64_MAX) >= GS_DISCARDS_USER)
-            continue;
-        *link = discard->next;
-        if (!discard->next)
-            last = link;
-        return discard;
+    for (unsigned i = 0; i < CLOSERS; i++) {
+        uint64_t took = looked_ns - closers[i].since_ns;
+
+        if (closers[i].busy)
+            closers[i].held_up_ns += took < counts ? took : counts;
     }
+}
+
+/* Where the first one is whose user has a closer left for it; NULL: there is none. */
+static struct discard **find_locked(void)
+{
+    for (struct discard **link = &first; *link; link = &(*link)->next)
+        if (count_at_locked((*link)->from, 0) < GS_DISCARDS_USER)
+            return link;
     return NULL;
+}
+
+static struct discard *unlink_locked(struct discard **link)
+{
+    struct discard *discard = *link;
+
+    *link = discard->next;
+    if (!discard->next)
+        last = link;
+    return discard;
 }
 
 /* False: nothing has come for a while. */
@@ -140,31 +167,6 @@ static bool await_locked(void)
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += IDLE_S;
     return pthread_cond_timedwait(&more, &lock.mutex, &end) == 0;
-}
-
-static void *run(void *arg)
-{
-    struct closer *closer = arg;
-    struct discard *discard;
-
-    pthread_setname_np(pthread_self(), "gpushim-close");
-    pthread_detach(pthread_self());
-    gs_lock_take(&lock);
-    do
-        while ((discard = take_locked())) {
-            closer->busy = true;
-            closer->at = discard->from;
-            closer->since_ns = gs_now_ns();
-            gs_lock_release(&lock);
-            finish(discard);
-            free(discard);
-            gs_lock_take(&lock);
-            closer->busy = false;
-        }
-    while (await_locked());
-    closer->runs = false;
-    gs_lock_release(&lock);
-    return NULL;
 }
 
 /* Called with the lock held. One that would do nothing but wait is not started. */
@@ -178,7 +180,61 @@ static struct closer *closer_wanted_locked(void)
         if (!closers[i].runs)
             spare = &closers[i];
     }
+    if (spare)
+        spare->runs = true;
     return spare;
+}
+
+static void *run(void *arg);
+
+/* The lock is released. True: it runs, or none was wanted. */
+static bool start_closer(struct closer *closer)
+{
+    if (!closer || gs_background_start(&closer->background, run, closer) == 0)
+        return true;
+    gs_lock_take(&lock);
+    closer->runs = false;
+    gs_lock_release(&lock);
+    return false;
+}
+
+/* Whoever handed something over while this closer was on its way did not start another: it does, as
+ * it may be held up. */
+static void close_all_locked(struct closer *closer)
+{
+    struct discard **link;
+
+    while ((link = find_locked())) {
+        struct discard *discard = unlink_locked(link);
+        struct closer *another;
+
+        closer->busy = true;
+        closer->at = discard->from;
+        closer->since_ns = gs_now_ns();
+        closer->held_up_ns = 0;
+        another = find_locked() ? closer_wanted_locked() : NULL;
+        gs_lock_release(&lock);
+        start_closer(another);
+        finish(discard);
+        free(discard);
+        gs_lock_take(&lock);
+        closer->busy = false;
+    }
+}
+
+static void *run(void *arg)
+{
+    struct closer *closer = arg;
+
+    pthread_setname_np(pthread_self(), "gpushim-close");
+    pthread_detach(pthread_self());
+    gs_lock_take(&lock);
+    do
+        close_all_locked(closer);
+    while (await_locked());
+    closer->runs = false;
+    gs_lock_release(&lock);
+    return NULL;
 }
 
 static unsigned count_waiting_locked(uid_t user)
@@ -194,28 +250,22 @@ static unsigned count_waiting_locked(uid_t user)
 static bool hand_over(struct discard *discard)
 {
     struct closer *closer;
-    bool waits;
+    bool waits = false;
 
     gs_lock_take(&lock);
     closer = closer_wanted_locked();
-    if (closer)
-        closer->runs = true;
     discard->next = NULL;
     *last = discard;
     last = &discard->next;
     pthread_cond_signal(&more);
     gs_lock_release(&lock);
-    if (!closer || gs_background_start(&closer->background, run, closer) == 0)
+    if (start_closer(closer))
         return true;
     gs_lock_take(&lock);
-    closer->runs = false;
-    waits = false;
     for (struct discard **link = &first; *link; link = &(*link)->next)
         if (*link == discard) { /* or another closer has come by */
             waits = true;
-            *link = discard->next;
-            if (!discard->next)
-                last = link;
+            unlink_locked(link);
             break;
         }
     gs_lock_release(&lock);
@@ -292,8 +342,9 @@ bool gs_discards_crowded(uid_t from)
     bool crowded;
 
     gs_lock_take(&lock);
+    look_locked();
     crowded = first && count_waiting_locked(from) >= CROWD &&
-              count_at_locked(from, gs_now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
+              count_at_locked(from, STUCK_NS) >= GS_DISCARDS_USER;
     gs_lock_release(&lock);
     return crowded;
 }
@@ -310,13 +361,13 @@ bool gs_discards_full(uid_t from)
 
 bool gs_discards_go_on(void)
 {
-    uint64_t stuck_ns = gs_now_ns() - STUCK_NS;
     bool goes_on = false, busy = false;
 
     gs_lock_take(&lock);
+    look_locked();
     for (unsigned i = 0; i < CLOSERS; i++) {
         busy |= closers[i].busy;
-        goes_on |= closers[i].busy && closers[i].since_ns > stuck_ns;
+        goes_on |= closers[i].busy && closers[i].held_up_ns < STUCK_NS;
     }
     goes_on |= first && !busy; /* a closer is on its way to them */
     gs_lock_release(&lock);

@@ -7,7 +7,7 @@
  * for, but by closers, threads that do nothing else. Of those there are a few, of which one user's
  * descriptors occupy two at most; what else is of him waits. Where too much waits nothing that he
  * sends is taken for the moment (gs_discards_full), and where those two are stuck none any more
- * (gs_discards_crowded).
+ * (gs_discards_crowded), until they are not.
  *
  * The closers are the process's, not one share's: who is stuck may be so for longer than that is.
  */
@@ -40,5 +40,7 @@ uid_t gs_socket_user(int socket);
 /* From now on nobody can send descriptors to the socket, or to those that it accepts; or he can
  * again. Where the kernel has that (Linux 6.16); else nothing happens. */
 void gs_socket_take_rights(int socket, bool takes);
+/* Whether he can, and this could be changed. */
+bool gs_socket_takes_rights(int socket);
 
 #endif

@@ -132,6 +132,7 @@ struct gs_client {
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     uint64_t left; /* offers that it has left with this broker */
     unsigned left_chunks; /* in so many chunks, each with a descriptor */
+    bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
     bool exited; /* the exit was seen */
     uid_t uid;
@@ -216,6 +217,14 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
 void gs_user_reap(struct gs_share *share, struct gs_user *user);
 /* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
 bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
+/* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor, which
+ * is not taken now. */
+int gs_client_receive(struct gs_share *share, struct gs_client *client,
+                      union gs_wire_message *ret_message, int *ret_fd);
+/* A new one is refused descriptors where it must be. */
+void gs_client_crowd(struct gs_client *client);
+/* And is not any more where it need not; when to come again. */
+uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now);
 /* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also where
  * his user, another than this process's, has left as many unread as he may. */
 int gs_client_send(struct gs_share *share, struct gs_client *client,
@@ -238,6 +247,8 @@ int gs_broker_fd(const struct gs_offer *offer);
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
+/* Whether it takes in who comes now: then it is needed. */
+bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 /* relay.c: what this process has open of others and passes on, once they have ended. */
 bool gs_relay_knows(struct gs_share *share, const unsigned char *instance);

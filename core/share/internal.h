@@ -92,7 +92,7 @@ struct gs_share {
     uint64_t broker_full_ns; /* when that is told of */
     struct gs_offer *put_off; /* what is to be left with it then */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
-    uint64_t unneeded_since; /* of a broker */
+    uint64_t unneeded_since; /* of a broker: atomic; GS_NEVER: it takes nobody in any more */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
     struct gs_leaver *leavers;         /* likewise */
     struct gs_user *users;             /* the share thread's own */

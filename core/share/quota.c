@@ -11,6 +11,7 @@
 #include "core/share/exporter.h"
 
 #include <linux/sockios.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -19,6 +20,8 @@
 
 #define UNREAD_PART    16 /* of the limit of descriptors: other users have so many unread */
 #define UNREAD_LOOK_NS GS_NS_PER_S
+
+#define CROWDED_LOOK_NS (50 * GS_NS_PER_MS)
 
 /* A connection that is over, with descriptors that the other side has not read. */
 struct gs_unread {
@@ -180,4 +183,73 @@ uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)
 void gs_unread_free(struct gs_share *share)
 {
     unread_drop(share, true);
+}
+
+/* ---- Descriptors that come ------------------------------------------------------------------ */
+
+/* With its greeting a client may send its pidfd, though the kernel may have told who it is; after
+ * that nothing but a broker wants a descriptor. */
+static bool wants_fd(const struct gs_share *share, const struct gs_client *client)
+{
+    return share->options.is_broker || !client->greeted;
+}
+
+/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody who
+ * does nothing else would have to close them. A broker that has no room for a descriptor waits for
+ * those that it does not keep to be closed, as long as that goes on: the message lies in the socket.
+ * Then it gives its spare one up. */
+static int receive_fd(struct gs_share *share, struct gs_client *client,
+                      union gs_wire_message *ret_message, int *ret_fd)
+{
+    int error;
+
+    if (gs_discards_full(client->uid)) {
+        sched_yield();
+        return -EAGAIN;
+    }
+    error = gs_wire_receive(client->fd, ret_message, ret_fd);
+    if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
+        sched_yield();
+        return -EAGAIN;
+    }
+    if (error != -EMFILE || !share->options.is_broker || share->spare_fd < 0)
+        return error;
+    close(share->spare_fd);
+    share->spare_fd = -1;
+    share->spare_given = true;
+    return gs_wire_receive(client->fd, ret_message, ret_fd);
+}
+
+int gs_client_receive(struct gs_share *share, struct gs_client *client,
+                      union gs_wire_message *ret_message, int *ret_fd)
+{
+    bool crowded;
+    int error;
+
+    *ret_fd = -1;
+    if (!wants_fd(share, client))
+        return gs_wire_receive(client->fd, ret_message, NULL);
+    crowded = gs_discards_crowded(client->uid);
+    error = crowded ? gs_wire_receive(client->fd, ret_message, NULL)
+                    : receive_fd(share, client, ret_message, ret_fd);
+    return crowded && error == -EPROTO ? -ETOOMANYREFS : error;
+}
+
+void gs_client_crowd(struct gs_client *client)
+{
+    client->crowded = gs_discards_crowded(client->uid) && gs_socket_takes_rights(client->fd);
+    if (client->crowded)
+        gs_socket_take_rights(client->fd, false);
+}
+
+uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now)
+{
+    if (!client->crowded || client->fd < 0)
+        return GS_NEVER;
+    if (gs_discards_crowded(client->uid))
+        return now + CROWDED_LOOK_NS;
+    client->crowded = false;
+    if (gs_fd_is_there(&client->kept_fd)) /* the program may have closed it */
+        gs_socket_take_rights(client->fd, true);
+    return GS_NEVER;
 }

@@ -123,6 +123,9 @@ struct gs_offer;
 extern const struct gs_driver gs_broker_driver;
 /* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
 uint64_t gs_share_unneeded_since(struct gs_share *share);
+/* Broker: if nobody has needed it since then it takes nobody in any more, and is to be destroyed;
+ * else false. */
+bool gs_share_end_unneeded(struct gs_share *share, uint64_t since);
 /* Whether this process could offer anything at all: tries, and leaves nothing behind. If not, why
  * not. */
 bool gs_share_can(struct gs_share *share, char *ret_reason);

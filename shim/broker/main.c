@@ -163,6 +163,18 @@ static bool is_waited_for_alone(void)
     return waits && alone;
 }
 
+/* Whether nobody has needed it for so long. Looks count, not the clock: where this process stood
+ * still, those who need it may have waited as long. */
+static bool is_unneeded(struct gs_share *share, uint64_t limit, uint64_t *since, unsigned *looks)
+{
+    uint64_t now_since = gs_share_unneeded_since(share);
+
+    *looks = now_since == *since ? *looks + 1 : 0;
+    *since = now_since;
+    return now_since && *looks * (LOOK_MS * GS_NS_PER_MS) >= limit &&
+           gs_share_end_unneeded(share, now_since);
+}
+
 /* Serves until it is told to end; where a process that shares has started it also until it is needed
  * no more, or keeps a launcher from its end. */
 static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
@@ -176,6 +188,8 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     sigset_t none;
     uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
     struct gs_share *share;
+    uint64_t since = 0;
+    unsigned looks = 0;
     int waited_for = 0;
 
     signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
@@ -198,9 +212,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     if (tell >= 0 && write(tell, "", 1) == 1)
         close(tell);
     while (!told_to_end) {
-        uint64_t since = gs_share_unneeded_since(share);
-
-        if (until_unneeded && since && gs_now_ns() - since >= limit)
+        if (until_unneeded && is_unneeded(share, limit, &since, &looks))
             break;
         waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
         if (waited_for >= 2) /* not only between one of its processes and the next */

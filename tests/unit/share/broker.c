@@ -1515,6 +1515,35 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
     waitpid(activator.pid, NULL, 0);
 }
 
+/* It was about to end, and stood still: those who came meanwhile wait for it. */
+Test(share_broker, that_stood_still_does_not_end_before_it_looked_who_needs_it)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    char said[512];
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    setenv("GPUSHIM_SHARE_KEEP", "1 s", 1); /* and so long it runs unneeded */
+    for (int round = 0; round < 5; round++) {
+        union gs_wire_message message;
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        pid_t broker;
+
+        cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+        broker = side_broker_pid(dir);
+        usleep(100000); /* it finds that nobody is there any more */
+        halt(broker);
+        if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) { /* else it had its time before */
+            gs_wire_start(&message, GS_WIRE_QUERY, 1);
+            cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+            usleep(1500000);
+            kill(broker, SIGCONT);
+            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REPORT, "round %d", round);
+        }
+        close(fd);
+    }
+    unsetenv("GPUSHIM_SHARE_KEEP");
+}
+
 Test(share_broker, takes_the_socket_it_is_started_with)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};

@@ -68,17 +68,20 @@ static void teardown(void)
 
 TestSuite(share_descriptors, .init = setup, .fini = teardown, .timeout = 120);
 
-/* A message of that type with a bomb, which the attacker lets go of at once. */
-static void throw_bomb(int fd, const union gs_wire_message *message, enum bomb kind, bool waits)
+/* A message with that bomb, which the attacker lets go of at once. */
+static void throw(int fd, const union gs_wire_message *message, enum bomb kind, int bomb, bool waits)
 {
-    int bomb = bomb_new(kind);
-
     int error = waits ? side_send(fd, message, bomb) : gs_wire_send(fd, message, bomb);
 
     if (error) /* who takes none is not harmed */
         bomb_unsent(bomb);
     else
         bomb_gone(kind, bomb);
+}
+
+static void throw_bomb(int fd, const union gs_wire_message *message, enum bomb kind, bool waits)
+{
+    throw(fd, message, kind, bomb_new(kind), waits);
 }
 
 static void say_served(const char *who, enum bomb kind, uint64_t since)
@@ -169,10 +172,12 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
+    unsigned long address;
     int before;
 
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
+    other_start(&other, dir, NULL);
     cr_assert(bombs_begin(BOMB_NESTED));
     for (int i = 0; i < GS_DISCARDS_USER; i++)
         gs_discard(bomb_new(BOMB_NESTED), geteuid());
@@ -184,7 +189,10 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
             send(fd, "garbage", j, MSG_NOSIGNAL);
         close(fd);
     }
+    /* They are taken in one after the other: until then they are nobody's descriptors. */
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
     cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
+    other_ask(&other, "close %lx", address);
     bombs_end(BOMB_NESTED);
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
@@ -371,31 +379,42 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
     }
 }
 
+static int greet_broker(unsigned char instance)
+{
+    union gs_wire_message message;
+    int fd = dial_broker();
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memset(message.hello.instance, instance, sizeof message.hello.instance);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return fd;
+}
+
 /* Hundreds before anybody can see that the closers are stuck: all that are left at the end of the
  * connection, and others taken back one by one before. */
 static void attack_closers(void)
 {
-    struct gs_token token = {.instance = {99}, .size = 512};
+    static int bombs[MANY]; /* they take longer to make than to send */
+    struct gs_token token = {.size = 512};
     union gs_wire_message message;
-    int fd = dial_broker();
+    int fd = greet_broker(99);
     struct pollfd room = {.fd = fd, .events = POLLOUT};
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token.instance, sizeof token.instance);
-    gs_wire_send(fd, &message, -1);
+    memset(token.instance, 99, sizeof token.instance);
+    for (int i = 0; i < MANY; i++)
+        bombs[i] = bomb_new(BOMB_NESTED);
     leave_by_hand(fd);
     for (int i = 0; i < MANY; i++) {
         token.block_id = token.chunk_id = (uint64_t)i;
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
         gs_token_write(&token, message.share.token);
         message.share.chunk_size = 2 * MIB;
-        throw_bomb(fd, &message, BOMB_NESTED, true);
+        throw(fd, &message, BOMB_NESTED, bombs[i], true);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         message.unshare.block_id = token.block_id;
         if (i >= MANY / 2)
             gs_wire_send(fd, &message, -1);
-        if (poll(&room, 1, 1000) != 1)
-            break; /* it is not read any more */
+        poll(&room, 1, 10000); /* then it is not read any more */
     }
     close(fd);
 }
@@ -412,10 +431,69 @@ Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
     other_kill(&other);
     cr_assert(bombs_begin(BOMB_NESTED));
     attack_closers();
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "what the attacker left is not dropped");
     since = side_now();
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_eq(*(char *)address, 73);
     say_served("broker, hundreds", BOMB_NESTED, since);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     bombs_end(BOMB_NESTED);
+}
+
+/* A connection that was made while no more is taken from this user; -1: it is, still. */
+static int greet_crowded(union gs_wire_message *message)
+{
+    int error, fd = greet_broker(98), memory;
+
+    gs_wire_start(message, GS_WIRE_QUERY, 1);
+    cr_assert_eq(gs_wire_send(fd, message, -1), 0);
+    cr_assert_eq(side_next_message(fd, message), GS_WIRE_REPORT); /* it has been taken in */
+    gs_wire_start(message, GS_WIRE_LEAVE, 0);
+    message->leave.slots = LEAVE_SLOTS;
+    memory = leave_memory();
+    error = gs_wire_send(fd, message, memory);
+    close(memory);
+    if (error == -ETOOMANYREFS)
+        return fd;
+    cr_assert_eq(error, 0);
+    close(fd);
+    return -1;
+}
+
+static bool kernel_refuses_descriptors(void)
+{
+    int value, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t size = sizeof value;
+    bool refuses = getsockopt(fd, SOL_SOCKET, 83, &value, &size) == 0; /* SO_PASSRIGHTS */
+
+    close(fd);
+    return refuses;
+}
+
+Test(share_descriptors, can_be_sent_again_to_a_broker_when_those_before_are_closed)
+{
+    union gs_wire_message message;
+    unsigned char token[GS_TOKEN_SIZE];
+    int early, fd, memory = leave_memory();
+
+    if (!kernel_refuses_descriptors())
+        cr_skip_test("the kernel keeps nobody from sending them");
+    other_start(&other, dir, "keep=60000"); /* which starts one */
+    other_offer(&other, 0, 512, 74, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert(bombs_begin(BOMB_NESTED));
+    early = greet_broker(97);
+    attack_closers();
+    cr_assert(SIDE_WAIT((fd = greet_crowded(&message)) >= 0));
+    /* Whom the kernel does not keep from it is told that it is for now. */
+    cr_assert_eq(gs_wire_send(early, &message, memory), 0);
+    cr_assert_eq(side_next_message(early, &message), GS_WIRE_REFUSE);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_FLIGHT, "%u", message.refuse.reason);
+    bombs_end(BOMB_NESTED);
+    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
+    message.leave.slots = LEAVE_SLOTS;
+    cr_assert(SIDE_WAIT(gs_wire_send(fd, &message, memory) == 0));
+    close(memory);
+    close(early);
+    close(fd);
 }

@@ -1,5 +1,6 @@
-/* Descriptors that lie unread in a connection which is hung up on are closed, and no others. The
- * program is linked with its own recvmsg. */
+/* Descriptors that lie unread in a connection which is hung up on are closed, and no others; and when
+ * their closes count as held up. The program is linked with its own recvmsg, and with a clock that it
+ * can put on. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bombs.h"
 #include "core/share/discard.h"
 #include "core/share/wire.h"
 #include "side.h"
@@ -77,4 +79,73 @@ Test(share_discard, what_was_taken_out_before_a_reset_is_closed_once)
 Test(share_discard, what_was_taken_out_before_a_signal_is_closed_once)
 {
     assert_closes_its_own(EINTR);
+}
+
+/* ---- Closes that are held up ---------------------------------------------------------------- */
+
+#define WAITING 64
+
+static uint64_t ahead_ns; /* the clock: atomic */
+static unsigned begun;    /* closes: atomic */
+
+uint64_t __real_gs_now_ns(void);
+uint64_t __wrap_gs_now_ns(void);
+uint64_t __wrap_gs_now_ns(void)
+{
+    return __real_gs_now_ns() + __atomic_load_n(&ahead_ns, __ATOMIC_SEQ_CST);
+}
+
+int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size)
+{
+    int result = __real_setsockopt(fd, level, name, value, size);
+
+    if (level == SOL_SOCKET && name == SO_LINGER)
+        __atomic_add_fetch(&begun, 1, __ATOMIC_SEQ_CST);
+    return result;
+}
+
+static void put_clock_on(uint64_t ns)
+{
+    __atomic_add_fetch(&ahead_ns, ns, __ATOMIC_SEQ_CST);
+}
+
+/* Both closers of this user are stuck, and more waits than may. */
+static void hold_up(void)
+{
+    int fds[WAITING];
+
+    for (int i = 0; i < WAITING; i++)
+        fds[i] = bomb_new(BOMB_NESTED);
+    __atomic_store_n(&begun, 0, __ATOMIC_SEQ_CST);
+    gs_discards_crowded(geteuid());
+    for (int i = 0; i < WAITING; i++)
+        gs_discard(fds[i], geteuid());
+    cr_assert(SIDE_WAIT(__atomic_load_n(&begun, __ATOMIC_SEQ_CST) == GS_DISCARDS_USER),
+              "%u closers are at them", begun);
+}
+
+Test(share_discard, time_in_which_the_process_stood_still_holds_nothing_up)
+{
+    hold_up();
+    for (int i = 0; i < 10; i++) {
+        put_clock_on(UINT64_C(60) * 1000000000);
+        cr_assert_not(gs_discards_crowded(geteuid()));
+        cr_assert(gs_discards_go_on());
+    }
+    bombs_end(BOMB_NESTED);
+}
+
+Test(share_discard, time_in_which_it_looks_does)
+{
+    hold_up();
+    for (int i = 0; i < 200; i++) {
+        put_clock_on(UINT64_C(5) * 1000000);
+        gs_discards_crowded(geteuid());
+    }
+    cr_assert(gs_discards_crowded(geteuid()));
+    cr_assert_not(gs_discards_go_on());
+    bombs_end(BOMB_NESTED);
+    cr_assert(SIDE_WAIT(!gs_discards_crowded(geteuid())));
 }
