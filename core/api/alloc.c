@@ -22,8 +22,6 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
         return block;
     gs_pool_flush_streams(pool, stream_key);
     gs_pool_look(pool);
-    if (pool->limbo.first)
-        gs_pool_collect_limbo(pool, false);
     block = gs_pool_take(pool, size);
     return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }

@@ -9,36 +9,6 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* A lease, a grace or a use of a registration has ended: its blocks may leave limbo. Runs on the
- * share thread, or on the one that ended the use. No lock is held. */
-static void hold_ended(void *arg)
-{
-    struct gs_core *core = arg;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            /* Detached: on its way out, or dead and looked through below. */
-            if (!context->pools[i] || context->detached)
-                continue;
-            gs_latch_take(&context->pools[i]->lock);
-            gs_pool_collect(context->pools[i]);
-            gs_pool_collect_limbo(context->pools[i], false);
-            gs_latch_release(&context->pools[i]->lock);
-        }
-    gs_lock_release(&core->lock);
-    gs_core_wipe(core);
-    gs_context_bury_dead(core);
-}
-
-static void registration_released(void *arg)
-{
-    struct gs_core *core = arg;
-
-    hold_ended(core);
-    gs_share_look_again(core->share);
-}
-
 static bool import_held(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
@@ -57,11 +27,11 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = hold_ended,
+    struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
                                      .unmapping = import_going,
                                      .held = import_held,
                                      .arg = core};
-    struct gs_regcache_events released = {.released = registration_released, .arg = core};
+    struct gs_regcache_events released = {.released = gs_guard_released, .arg = core};
     gs_status status;
 
     if (!core)

@@ -121,8 +121,6 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         gs_latch_release(&pool->lock);
         return free_orphan(core, address);
     }
-    if (block->offer && pool->limbo.first)
-        gs_pool_collect_limbo(pool, false);
     if (core->options.free_native || !core->driver.ctx_record_event)
         status = pass_waiting(core, pool, block);
     else

@@ -15,6 +15,7 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .block_id = block->id,
         .offset = block->base - chunk->span.base,
         .size = block->size,
+        .address = block->base,
         .alone = chunk->shift == GS_LARGE_SHIFT && chunk->pool->shared->whole_chunks,
     };
 

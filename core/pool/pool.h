@@ -413,7 +413,9 @@ bool gs_pool_poll(struct gs_pool *pool);
 bool gs_pool_touched(struct gs_pool *pool);
 /* Bytes that retire. */
 size_t gs_pool_behind_bytes(const struct gs_pool *pool);
-/* Looks through limbo. `no_grace`: memory is out. */
+/* What held a block, if it is in limbo, may do so no more. */
+void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block);
+/* The same of all that are. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
 /*
  * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or

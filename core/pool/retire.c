@@ -404,18 +404,29 @@ void gs_pool_look(struct gs_pool *pool)
         gs_pool_collect(pool);
 }
 
+static void leave_limbo(struct gs_pool *pool, struct gs_block *block, bool no_grace)
+{
+    bool shared = block->offer != NULL;
+
+    if (!may_go(pool, block, no_grace))
+        return;
+    gs_block_list_remove(&pool->limbo, block);
+    go_on(pool, block, shared, false);
+}
+
+void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block)
+{
+    if (block->state == GS_BLOCK_LIMBO)
+        leave_limbo(pool, block, false);
+}
+
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 {
     struct gs_block *block = pool->limbo.first, *next;
 
     for (; block; block = next) {
-        bool shared = block->offer != NULL;
-
         next = (struct gs_block *)block->entry.next;
-        if (!may_go(pool, block, no_grace))
-            continue;
-        gs_block_list_remove(&pool->limbo, block);
-        go_on(pool, block, shared, false);
+        leave_limbo(pool, block, no_grace);
     }
 }
 

@@ -115,8 +115,6 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     if (!used)
         gs_pool_flush_streams(pool, 0);
     gs_pool_collect(pool);
-    if (pool->limbo.first)
-        gs_pool_collect_limbo(pool, false);
     used |= pool->ready != ready_before || pool->retiring.first || pool->oldest ||
             pool->apart || gs_pool_touched(pool);
     if (idle > keep) {

@@ -99,7 +99,6 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_wai
 
     gs_latch_take(&pool->lock);
     gs_pool_poll_apart(pool);
-    gs_pool_collect_limbo(pool, false);
     detached = gs_pool_detach_ready(pool, 0);
     while (pool->spent) {
         struct gs_chunk *spent = pool->spent;

@@ -56,7 +56,6 @@ size_t gs_core_cached(struct gs_core *core)
             /* What was freed and another process holds is not free: such blocks show in limbo. */
             if (!context->detached)
                 gs_pool_collect(pool);
-            gs_pool_collect_limbo(pool, false);
             cached_bytes += pool->reserved - pool->live - pool->limbo.bytes;
             gs_latch_release(&pool->lock);
         }

@@ -105,6 +105,7 @@ static struct gs_offer *offer_of(struct gs_share *share, const struct gs_offer_k
 static void offer_drop(struct gs_share *share, struct gs_offer *offer)
 {
     gs_lock_take(&share->lock);
+    gs_offer_told_locked(share, offer);
     HASH_DEL(share->offers, offer);
     gs_lock_release(&share->lock);
     chunk_drop(share, chunk_of(offer));

@@ -34,6 +34,8 @@ struct gs_offer {
     uint64_t freed_ns; /* 0: the program has it */
     bool in_grace; /* freed and never opened, in the list of such by the time of the free */
     struct gs_offer *grace_older, *grace_newer;
+    bool ended; /* its end is to be told of */
+    struct gs_offer *ended_older, *ended_newer;
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
     struct gs_offer *limbo_older, *limbo_newer;
@@ -73,6 +75,10 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
 void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
 /* One hold more of what is held, by a connection that was asked for nothing yet. */
 void gs_offer_take_up(struct gs_share *share, struct gs_offer *offer);
+/* It is not to be told of any more. The lock is held. */
+void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer);
+/* Tells of leases and graces that are over (lease_ended); true: there are more. */
+bool gs_offers_tell(struct gs_share *share);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);
 void gs_offers_free(struct gs_share *share);

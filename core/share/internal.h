@@ -128,6 +128,7 @@ struct gs_share {
     struct gs_export *exports;   /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_offer *grace_oldest, *grace_newest;
+    struct gs_offer *ended_oldest, *ended_newest; /* leases and graces that are over, to be told of */
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts, then read only. */
@@ -159,7 +160,6 @@ struct gs_share {
     uint64_t listener_pause; /* when to listen again; 0: listening */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
-    bool lease_ended;        /* the pool is to be told at the end of this round */
 
     struct gs_lock opener_lock;    /* rank OPENER: from here on */
     pthread_cond_t opener_changed; /* a peer is no longer busy */

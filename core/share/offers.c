@@ -262,6 +262,56 @@ static void grace_stop_locked(struct gs_share *share, struct gs_offer *offer)
     offer->in_grace = false;
 }
 
+static void ended_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    if (offer->ended)
+        return;
+    offer->ended = true;
+    offer->ended_newer = NULL;
+    offer->ended_older = share->ended_newest;
+    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->ended_oldest) = offer;
+    share->ended_newest = offer;
+}
+
+void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    if (!offer->ended)
+        return;
+    offer->ended = false;
+    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->ended_oldest) =
+        offer->ended_newer;
+    *(offer->ended_newer ? &offer->ended_newer->ended_older : &share->ended_newest) =
+        offer->ended_older;
+}
+
+/* False: there is none. */
+static bool next_ended(struct gs_share *share, uint64_t *ret_address)
+{
+    struct gs_offer *offer;
+
+    gs_lock_take(&share->lock);
+    offer = share->ended_oldest;
+    if (offer) {
+        *ret_address = offer->source.address; /* the offer may go as soon as the lock is let go */
+        gs_offer_told_locked(share, offer);
+    }
+    gs_lock_release(&share->lock);
+    return offer != NULL;
+}
+
+bool gs_offers_tell(struct gs_share *share)
+{
+    uint64_t address;
+
+    for (int i = 0; i < WORK_MAX; i++) {
+        if (!next_ended(share, &address))
+            return false;
+        if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+            share->events.lease_ended(share->events.arg, address);
+    }
+    return true;
+}
+
 void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns)
 {
     uint64_t end = freed_ns + share->options.grace_ns;
@@ -290,10 +340,11 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
     if (share->grace_due_ns <= now) {
         struct gs_offer *oldest;
 
-        share->lease_ended = true;
         while ((oldest = share->grace_oldest) &&
-               (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now))
+               (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
             grace_stop_locked(share, oldest);
+            ended_locked(share, oldest);
+        }
         share->grace_due_ns = oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
         if (share->grace_due_ns < now + GRACES_NS)
             share->grace_due_ns = now + GRACES_NS;
@@ -318,6 +369,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     else if (!in_grace) {
         gs_broker_take_back_locked(share, offer);
         grace_stop_locked(share, offer);
+        gs_offer_told_locked(share, offer);
         HASH_DEL(share->offers, offer);
     }
     gs_lock_release(&share->lock);
@@ -367,7 +419,7 @@ static void note_unheld(struct gs_share *share, struct gs_offer *offer)
 {
     if (offer->holds > 0 || offer->pins > 0)
         return;
-    share->lease_ended = true;
+    ended_locked(share, offer);
     if (share->options.is_broker)
         offer->keep_until_ns = gs_now_ns() + share->options.keep_ns;
 }

@@ -70,11 +70,11 @@ struct gs_share_options {
     unsigned gid_count;
 };
 
-/* What happens in core's other half when a lease or a grace has ended: the pool looks through its
- * limbo.
- * Called from the share thread with no lock held. */
+/* Called from the share thread with no lock held, but where it is said otherwise. */
 struct gs_share_events {
-    void (*lease_ended)(void *arg);
+    /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
+     * of its source. */
+    void (*lease_ended)(void *arg, uint64_t address);
     /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
      * be NULL. */
     void (*unmapping)(void *arg, uint64_t base, size_t size);
@@ -112,6 +112,7 @@ struct gs_share_source {
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
     size_t offset, size;                 /* of the block within the chunk */
+    uint64_t address;                    /* of the block in this process, for lease_ended */
     bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory */
 };

@@ -129,11 +129,8 @@ static int tick(struct gs_share *share)
         due = limbo;
     if (sweep < due)
         due = sweep;
-    if (share->lease_ended) {
-        share->lease_ended = false;
-        if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
-            share->events.lease_ended(share->events.arg);
-    }
+    if (gs_offers_tell(share))
+        due = now;
     if (work < due)
         due = work;
     now = gs_now_ns();

@@ -83,7 +83,7 @@ static bool read_options(struct gs_share_options *options)
 
 /* ---- Serving -------------------------------------------------------------------------------- */
 
-static void nothing_to_do(void *arg)
+static void nothing_to_do(void *arg, uint64_t address)
 {
 }
 

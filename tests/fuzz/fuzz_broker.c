@@ -49,7 +49,7 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
     return result;
 }
 
-static void nothing_to_do(void *arg)
+static void nothing_to_do(void *arg, uint64_t address)
 {
 }
 

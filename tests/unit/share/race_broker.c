@@ -57,7 +57,7 @@ struct broker {
     struct gs_share *share;
 };
 
-static void nothing_to_do(void *arg)
+static void nothing_to_do(void *arg, uint64_t address)
 {
 }
 

@@ -58,7 +58,7 @@ unsigned side_log_lines(void)
     return lines;
 }
 
-static void lease_ended(void *arg)
+static void lease_ended(void *arg, uint64_t address)
 {
     struct side *side = arg;
 
