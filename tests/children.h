@@ -17,7 +17,7 @@
 #define SYS_pidfd_open 434
 #endif
 
-#define CHILD_S 60 /* no test takes longer */
+#define CHILD_S 120 /* no test takes longer */
 
 /* As fork; the child is killed when the thread that called this ends, also once it is another program. */
 static inline pid_t fork_child(void)
@@ -39,7 +39,10 @@ static inline pid_t fork_child(void)
  * that), and group. */
 static inline bool become_user(uid_t user, gid_t group)
 {
-    return setgid(group) == 0 && setuid(user) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+    pid_t parent = getppid(); /* it may end in between */
+
+    return setgid(group) == 0 && setuid(user) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 &&
+           getppid() == parent;
 }
 
 /* What a child of fork does that outlives its parent, but not the test. */

@@ -187,13 +187,19 @@ static bool wants_fd(const struct gs_share *share, const struct gs_client *clien
     return (share->options.is_broker || !client->greeted) && !gs_discards_crowded(client->uid);
 }
 
-/* A broker that has no room for a descriptor waits for those that it does not keep to be closed, as
+/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody who
+ * does nothing else would have to close them. A broker that has no room for a descriptor waits for those that it does not keep to be closed, as
  * long as that goes on: the message lies in the socket. Then it gives its spare one up. */
 static int receive(struct gs_share *share, struct gs_client *client,
                    union gs_wire_message *ret_message, int *ret_fd)
 {
-    int error = gs_wire_receive(client->fd, ret_message, ret_fd);
+    int error;
 
+    if (ret_fd && gs_discards_full(client->uid)) {
+        sched_yield();
+        return -EAGAIN;
+    }
+    error = gs_wire_receive(client->fd, ret_message, ret_fd);
     if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
         sched_yield();
         return -EAGAIN;

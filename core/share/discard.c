@@ -18,7 +18,7 @@
 #endif
 
 #define CLOSERS      8
-#define WAITING_MAX  256 /* of one user; beyond that the caller closes himself */
+#define WAITING_MAX  256 /* of one user; then no more is taken from him for the moment */
 #define CROWD        32
 #define STUCK_NS     UINT64_C(1000000000) /* a close that takes longer */
 #define IDLE_S       5 /* then a closer that has nothing to do ends */
@@ -80,9 +80,11 @@ static void take_unread(int socket)
     for (int i = 0; i < MESSAGES_MAX; i++) { /* its end and an empty message look the same */
         struct msghdr header = {.msg_control = control, .msg_controllen = sizeof control};
 
-        if (recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 && errno != EINTR &&
-            errno != ECONNRESET)
-            return;
+        if (recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) {
+            if (errno != EINTR && errno != ECONNRESET)
+                return;
+            continue; /* nothing came: what the buffer has is the last message's */
+        }
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c))
             for (size_t at = CMSG_LEN(0);
                  c->cmsg_type == SCM_RIGHTS && at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
@@ -195,10 +197,6 @@ static bool hand_over(struct discard *discard)
     bool waits;
 
     gs_lock_take(&lock);
-    if (count_waiting_locked(discard->from) >= WAITING_MAX) {
-        gs_lock_release(&lock);
-        return false;
-    }
     closer = closer_wanted_locked();
     if (closer)
         closer->runs = true;
@@ -247,26 +245,34 @@ void gs_discard(int fd, uid_t from)
     discard_fd(fd, from, false);
 }
 
-/* Whether anything was received and not read. The end of a connection and an empty message look the
- * same but for the sender's ids, which come with messages alone. */
-static bool has_unread(int socket)
+/*
+ * Whether descriptors lie unread in a connection that is shut down; looking puts none into this
+ * process, and messages without any are taken out, which closes nothing. The end of a connection
+ * and an empty message look the same but for the sender's ids, which come with messages alone, and
+ * for which alone there is room: what else came along is cut off.
+ */
+static bool has_descriptors(int socket)
 {
     char control[CMSG_SPACE(sizeof(struct ucred))]
         __attribute__((aligned(sizeof(struct cmsghdr))));
     const int on = 1;
-    ssize_t got;
 
     setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MESSAGES_MAX; i++) {
         struct msghdr header = {.msg_control = control, .msg_controllen = sizeof control};
+        ssize_t got = recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-        got = recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (got >= 0)
-            return header.msg_controllen > 0 || header.msg_flags & (MSG_CTRUNC | MSG_TRUNC);
-        if (errno != ECONNRESET && errno != EINTR) /* a reset is told once, before what was said */
-            break;
+        if (got < 0 && errno != ECONNRESET && errno != EINTR) /* told once, before what was said */
+            return false;
+        if (got < 0)
+            continue;
+        if (header.msg_flags & MSG_CTRUNC)
+            return true;
+        if (!header.msg_controllen)
+            return false;
+        recv(socket, NULL, 0, MSG_DONTWAIT);
     }
-    return false;
+    return true;
 }
 
 void gs_hang_up(int socket)
@@ -274,7 +280,7 @@ void gs_hang_up(int socket)
     int saved = errno;
 
     shutdown(socket, SHUT_RDWR); /* a forked child may hold it; and nothing more can be sent */
-    if (has_unread(socket))
+    if (has_descriptors(socket))
         discard_fd(socket, gs_socket_user(socket), true);
     else
         close(socket);
@@ -290,6 +296,16 @@ bool gs_discards_crowded(uid_t from)
               count_at_locked(from, gs_now_ns() - STUCK_NS) >= GS_DISCARDS_USER;
     gs_lock_release(&lock);
     return crowded;
+}
+
+bool gs_discards_full(uid_t from)
+{
+    bool full;
+
+    gs_lock_take(&lock);
+    full = first && count_waiting_locked(from) >= WAITING_MAX;
+    gs_lock_release(&lock);
+    return full && !gs_discards_crowded(from);
 }
 
 bool gs_discards_go_on(void)

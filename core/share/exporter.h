@@ -23,6 +23,7 @@ struct gs_offer {
     bool opened;    /* somebody has held it: no grace any more */
     bool brokered;  /* a broker has it too, and as long as this slot says so may serve it later */
     uint32_t slot;
+    struct gs_offer *put_off_next, **put_off_at; /* it is to be left as soon as that one reads */
     struct gs_leaver *leaver; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
@@ -149,8 +150,10 @@ struct gs_client {
     UT_hash_handle hh;
 };
 
-/* leave.c: leaves the offer with the broker; `fd` stays the caller's. The offer is pinned by the
- * share thread. */
+/* leave.c: whether the offer may be left with a broker now. Where that one does not read it is as
+ * soon as it does. */
+bool gs_broker_takes(struct gs_share *share, struct gs_offer *offer);
+/* Leaves the offer, which it takes; `fd` stays the caller's. The offer is pinned by the share thread. */
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);

@@ -93,6 +93,7 @@ struct gs_share {
     uint64_t broker_slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
     bool broker_full;        /* atomic: its socket has no room, and the kernel says when it has; */
     uint64_t broker_full_ns; /* when that is told of */
+    struct gs_offer *put_off; /* what is to be left with it then */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
     uint64_t unneeded_since; /* of a broker */
     struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */

@@ -23,7 +23,9 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define SEND_BUFFER    8192 /* 22 messages (measured): see below */
 #define SEND_WAIT_MS   500 /* for a broker that does not answer or read: openers wait meanwhile */
+#define LEAVE_MAX      16 /* of those that were put off, in one round */
 #define RETRY_NS       (20 * GS_NS_PER_MS) /* where too many descriptors are under way */
 #define START_STACK    (64 * 1024)
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
@@ -177,9 +179,15 @@ static int send_leave(struct gs_share *share, int fd)
     return error;
 }
 
-/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
+/*
+ * A greeted connection to a broker of a user who may be trusted with the memory, or an errno. What
+ * it does not read stays under way, and descriptors that are under way are counted for the user:
+ * beyond a limit none goes from any of his processes to any other. So a broker that is stopped has
+ * few of each process's there.
+ */
 static int connect_broker(struct gs_share *share)
 {
+    const int buffer = SEND_BUFFER;
     struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t size = sizeof who;
     char name[GS_BROKER_NAME_SIZE];
@@ -191,6 +199,7 @@ static int connect_broker(struct gs_share *share)
     if (fd < 0)
         return fd;
     fcntl(fd, F_SETFL, O_NONBLOCK);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         !gs_process_is_listed(&share->options, who.uid, who.gid)) {
         gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
@@ -245,6 +254,47 @@ static void pause_looking(struct gs_share *share)
 static bool is_to_leave(const struct gs_offer *offer)
 {
     return offer->given_out && !offer->freed_ns && !offer->brokered;
+}
+
+/* The broker takes nothing for the moment. A list, since there may be very many: all of them asked for
+ * again whenever it has read a few would be too much. */
+static void put_off(struct gs_share *share, struct gs_offer *offer)
+{
+    gs_lock_take(&share->lock);
+    if (!offer->put_off_at && is_to_leave(offer)) {
+        offer->put_off_at = &share->put_off;
+        offer->put_off_next = share->put_off;
+        if (share->put_off)
+            share->put_off->put_off_at = &offer->put_off_next;
+        share->put_off = offer;
+    }
+    gs_lock_release(&share->lock);
+}
+
+static void put_off_stop_locked(struct gs_offer *offer)
+{
+    if (!offer->put_off_at)
+        return;
+    *offer->put_off_at = offer->put_off_next;
+    if (offer->put_off_next)
+        offer->put_off_next->put_off_at = offer->put_off_at;
+    offer->put_off_at = NULL;
+}
+
+/* Some of those that were put off, since the broker takes them now; whether there were any. */
+static bool leave_some(struct gs_share *share)
+{
+    struct gs_offer *offer;
+    int count = 0;
+
+    gs_lock_take(&share->lock);
+    for (; count < LEAVE_MAX && (offer = share->put_off); count++) {
+        put_off_stop_locked(offer);
+        if (is_to_leave(offer))
+            gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
+    }
+    gs_lock_release(&share->lock);
+    return count > 0;
 }
 
 /* All that is on offer, where another broker than the first was found. */
@@ -404,11 +454,9 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
         return share->broker_full_ns;
     }
     if (connected && now >= share->broker_slow_ns) {
-        bool was_slow = share->broker_slow_ns != 0;
-
         share->broker_slow_ns = 0;
-        if (tell(share) && was_slow)
-            leave_all(share);
+        if (tell(share) && leave_some(share))
+            return now;
     }
     if (connected)
         return share->broker_full      ? share->broker_full_ns
@@ -439,6 +487,15 @@ static bool confirm(struct gs_share *share, struct gs_offer *offer)
     return confirmed;
 }
 
+bool gs_broker_takes(struct gs_share *share, struct gs_offer *offer)
+{
+    bool takes = !share->broker_full && !share->broker_slow_ns;
+
+    if (share->options.broker && !takes)
+        put_off(share, offer);
+    return share->options.broker && takes;
+}
+
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 {
     union gs_wire_message message;
@@ -446,8 +503,13 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 
     if (!is_connected(share) && gs_now_ns() >= share->broker_retry_ns)
         find_broker(share);
-    if (share->broker_fd < 0 || offer->brokered || share->broker_slow_ns || share->broker_full ||
-        !tell(share) || !confirm(share, offer))
+    if (share->broker_fd < 0 || offer->brokered)
+        return;
+    if (!tell(share)) {
+        put_off(share, offer);
+        return;
+    }
+    if (!confirm(share, offer))
         return;
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.token, offer->token, GS_TOKEN_SIZE);
@@ -458,7 +520,9 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     message.share.slot = offer->slot;
     error = gs_wire_send(share->broker_fd, &message, fd);
     take_note(share, error);
-    if (error && !share->broker_full && !share->broker_slow_ns)
+    if (share->broker_full || share->broker_slow_ns)
+        put_off(share, offer);
+    else if (error)
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "a block is shared without the broker, which does not take it: %s",
                     strerror(-error));
@@ -471,6 +535,7 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
 {
+    put_off_stop_locked(offer);
     if (!offer->brokered || share->broker_fd < 0)
         return;
     offer->brokered = false;
@@ -506,8 +571,6 @@ static void on_room(struct gs_share *share)
 {
     __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
     gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN, GS_WATCH_BROKER, 0);
-    if (tell(share))
-        leave_all(share);
 }
 
 void gs_broker_event(struct gs_share *share)

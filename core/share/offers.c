@@ -49,14 +49,14 @@ void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs
 static bool prepare(struct gs_share *share, struct gs_offer *offer)
 {
     uint64_t begun = gs_now_ns();
-    bool fresh;
+    bool leaves = gs_broker_takes(share, offer), fresh;
     int fd;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
-        (!share->options.broker && !gs_export_wanted(share, offer)) ||
+        (!leaves && !gs_export_wanted(share, offer)) ||
         gs_export(share, offer, &fd, &fresh) != CUDA_SUCCESS)
         return false;
-    if (share->options.broker)
+    if (leaves)
         gs_broker_leave(share, offer, fd);
     if (!fresh)
         return false;

@@ -180,7 +180,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
  * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
  * one that fails here after share.timeout has met a process that is stopped or gone. */
 bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns);
-/* It is no longer busy; may free it. */
+/* It is no longer busy; may free it. Lets go of the lock meanwhile. */
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer);
 /* Sends what CLOSE messages there are; false while some are left. */
 bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer);

@@ -470,10 +470,13 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
     gs_peer_look(peer);
     if (peer->fd >= 0 && !peer->watched) {
-        if (share->peers_watched)
+        if (share->peers_watched) {
+            gs_lock_release(&share->opener_lock); /* a thread killed in it does not die with the lock */
             watch_on(share, peer);
-        else if (peer->opened_count == 0) /* or nobody would see the exporter hang up on it */
+            gs_lock_take(&share->opener_lock);
+        } else if (peer->opened_count == 0) { /* or nobody would see the exporter hang up on it */
             gs_peer_disconnect(share, peer);
+        }
     }
     gs_idle_lost_locked(share, peer);
     peer->busy = false;

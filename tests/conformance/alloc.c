@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-TestSuite(alloc, .init = conform_start, .timeout = 30);
+TestSuite(alloc, .init = conform_start, .timeout = 60);
 
 static const size_t sizes[] = {1,         4,   100,     512,     513,         4 * KIB, 64 * KIB,
                                MIB - 512, MIB, MIB + 1, 2 * MIB, 3 * MIB + 4, 32 * MIB};

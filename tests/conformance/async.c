@@ -3,7 +3,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(async, .init = conform_start, .timeout = 30);
+TestSuite(async, .init = conform_start, .timeout = 60);
 
 static const size_t sizes[] = {4, 512, 64 * KIB, MIB, 2 * MIB, 9 * MIB};
 #define SIZES (sizeof sizes / sizeof sizes[0])

@@ -3,7 +3,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(between, .init = conform_start, .timeout = 30);
+TestSuite(between, .init = conform_start, .timeout = 60);
 
 /* Which contexts are named does not matter, not even that they are of another device, or none. */
 Test(between, copies_may_name_any_context)

@@ -8,7 +8,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 
-TestSuite(capture, .init = conform_start, .timeout = 30);
+TestSuite(capture, .init = conform_start, .timeout = 60);
 
 static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                             CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -645,5 +645,27 @@ Test(capture, one_whose_end_is_refused_has_ended)
     CHECK(CUDA_ERROR_ILLEGAL_STATE, end(capturing));
     begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, target, 8);
     end_and_run(capturing, target, 8);
+    OK(cuMemFree(target));
+}
+
+/* Told to put the graph nowhere, which natively may end it or not. */
+Test(capture, one_that_is_open_after_a_refused_end_stays_so)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, target, 7);
+    FAILS(cuStreamEndCapture(stream, NULL));
+    OK(cuStreamIsCapturing(stream, &status));
+    probe("after_an_end_without_a_graph", "status %d", (int)status);
+    if (software_driver())
+        cr_assert_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        churn();
+        end_and_run(stream, target, 7);
+    }
     OK(cuMemFree(target));
 }

@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 
-TestSuite(contexts, .init = conform_start, .timeout = 30);
+TestSuite(contexts, .init = conform_start, .timeout = 60);
 
 Test(contexts, memory_belongs_to_the_context_that_was_current)
 {

@@ -5,7 +5,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(edges, .init = conform_start, .timeout = 30);
+TestSuite(edges, .init = conform_start, .timeout = 60);
 
 #define NO_CONTEXT CUDA_ERROR_INVALID_CONTEXT
 

@@ -8,7 +8,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 
-TestSuite(forms, .init = conform_start, .timeout = 30);
+TestSuite(forms, .init = conform_start, .timeout = 60);
 
 #define BYTES ((size_t)1024)
 #define PAST  (BYTES + 16)

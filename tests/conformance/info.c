@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-TestSuite(info, .init = conform_start, .timeout = 30);
+TestSuite(info, .init = conform_start, .timeout = 60);
 
 /* ---- memory info ---- */
 

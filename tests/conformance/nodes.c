@@ -7,7 +7,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(nodes, .init = conform_start, .timeout = 30);
+TestSuite(nodes, .init = conform_start, .timeout = 60);
 
 #define WORDS ((size_t)256)
 #define BYTES (4 * WORDS)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-TestSuite(other, .init = conform_start, .timeout = 30);
+TestSuite(other, .init = conform_start, .timeout = 60);
 
 /* The entry point, or the test is skipped: the software driver has few of these. */
 static void *need(const char *name, int version)

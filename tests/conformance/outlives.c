@@ -6,7 +6,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(outlives, .init = conform_start, .timeout = 30);
+TestSuite(outlives, .init = conform_start, .timeout = 60);
 
 #define SIZES 3
 static const size_t sizes[SIZES] = {1000, 64 * KIB, 4 * MIB};

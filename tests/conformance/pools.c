@@ -3,7 +3,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(pools, .init = conform_start, .timeout = 30);
+TestSuite(pools, .init = conform_start, .timeout = 60);
 
 static CUmemoryPool pool;
 static CUstream stream;

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(process, .init = conform_start, .timeout = 40);
+TestSuite(process, .init = conform_start, .timeout = 60);
 
 struct child_saw {
     CUresult alloc, free, async, info, range, attribute, open;

@@ -7,7 +7,7 @@
 
 #include <criterion/criterion.h>
 
-TestSuite(reach, .init = conform_start, .timeout = 30);
+TestSuite(reach, .init = conform_start, .timeout = 60);
 
 static char host[64 << 10];
 

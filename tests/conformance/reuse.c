@@ -9,7 +9,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 
-TestSuite(reuse, .init = conform_start, .timeout = 40);
+TestSuite(reuse, .init = conform_start, .timeout = 60);
 
 #define OLD 0x01d01d01u
 #define NEW 0x2e2e2e2eu

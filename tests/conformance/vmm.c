@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <unistd.h>
 
-TestSuite(vmm, .init = conform_start, .timeout = 30);
+TestSuite(vmm, .init = conform_start, .timeout = 60);
 
 struct mapping {
     CUmemGenericAllocationHandle handle;

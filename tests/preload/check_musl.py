@@ -17,7 +17,7 @@ subprocess.run(['musl-gcc', '-O1', '-o', output, source], check=True)
 
 def run(preload):
     environment = dict(os.environ, LD_PRELOAD=preload)
-    result = subprocess.run([output], env=environment, capture_output=True, text=True, timeout=30)
+    result = subprocess.run([output], env=environment, capture_output=True, text=True, timeout=60)
     return result.returncode, result.stdout, result.stderr
 
 

@@ -343,7 +343,7 @@ static void *fork_meanwhile(void *argument)
         pid_t pid = fork();
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            alarm(20);
+            alarm(60);
             CUdeviceptr pointer;
             alloc_fn alloc = (alloc_fn)dlsym(shared_handle, "cuMemAlloc_v2");
             _exit(!alloc || alloc(&pointer, 100) != CUDA_SUCCESS);

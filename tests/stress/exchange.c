@@ -4,8 +4,6 @@
 
 #include <pthread.h>
 
-#define OFFERED 16
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     struct block block;
@@ -54,9 +52,13 @@ bool exchange_take(struct world *world, struct block *ret_block)
     return true;
 }
 
-void exchange_clear(bool tidy)
+void exchange_clear(struct world *leave_to)
 {
-    for (unsigned i = 0; i < count && tidy; i++) {
+    for (unsigned i = 0; i < count; i++) {
+        if (leave_to) {
+            world_leave(leave_to, &offered[i].block);
+            continue;
+        }
         MUST(cuEventSynchronize(offered[i].ready));
         MUST(cuEventDestroy(offered[i].ready));
         MUST(cuMemFree(offered[i].block.address));

@@ -60,6 +60,7 @@ static void visit(struct worker *worker)
     while (!stress_over()) {
         CUcontext context = stress_context(worker->device);
 
+        world_free_left(&worker->world);
         world_open(&worker->world);
         worker_live(&worker->world, VISIT_STEPS, stress_below(&worker->world.random, 2));
         if (stress_below(&worker->world.random, 2))
@@ -101,6 +102,23 @@ struct totals {
     unsigned eras, resets, contexts;
 };
 
+/* What it left in the era before. */
+static void free_left(struct worker *worker, CUcontext primary)
+{
+    bool other = worker->device != 0;
+    CUcontext own = NULL;
+
+    if (worker->world.lefts == 0)
+        return;
+    if (other)
+        own = stress_context(worker->device);
+    world_free_left(&worker->world);
+    if (other) {
+        MUST(cuCtxDestroy(own));
+        MUST(cuCtxSetCurrent(primary));
+    }
+}
+
 /* `threads` in the primary context, and beside them one that makes its own for each device. */
 static void era(uint64_t *random, CUdevice device, int devices, struct totals *totals)
 {
@@ -113,6 +131,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
     for (unsigned i = 0; i < threads + visitors; i++) {
         struct worker *worker = &workers[i];
 
+        free_left(worker, context);
         memset(worker, 0, sizeof *worker);
         worker->tidy = tidy;
         worker->context = i < threads ? context : NULL;
@@ -132,7 +151,7 @@ static void era(uint64_t *random, CUdevice device, int devices, struct totals *t
         totals->contexts += workers[i].contexts;
     }
     stress_calls("ending the era");
-    exchange_clear(tidy);
+    exchange_clear(tidy ? NULL : &workers[0].world);
     if (tidy) {
         MUST(cuDevicePrimaryCtxRelease(device));
     } else { /* which takes what was retained with it */

@@ -233,7 +233,12 @@ void worker_live(struct world *world, unsigned steps, bool tidy)
     }
     if (life.capturing)
         capture_end(&life);
-    for (unsigned i = 0; i < SLOTS && tidy; i++)
-        if (life.slot[i].words)
+    for (unsigned i = 0; i < SLOTS; i++) {
+        if (!life.slot[i].words)
+            continue;
+        if (tidy)
             end(&life, &life.slot[i]);
+        else
+            world_leave(world, &life.slot[i]);
+    }
 }

@@ -154,7 +154,7 @@ static bool try_killed(void)
     say(party.socket, &theirs, sizeof theirs);
     for (unsigned i = 0; i < 5; i++) {
         snprintf(what, sizeof what, "%s, killed at %s: stands in %s", deeds[deed].name, name, next[i]);
-        if (!hear_within(party.socket, &stages[i], 1, PATIENCE_MS / 4))
+        if (!hear_within(party.socket, &stages[i], 1, PATIENCE_MS / 2))
             fail(what, 0);
     }
     snprintf(what, sizeof what, "%s, killed at %s: does not end", deeds[deed].name, name);

@@ -12,7 +12,7 @@ static struct complaints complaints;
 /* A text in a string literal, NUL bytes in it included. */
 #define PARSE(literal) parse_text(literal, sizeof literal - 1, &config, &complaints)
 
-Test(config_file, keys_count_under_their_section, .timeout = 10)
+Test(config_file, keys_count_under_their_section, .timeout = 60)
 {
     PARSE("log = info\n"
           "[pool]\n"
@@ -33,7 +33,7 @@ Test(config_file, keys_count_under_their_section, .timeout = 10)
     cr_assert_str_eq(config.general.log_target.text, "/tmp/x=y");
 }
 
-Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 10)
+Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 60)
 {
     PARSE("# first\r\n"
           "\r\n"
@@ -47,14 +47,14 @@ Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 10)
     cr_assert_eq(config.share.grace, 2000000000);
 }
 
-Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 10)
+Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 60)
 {
     PARSE("[pool]\nfree = native\nfree = deferred\n");
     EXPECT_ONE(&complaints, "test.conf:3: pool.free = \"deferred\"", "the first one counts");
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
 }
 
-Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 10)
+Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 60)
 {
     static const char *const cases[][3] = {
         {"enabled = 1", "test.conf:1: \"enabled\" = \"1\"", "did you mean enable under [general]?"},
@@ -80,7 +80,7 @@ Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 10)
     cr_assert_null(strstr(complaints.lines[0], "did you mean"));
 }
 
-Test(config_file, an_unknown_section_hides_its_keys_until_the_next, .timeout = 10)
+Test(config_file, an_unknown_section_hides_its_keys_until_the_next, .timeout = 60)
 {
     PARSE("[network]\nenable = off\nnonsense\n[share\nenable = off\n[pool]\nfree = native\n");
     cr_assert_eq(complaints.count, 2);
@@ -90,7 +90,7 @@ Test(config_file, an_unknown_section_hides_its_keys_until_the_next, .timeout = 1
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
 }
 
-Test(config_file, a_broken_line_costs_itself_alone, .timeout = 10)
+Test(config_file, a_broken_line_costs_itself_alone, .timeout = 60)
 {
     static char text[5000];
     PARSE("log = in\0fo\nenable = off\n");
@@ -118,7 +118,7 @@ Test(config_file, a_broken_line_costs_itself_alone, .timeout = 10)
     cr_assert(config.general.enable);
 }
 
-Test(config_file, a_flood_of_mistakes_is_cut_and_counted, .timeout = 10)
+Test(config_file, a_flood_of_mistakes_is_cut_and_counted, .timeout = 60)
 {
     static char text[60000];
     size_t used = 0;
@@ -144,7 +144,7 @@ static char *sample_read(size_t *ret_size)
     return text;
 }
 
-Test(config_file, the_sample_gives_the_defaults_as_it_is_and_with_every_line_in_use, .timeout = 10)
+Test(config_file, the_sample_gives_the_defaults_as_it_is_and_with_every_line_in_use, .timeout = 60)
 {
     size_t size = 0, options = 0;
     char *text = sample_read(&size);

@@ -82,7 +82,7 @@ static void dir_remove(void)
     cr_assert_eq(system(command), 0);
 }
 
-TestSuite(config_load, .init = dir_make, .fini = dir_remove, .timeout = 20);
+TestSuite(config_load, .init = dir_make, .fini = dir_remove, .timeout = 60);
 
 static const char *path_of(const char *name)
 {

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-TestSuite(softdriver_capture, .init = sd_start, .timeout = 30);
+TestSuite(softdriver_capture, .init = sd_start, .timeout = 60);
 
 static CUstream stream_new(void)
 {

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <time.h>
 
-TestSuite(softdriver_faults, .init = sd_start, .timeout = 30);
+TestSuite(softdriver_faults, .init = sd_start, .timeout = 60);
 
 Test(softdriver_faults, the_nth_call_from_now_fails_whatever_its_variant)
 {
@@ -149,7 +149,7 @@ Test(softdriver_faults, nothing_works_before_cuInit_and_nothing_is_left_in_the_e
         cr_assert_eq(((unsigned char *)&census)[i], 0, "byte %zu of the census", i);
 }
 
-Test(softdriver_uninitialised, calls_are_refused_before_cuInit, .timeout = 30)
+Test(softdriver_uninitialised, calls_are_refused_before_cuInit, .timeout = 60)
 {
     CUdeviceptr ptr;
     CUcontext context;

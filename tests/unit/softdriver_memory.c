@@ -8,7 +8,7 @@
 /* cuCtxAttach and cuCtxDetach still have to work. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-TestSuite(softdriver_memory, .init = sd_start, .timeout = 30);
+TestSuite(softdriver_memory, .init = sd_start, .timeout = 60);
 
 static CUstream stream_new(void)
 {

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-TestSuite(softdriver_process, .timeout = 30);
+TestSuite(softdriver_process, .timeout = 60);
 
 /* Starts the peer; `in` and `out` become its standard input and output when not -1. */
 static pid_t peer_start(const char *mode, int in, int out)

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <time.h>
 
-TestSuite(softdriver_streams, .init = sd_start, .timeout = 30);
+TestSuite(softdriver_streams, .init = sd_start, .timeout = 60);
 
 static uint64_t now_ns(void)
 {

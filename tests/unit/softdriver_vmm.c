@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-TestSuite(softdriver_vmm, .init = sd_start, .timeout = 30);
+TestSuite(softdriver_vmm, .init = sd_start, .timeout = 60);
 
 Test(softdriver_vmm, a_mapping_takes_a_whole_handle)
 {

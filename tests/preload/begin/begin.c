@@ -254,7 +254,7 @@ static void linker_held(void)
     setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     sem_init(&starts, 0, 0);
     sem_init(&walks, 0, 0);
-    alarm(30);
+    alarm(60);
     CHECK(pthread_create(&thread, NULL, begins, NULL) == 0, "a thread");
     sem_wait(&starts);
     dl_iterate_phdr(walk, handle);

@@ -26,7 +26,7 @@ static struct gs_context *context;
 static int client;
 static char dir[64];
 
-/* Of the test's thread: how often it waits for others. */
+/* Of the test's thread: how often it waits for others. Atomic. */
 static _Thread_local unsigned waits;
 
 int __real_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
@@ -39,7 +39,7 @@ __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
 int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
                                   const struct timespec *until)
 {
-    waits++;
+    __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED);
     return __real_pthread_cond_timedwait(changed, mutex, until);
 }
 
@@ -205,10 +205,19 @@ Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
     rmdir(dir);
 }
 
-static void *give_back_later(void *block_id)
+struct later {
+    uint64_t block_id;
+    const unsigned *waits; /* of the test's thread */
+};
+
+/* As soon as the test's thread waits. */
+static void *give_back_later(void *arg)
 {
-    usleep(50000);
-    give_back(*(uint64_t *)block_id);
+    const struct later *later = arg;
+
+    for (int i = 0; i < TRIES && __atomic_load_n(later->waits, __ATOMIC_RELAXED) == 0; i++)
+        usleep(1000);
+    give_back(later->block_id);
     return NULL;
 }
 
@@ -218,18 +227,19 @@ Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_dr
     unsigned char token[GS_TOKEN_SIZE];
     CUdeviceptr address, again;
     struct gs_stats before, after;
-    uint64_t block_id;
+    struct later later = {.waits = &waits};
     pthread_t thread;
 
     setenv("SOFTCUDA_MEMORY", "96M", 1);
     start(0);
     address = must_share(token);
-    block_id = must_open(token);
+    later.block_id = must_open(token);
     fill_device(32 * MIB);
     fill_device(2 * MIB);
     must_free(address);
     gs_stats_read(f.core, 0, &before);
-    cr_assert_eq(pthread_create(&thread, NULL, give_back_later, &block_id), 0);
+    waits = 0;
+    cr_assert_eq(pthread_create(&thread, NULL, give_back_later, &later), 0);
     MUST(gs_core_alloc(f.core, 8 * MIB, &again));
     pthread_join(thread, NULL);
     gs_stats_read(f.core, 0, &after);

@@ -208,7 +208,7 @@ static void *works_on_b(void *arg)
 
 /* A stream that the driver takes no wait for is waited for by its thread alone: the GPU may need
  * what another thread submits to get there. */
-Test(lone, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 30)
+Test(lone, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
 {
     const struct timespec moment = {.tv_nsec = 1000000};
     struct lone_fixture f;
@@ -307,7 +307,7 @@ Test(lone, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60
 }
 
 /* While nothing was freed, work in the lone stream takes no lock, whatever the stream is called. */
-Test(lone, work_in_one_stream_takes_no_lock, .timeout = 30)
+Test(lone, work_in_one_stream_takes_no_lock, .timeout = 60)
 {
     static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 
@@ -484,12 +484,12 @@ static void keeps_nobody(bool is_work, bool elsewhere)
     sem_destroy(&end);
 }
 
-Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 30)
+Test(lone, work_behind_the_last_free_keeps_nobody, .timeout = 60)
 {
     keeps_nobody(true, false);
 }
 
-Test(lone, what_stalls_behind_the_last_free_keeps_nobody, .timeout = 30)
+Test(lone, what_stalls_behind_the_last_free_keeps_nobody, .timeout = 60)
 {
     keeps_nobody(false, false);
     keeps_nobody(false, true);

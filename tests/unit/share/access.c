@@ -43,7 +43,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_access, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_access, .init = setup, .fini = teardown, .timeout = 120);
 
 /* Whether the other process ends by writing to what it opened. */
 static bool write_kills(unsigned long address)

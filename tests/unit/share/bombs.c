@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define LINGER_S 600
-#define ENDS_MAX 256
+#define ENDS_MAX 700
 #define INODE    2 /* of the one file */
 
 const char *const bomb_names[BOMBS] = {"lingering socket", "socket with a lingering one in it",

@@ -48,12 +48,13 @@ static void teardown(void)
     SIDE_MUST(memdriver_alive() == 0);
     if (broker) {
         kill(broker, SIGTERM);
+        kill(broker, SIGCONT); /* a test that has failed may have left it stopped */
         SIDE_MUST(side_broker_gone(dir));
     }
     side_dir_remove(dir);
 }
 
-TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 120);
 
 static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
 {
@@ -690,6 +691,16 @@ Test(share_broker, nobody_shares_in_the_name_of_another)
     close(memory);
 }
 
+/* In a child of fork_child, which ends where it is not so, saying why. */
+#define CHILD_MUST(condition)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s; the broker has %llu; logged: %s\n", __FILE__,      \
+                    __LINE__, #condition, side_broker_left(dir), side_logged());                   \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
 static pid_t program_by_hand(const char *program, const char *name, const char *value)
 {
     char path[128];
@@ -755,21 +766,16 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
         options.left_max = 4000;
         chunk = sharer_start(&sharer);
         for (unsigned i = 0; i < LEFT_MANY; i++)
-            if (side_offer(&sharer, &chunk, i * 512, 512, &offers[i]) != GS_OK)
-                _exit(2);
-        if (!SIDE_WAIT(side_broker_left(dir) == LEFT_MANY))
-            _exit(3);
+            CHILD_MUST(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]) == GS_OK);
+        CHILD_MUST(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
         halt(broker);
         gs_offer_token(offers[0], token[0]);
         gs_offer_token(offers[1], token[1]);
         for (unsigned i = 1; i < LEFT_MANY; i++)
-            if (!side_gets_back(&sharer, offers[i]))
-                _exit(4);
-        if (!SIDE_WAIT(strstr(side_logged(), "reads nothing: ") != NULL))
-            _exit(5);
-        if (write(told[1], token, sizeof token) != (ssize_t)sizeof token ||
-            read(go[0], &byte, 1) != 1)
-            _exit(6);
+            CHILD_MUST(side_gets_back(&sharer, offers[i]));
+        CHILD_MUST(SIDE_WAIT(strstr(side_logged(), "reads nothing: ") != NULL));
+        CHILD_MUST(write(told[1], token, sizeof token) == (ssize_t)sizeof token &&
+                   read(go[0], &byte, 1) == 1);
         _exit(0);
     }
     close(told[1]);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bombs.h"
+#include "core/share/discard.h"
 #include "core/share/internal.h"
 #include "leave_by_hand.h"
 #include "memdriver.h"
@@ -24,6 +25,7 @@
 
 #define MS    UINT64_C(1000000)
 #define EACH  3 /* attacks of each kind at once */
+#define MANY  300
 #define AGAIN_MS 100 /* what was sent is read by then, or never before it does harm */
 
 static char dir[64];
@@ -157,6 +159,33 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
                   before);
     }
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &chunk);
+}
+
+/* Closers that are held up are waited for by what is like what they are at, and by nothing else. */
+Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
+{
+    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    int before;
+
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(bombs_begin(BOMB_NESTED));
+    for (int i = 0; i < GS_DISCARDS_USER; i++)
+        gs_discard(bomb_new(BOMB_NESTED), geteuid());
+    before = side_open_fds();
+    for (int i = 0; i < 100; i++) {
+        int fd = dial_anew(token);
+
+        for (int j = 0; j < 3; j++) /* one is read, and the others lie there */
+            send(fd, "garbage", j, MSG_NOSIGNAL);
+        close(fd);
+    }
+    cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
+    bombs_end(BOMB_NESTED);
     cr_assert(side_gets_back(&side, offer));
     side_chunk_free(&side, &chunk);
 }
@@ -340,4 +369,53 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         bombs_end(kind);
     }
+}
+
+/* Hundreds before anybody can see that the closers are stuck: all that are left at the end of the
+ * connection, and others taken back one by one before. */
+static void attack_closers(void)
+{
+    struct gs_token token = {.instance = {99}, .size = 512};
+    union gs_wire_message message;
+    int fd = dial_broker();
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token.instance, sizeof token.instance);
+    gs_wire_send(fd, &message, -1);
+    leave_by_hand(fd);
+    for (int i = 0; i < MANY; i++) {
+        token.block_id = token.chunk_id = (uint64_t)i;
+        gs_wire_start(&message, GS_WIRE_SHARE, 0);
+        gs_token_write(&token, message.share.token);
+        message.share.chunk_size = 2 * MIB;
+        throw_bomb(fd, &message, BOMB_NESTED, true);
+        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+        message.unshare.block_id = token.block_id;
+        if (i >= MANY / 2)
+            gs_wire_send(fd, &message, -1);
+        if (poll(&room, 1, 1000) != 1)
+            break; /* it is not read any more */
+    }
+    close(fd);
+}
+
+Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t since;
+
+    other_start(&other, dir, "keep=60000");
+    other_offer(&other, 0, 512, 73, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&other);
+    cr_assert(bombs_begin(BOMB_NESTED));
+    attack_closers();
+    since = side_now();
+    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(*(char *)address, 73);
+    say_served("broker, hundreds", BOMB_NESTED, since);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    bombs_end(BOMB_NESTED);
 }

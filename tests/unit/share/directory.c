@@ -53,7 +53,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_directory, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_directory, .init = setup, .fini = teardown, .timeout = 120);
 
 static void need_root(void)
 {

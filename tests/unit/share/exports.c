@@ -73,7 +73,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_exports, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_exports, .init = setup, .fini = teardown, .timeout = 120);
 
 Test(share_exports, a_chunk_is_exported_once_for_all_openers)
 {

@@ -64,7 +64,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 120);
 
 static CUdeviceptr open_it(const unsigned char *of)
 {
@@ -444,8 +444,17 @@ static bool has_no_room_for(uint64_t watch)
     return watch >> 56 == GS_WATCH_PEER || watch >> 56 == GS_WATCH_LISTENER;
 }
 
+static bool stays;       /* atomic: whoever has a connection watched stays in that call until */
+static bool others_went; /* atomic: another thread has had the lock, or for as long as it is waited for */
+static bool is_in;       /* atomic: he is in it */
+
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
+    if (op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_PEER &&
+        __atomic_exchange_n(&stays, false, __ATOMIC_SEQ_CST)) {
+        __atomic_store_n(&is_in, true, __ATOMIC_SEQ_CST);
+        SIDE_WAIT(__atomic_load_n(&others_went, __ATOMIC_SEQ_CST));
+    }
     if (is_full && op == EPOLL_CTL_ADD && has_no_room_for(event->data.u64)) {
         errno = ENOSPC;
         return -1;
@@ -468,6 +477,31 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
     address = open_it(next);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody heard that it was called back");
+}
+
+/* The thread begins to run while another one waits for an answer. A thread that a filter of system
+ * calls kills there must leave no lock behind. */
+Test(share_first, connection_is_watched_without_a_lock)
+{
+    pthread_t opener;
+    void *opened;
+    uint64_t since;
+
+    halt(other.pid);
+    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, token), 0);
+    cr_assert(SIDE_WAIT(is_busy()));
+    cr_assert(all_rest(0)); /* it has looked for a thread, and waits */
+    __atomic_store_n(&stays, true, __ATOMIC_SEQ_CST);
+    cr_assert_eq(gs_thread_start(side.share), GS_OK);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->peers_watched, __ATOMIC_ACQUIRE)));
+    kill(other.pid, SIGCONT);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&is_in, __ATOMIC_SEQ_CST)), "it was not watched");
+    since = side_now();
+    cr_assert(is_busy(), "it was over before another thread had the lock");
+    cr_assert(side_within(since, SIDE_PATIENCE_MS / 2 * MS), "that waits for the lock");
+    __atomic_store_n(&others_went, true, __ATOMIC_SEQ_CST);
+    pthread_join(opener, &opened);
+    cr_assert_not_null(opened);
 }
 
 Test(share_first, offers_whose_socket_could_not_be_watched_leave_nothing_behind)

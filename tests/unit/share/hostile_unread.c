@@ -54,7 +54,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 120);
 
 /* Asks again and again over a new connection, then perhaps to be hung up on, and sees the first answer
  * come. */

@@ -40,7 +40,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_idle, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_idle, .init = setup, .fini = teardown, .timeout = 120);
 
 static CUdeviceptr open_it(const unsigned char *token)
 {

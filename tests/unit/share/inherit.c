@@ -61,7 +61,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_inherit, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_inherit, .init = setup, .fini = teardown, .timeout = 120);
 
 /* Descriptors from `first` on that a program executed now would have; the test's driver keeps memory
  * by some of its own. */

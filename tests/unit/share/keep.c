@@ -38,7 +38,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 120);
 
 /* Offers bytes of the chunk, has them opened, closed, and taken back: where they were mapped. With
  * `at_once` the opener's close and the exporter's call meet. */

@@ -14,7 +14,7 @@ import sys
 import time
 
 WORD = f'GPUSHIM_KILLED_TEST={os.getpid()}'
-PATIENCE = 60  # seconds
+PATIENCE = 120  # seconds
 WANTED = 4  # the runner, a test and processes of the test's
 
 
@@ -31,16 +31,11 @@ def folders(pids):
 
 def running(tests):
     """Those of the program, and the brokers of the tests."""
-    of_test = folders(tests)
-    mine, brokers = set(), set()
-    for entry in os.listdir('/proc'):
-        if not entry.isdigit():
-            continue
-        words = environment(entry)
-        if WORD in words:
-            mine.add(int(entry))
-        elif any(of_test.match(word) for word in words):
-            brokers.add(int(entry))
+    words_of = {int(entry): environment(entry) for entry in os.listdir('/proc') if entry.isdigit()}
+    mine = {pid for pid, words in words_of.items() if WORD in words}
+    of_test = folders(tests | mine)
+    brokers = {pid for pid, words in words_of.items()
+               if pid not in mine and any(of_test.match(word) for word in words)}
     return mine, brokers
 
 

@@ -46,7 +46,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_life, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_life, .init = setup, .fini = teardown, .timeout = 120);
 
 static struct gs_offer *offer_at(size_t offset, size_t size, unsigned char *ret_token)
 {

@@ -58,7 +58,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_limbo, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_limbo, .init = setup, .fini = teardown, .timeout = 120);
 
 static void free_block(int i)
 {

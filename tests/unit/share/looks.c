@@ -151,7 +151,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_looks, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_looks, .init = setup, .fini = teardown, .timeout = 120);
 
 static void dial(void)
 {

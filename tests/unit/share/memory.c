@@ -66,7 +66,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_memory, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_memory, .init = setup, .fini = teardown, .timeout = 120);
 
 Test(share_memory, an_offer_without_memory_is_none)
 {

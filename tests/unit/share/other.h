@@ -15,6 +15,7 @@
  *   connections, lose        how many it has made; and closes them
  *   exec                     becomes a program that sleeps, after "ok"
  *   hold 0|1                 whether its fences pass
+ *   short                    its memory is out: waits for what others have of it, a little
  *   delay MICROSECONDS       that each export takes
  *   quit                     ends in order       exit      exit() with everything open
  */
@@ -32,7 +33,7 @@ struct other {
     char answer[256];
 };
 
-/* `extra` are further words for its command line (uid=N, trust=N), or NULL. */
+/* `extra` are further words for its command line ("uid=N trust=N"), or NULL. */
 void other_start(struct other *other, const char *dir, const char *extra);
 void other_start2(struct other *other, const char *dir, const char *extra, const char *more);
 /* Says one line; the answer's line without its newline, "" if the process is gone. */

@@ -1,5 +1,5 @@
-/* The other process of a test (other.h): DIR, then words uid=N, trust=N, settle=MS,
- * timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
+/* The other process of a test (other.h): DIR, then words, also several in one argument: uid=N,
+ * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
  * blocks=N, grace=MS. */
 #include <signal.h>
 #include <stdio.h>
@@ -130,6 +130,11 @@ static void serve(const char *line)
         gs_share_chunk_gone(side.share, chunk.id);
         gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * UINT64_C(1000000));
         printf("ok\n");
+    } else if (!strcmp(word, "short")) {
+        gs_share_chunk_gone(side.share, chunk.id);
+        gs_share_await_given_back(side.share, NULL, UINT64_C(100000000));
+        gs_share_await_unmapped(side.share, NULL, UINT64_C(100000000));
+        printf("ok\n");
     } else if (!strcmp(word, "fds")) {
         printf("ok %d\n", side_open_fds());
     } else if (!strcmp(word, "holds")) {
@@ -171,44 +176,49 @@ static void at_exit(void)
     gs_share_at_exit(side.share);
 }
 
+static void take_word(const char *word, struct gs_share_options *options)
+{
+    unsigned long value = strtoul(strchr(word, '=') + 1, NULL, 10);
+
+    if (!strncmp(word, "uid=", 4) && !become_user((uid_t)value, (gid_t)value))
+        exit(3);
+    if (!strncmp(word, "trust=", 6))
+        options->uids[options->uid_count++] = (uid_t)value;
+    if (!strncmp(word, "settle=", 7))
+        options->settle_ns = value * 1000000;
+    if (!strncmp(word, "timeout=", 8))
+        options->timeout_ns = value * 1000000;
+    if (!strncmp(word, "trustgid=", 9))
+        options->gids[options->gid_count++] = (gid_t)value;
+    if (!strncmp(word, "readonly=", 9))
+        options->read_only = value != 0;
+    if (!strncmp(word, "strict=", 7))
+        options->isolate = value != 0;
+    if (!strncmp(word, "keep=", 5)) {
+        options->broker = true;
+        options->keep_ns = value * 1000000;
+        snprintf(options->broker_program, sizeof options->broker_program, "%s", BROKER_PROGRAM);
+    }
+    if (!strncmp(word, "blocks=", 7))
+        options->idle_blocks = (uint32_t)value;
+    if (!strncmp(word, "grace=", 6))
+        options->grace_ns = value * 1000000;
+    if (!strncmp(word, "idle=", 5))
+        options->idle_ns = value * 1000000;
+}
+
 int main(int argc, char **argv)
 {
     struct gs_share_options options;
     char line[512];
 
     signal(SIGPIPE, SIG_DFL); /* sharing must never send one */
-    alarm(60);
+    alarm(CHILD_S);
     test = getppid();
     side_options(&options, argv[1]);
-    for (int i = 2; i < argc; i++) {
-        unsigned long value = strtoul(strchr(argv[i], '=') + 1, NULL, 10);
-
-        if (!strncmp(argv[i], "uid=", 4) && !become_user((uid_t)value, (gid_t)value))
-            return 3;
-        if (!strncmp(argv[i], "trust=", 6))
-            options.uids[options.uid_count++] = (uid_t)value;
-        if (!strncmp(argv[i], "settle=", 7))
-            options.settle_ns = value * 1000000;
-        if (!strncmp(argv[i], "timeout=", 8))
-            options.timeout_ns = value * 1000000;
-        if (!strncmp(argv[i], "trustgid=", 9))
-            options.gids[options.gid_count++] = (gid_t)value;
-        if (!strncmp(argv[i], "readonly=", 9))
-            options.read_only = value != 0;
-        if (!strncmp(argv[i], "strict=", 7))
-            options.isolate = value != 0;
-        if (!strncmp(argv[i], "keep=", 5)) {
-            options.broker = true;
-            options.keep_ns = value * 1000000;
-            snprintf(options.broker_program, sizeof options.broker_program, "%s", BROKER_PROGRAM);
-        }
-        if (!strncmp(argv[i], "blocks=", 7))
-            options.idle_blocks = (uint32_t)value;
-        if (!strncmp(argv[i], "grace=", 6))
-            options.grace_ns = value * 1000000;
-        if (!strncmp(argv[i], "idle=", 5))
-            options.idle_ns = value * 1000000;
-    }
+    for (int i = 2; i < argc; i++)
+        for (char *word = strtok(argv[i], " "); word; word = strtok(NULL, " "))
+            take_word(word, &options);
     side_start(&side, &options);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {

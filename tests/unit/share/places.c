@@ -33,7 +33,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 120);
 
 static void give(int byte)
 {
@@ -51,6 +51,17 @@ static bool opens(const char *where)
     return status == GS_OK;
 }
 
+/* Who shares looks once a second whether his socket is there: not while he stands. */
+static void giver_stands(void)
+{
+    halt(giver.pid);
+}
+
+static void giver_goes_on(void)
+{
+    kill(giver.pid, SIGCONT);
+}
+
 /* ---- One that was named --------------------------------------------------------------------- */
 
 Test(share_places, one_that_is_removed_is_made_again_and_all_can_be_opened)
@@ -58,11 +69,15 @@ Test(share_places, one_that_is_removed_is_made_again_and_all_can_be_opened)
     other_start(&giver, dir, NULL);
     give(1);
     cr_assert(opens(dir));
+    giver_stands();
     side_dir_remove(dir);
     cr_assert_not(opens(dir));
-    cr_assert(SIDE_WAIT(side_dir_count(dir) == 1), "by itself");
+    giver_goes_on();
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 1), "by itself");
     cr_assert(opens(dir), "what was shared before");
+    giver_stands();
     side_dir_remove(dir);
+    giver_goes_on();
     give(2);
     cr_assert(opens(dir), "at once with the next block");
     cr_assert_str_eq(other_ask(&giver, "said had been removed"), "ok");
@@ -77,8 +92,10 @@ Test(share_places, one_that_is_replaced_gets_the_socket_too)
     snprintf(away, sizeof away, "%s.away", dir);
     other_start(&giver, dir, NULL);
     give(1);
+    giver_stands();
     cr_assert_eq(rename(dir, away), 0);
     cr_assert_eq(mkdir(dir, 0700), 0);
+    giver_goes_on();
     give(2);
     cr_assert(opens(dir));
     cr_assert_eq(side_dir_count(away), 0, "a socket that nobody looks for is left");
@@ -94,8 +111,10 @@ Test(share_places, one_that_cannot_be_made_again_is_said_until_it_can)
     snprintf(path, sizeof path, "%s/below", dir);
     other_start(&giver, path, NULL);
     give(1);
+    giver_stands();
     side_dir_remove(path);
     side_dir_remove(dir);
+    giver_goes_on();
     cr_assert_str_eq(other_ask(&giver, "offer 0 512 2"), "status -6");
     cr_assert_str_eq(other_ask(&giver, "said cannot be made"), "ok");
     mkdir(dir, 0700);
@@ -116,7 +135,7 @@ Test(share_places, names_of_what_is_passed_on_are_put_up_again)
     cr_assert_eq(other_open(&taker, token, &address), GS_OK);
     cr_assert(strncmp(other_ask(&taker, "token %lx", address), "ok ", 3) == 0);
     side_dir_remove(dir);
-    cr_assert(SIDE_WAIT(side_dir_count(dir) == 3), "two sockets and the name");
+    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 3), "two sockets and the name");
     other_kill(&giver);
     other_start(&third, dir, NULL);
     cr_assert_eq(other_open(&third, token, &address), GS_OK);
@@ -190,8 +209,10 @@ Test(share_places, what_was_shared_outlasts_the_session)
     give(1);
     cr_assert_eq(side_dir_count("/run/user/0/gpushim"), 1);
     cr_assert(opens(""));
+    giver_stands();
     log_out();
-    cr_assert(SIDE_WAIT(side_dir_count("/tmp/gpushim-0") == 1));
+    giver_goes_on();
+    cr_assert(SIDE_WAIT(side_dir_put_up("/tmp/gpushim-0") == 1));
     cr_assert(opens(""));
     give(2);
     cr_assert(opens(""));

@@ -48,7 +48,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_relay, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_relay, .init = setup, .fini = teardown, .timeout = 120);
 
 /* One of them has the block of the other and asks for a handle of it. */
 static unsigned long take_and_pass_on(struct other *who, const unsigned char *its_token)
@@ -368,6 +368,7 @@ Test(share_relay, its_names_are_taken_down)
     cr_assert_eq(side_dir_count(dir), 1);
     other_start(&second, dir, NULL);
     take_and_pass_on(&second, token);
+    cr_assert(all_rest(first.pid)); /* it has swept */
     other_kill(&second); /* the next to offer something sweeps */
     cr_assert_eq(side_dir_count(dir), 3);
     struct side_chunk chunk = side_chunk_new(&third, 2 * MIB);

@@ -77,7 +77,19 @@ void side_dir_remove(const char *dir)
     folder_remove(dir);
 }
 
-int side_dir_count(const char *dir)
+static bool has_last_name(const char *name)
+{
+    const char *suffix = strrchr(name, '.');
+
+    return name[0] != '.' && !(suffix && strcmp(suffix, GS_NEW_SUFFIX) == 0);
+}
+
+static bool is_entry(const char *name)
+{
+    return name[0] != '.';
+}
+
+static int count_names(const char *dir, bool (*counts)(const char *name))
 {
     DIR *list = opendir(dir);
     struct dirent *entry;
@@ -86,9 +98,19 @@ int side_dir_count(const char *dir)
     if (!list)
         return -1;
     while ((entry = readdir(list)))
-        count += entry->d_name[0] != '.';
+        count += counts(entry->d_name);
     closedir(list);
     return count;
+}
+
+int side_dir_count(const char *dir)
+{
+    return count_names(dir, is_entry);
+}
+
+int side_dir_put_up(const char *dir)
+{
+    return count_names(dir, has_last_name);
 }
 
 void side_options(struct gs_share_options *ret_options, const char *dir)
@@ -206,14 +228,15 @@ pid_t side_gone_pid(void)
     return pid;
 }
 
-/* A test that has failed may have left a socket that nobody listens at. */
-static int broker_connect(const char *dir)
+/* A test that has failed may have left a socket that nobody listens at, or a broker that is stopped. */
+int side_broker_dial(const char *dir)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    const struct timeval limit = {.tv_sec = 5};
+    const struct timeval limit = {.tv_sec = 10};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
@@ -225,7 +248,7 @@ pid_t side_broker_pid(const char *dir)
 {
     struct ucred who = {0};
     socklen_t size = sizeof who;
-    int fd = broker_connect(dir);
+    int fd = side_broker_dial(dir);
 
     if (fd >= 0) {
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
@@ -238,7 +261,7 @@ unsigned long long side_broker_left(const char *dir)
 {
     union gs_wire_message message;
     unsigned long long left = 0;
-    int fd = broker_connect(dir);
+    int fd = side_broker_dial(dir);
 
     if (fd >= 0) {
         gs_wire_start(&message, GS_WIRE_QUERY, 1);
@@ -262,8 +285,10 @@ bool side_broker_end(const char *dir)
 {
     pid_t broker = side_broker_pid(dir);
 
-    if (broker)
+    if (broker) {
         kill(broker, SIGTERM);
+        kill(broker, SIGCONT); /* a test that has failed may have left it stopped */
+    }
     return side_broker_gone(dir);
 }
 
@@ -385,20 +410,6 @@ bool side_stays_held(struct side *side, struct gs_offer *offer, unsigned ms)
     return !gets_back(side, offer, ms);
 }
 
-static int count_entries(const char *path)
-{
-    DIR *list = opendir(path);
-    struct dirent *entry;
-    int count = 0;
-
-    if (!list)
-        return -1;
-    while ((entry = readdir(list)))
-        count += entry->d_name[0] != '.';
-    closedir(list);
-    return count;
-}
-
 int side_connections(bool closes)
 {
     int count = 0;
@@ -421,10 +432,10 @@ int side_connections(bool closes)
 
 int side_open_fds(void)
 {
-    return count_entries("/proc/self/fd");
+    return side_dir_count("/proc/self/fd");
 }
 
 int side_threads(void)
 {
-    return count_entries("/proc/self/task");
+    return side_dir_count("/proc/self/task");
 }

@@ -38,8 +38,9 @@ struct side {
 /* A directory of the test's own under /tmp, not made yet; side_dir_remove empties and removes. */
 void side_dir_new(char *ret_dir, size_t size);
 void side_dir_remove(const char *dir);
-/* Entries in it, or -1. */
+/* Entries in it, or -1; and those alone that have their last names, so of sockets those that listen. */
 int side_dir_count(const char *dir);
+int side_dir_put_up(const char *dir);
 
 /*
  * A machine may stand still for a second at any moment, and no test fails for that: what has to
@@ -76,6 +77,8 @@ const char *side_broker_name(void);
 void side_name(unsigned number, pid_t pid, char ret_name[33]);
 /* A pid that no process has. */
 pid_t side_gone_pid(void);
+/* A connection to the directory's broker, or -1. */
+int side_broker_dial(const char *dir);
 /* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
  * says itself; whether its socket goes (to connect would be to need it). */
 pid_t side_broker_pid(const char *dir);

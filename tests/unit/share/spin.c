@@ -110,7 +110,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_spin, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_spin, .init = setup, .fini = teardown, .timeout = 120);
 
 static void path_of(const unsigned char *of, struct sockaddr_un *ret)
 {

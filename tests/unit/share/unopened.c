@@ -37,7 +37,7 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_unopened, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(share_unopened, .init = setup, .fini = teardown, .timeout = 120);
 
 static int times_said(void)
 {

@@ -1,0 +1,579 @@
+/*
+ * Nobody stalls, starves or ends anybody else. A table of attackers (siege_clients.c,
+ * siege_posers.c), each a process of its own that goes on until it is killed: meanwhile an honest
+ * opener is served, and how long that took is printed. Another test looks that each message, each
+ * resource, each position and each target occurs in the table, so that none comes without its
+ * attacker; that each says what the table tells is seen when it plays.
+ *
+ * Where root runs this, who shares and the broker are no root's processes, to whom the kernel's
+ * limits would not apply, and the attackers may be other users: of this test alone, since the
+ * kernel counts what is under way for each user.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "other.h"
+#include "side.h"
+#include "siege.h"
+#include "tests/children.h"
+
+#define MS      UINT64_C(1000000)
+#define NOFILE  256 /* of exporters that are attacked; who attacks has more */
+#define BROKER_NOFILE 1024 /* of brokers, which take as many as there may be */
+#define PATIENT "timeout=20000"
+
+struct siege *siege;
+static bool is_root;
+static uid_t owner, friend, stranger; /* the same one where nobody is root */
+
+/* ---- An attacker ---------------------------------------------------------------------------- */
+
+void siege_holds(void)
+{
+    __atomic_store_n(&siege->holds, true, __ATOMIC_SEQ_CST);
+}
+
+void siege_stays(void)
+{
+    siege_holds();
+    for (;;)
+        pause();
+}
+
+int siege_dial(void)
+{
+    return siege->target == BROKER ? side_broker_dial(siege->dir)
+                                   : side_dial(siege->dir, siege->token);
+}
+
+int siege_listen_as(enum siege_position position, char ret_path[108])
+{
+    char hex[2 * GS_TOKEN_SIZE + 1];
+    int fd;
+
+    token_to_hex(siege->token, hex);
+    hex[16 + 2 * GS_INSTANCE_SIZE] = 0;
+    snprintf(ret_path, 108, "%.63s/%.43s", siege->dir,
+             position == FAKE_BROKER ? side_broker_name() : hex + 16);
+    fd = side_listen(ret_path);
+    __atomic_store_n(&siege->listens, true, __ATOMIC_SEQ_CST);
+    return fd;
+}
+
+static void note(enum gs_wire_type type)
+{
+    __atomic_or_fetch(&siege->said, UINT32_C(1) << type, __ATOMIC_SEQ_CST);
+}
+
+int siege_say(int fd, const union gs_wire_message *message, int attached)
+{
+    int error = gs_wire_send(fd, message, attached);
+
+    if (error == -ETOOMANYREFS) /* none is taken */
+        error = gs_wire_send(fd, message, -1);
+    if (error == 0)
+        note(message->head.type);
+    return error;
+}
+
+int siege_say_type(int fd, enum gs_wire_type type)
+{
+    union gs_wire_message message;
+    struct gs_token token;
+
+    gs_token_read(siege->token, &token);
+    gs_wire_start(&message, type, 7); /* nobody has asked for that */
+    if (type == GS_WIRE_OPEN)
+        memcpy(message.open.token, siege->token, GS_TOKEN_SIZE);
+    else if (type == GS_WIRE_CLOSE || type == GS_WIRE_KEEP || type == GS_WIRE_RECALL)
+        message.close.block_id = token.block_id;
+    else if (type == GS_WIRE_UNMAP || type == GS_WIRE_UNMAPPED)
+        message.unmap.chunk_id = token.chunk_id;
+    else if (type == GS_WIRE_FLUSH || type == GS_WIRE_FLUSHED)
+        message.flush.number = 1;
+    return siege_say(fd, &message, -1);
+}
+
+void siege_greet(int fd, const unsigned char *to, const unsigned char *from)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, to, GS_INSTANCE_SIZE);
+    if (from)
+        memcpy(message.hello.from, from, GS_INSTANCE_SIZE);
+    siege_say(fd, &message, -1);
+}
+
+int siege_greeted(void)
+{
+    int fd = siege_dial();
+
+    if (fd >= 0)
+        siege_greet(fd, siege->token + 8, NULL);
+    return fd;
+}
+
+int siege_ask(int fd, uint32_t want_fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, siege->token, GS_TOKEN_SIZE);
+    message.open.want_fd = want_fd;
+    return siege_say(fd, &message, -1);
+}
+
+int siege_hear(int fd, union gs_wire_message *ret_message)
+{
+    if (recv(fd, ret_message, sizeof *ret_message, 0) <= 0)
+        return 0;
+    note(ret_message->head.type);
+    return ret_message->head.type;
+}
+
+/* ---- Its beginning and end ------------------------------------------------------------------ */
+
+static bool is_of_others(const struct siege_attack *attack)
+{
+    return attack->position == UNINVITED || attack->position == LISTED ||
+           attack->position == LISTED_HOLDER;
+}
+
+static pid_t attack_start(const struct siege_attack *attack)
+{
+    uid_t user = !is_of_others(attack) ? owner : attack->position == UNINVITED ? stranger : friend;
+    pid_t child;
+
+    siege->said = 0;
+    siege->listens = siege->holds = false;
+    siege->target = attack->target;
+    if (attack->position < HOLDER && attack->position != LISTED_HOLDER)
+        siege->token[GS_TOKEN_SIZE - 1] ^= 1; /* he has no handle */
+    child = fork_child();
+    if (child)
+        return child;
+    if (is_root && !become_user(user, user))
+        _exit(1);
+    attack->play();
+    _exit(0);
+}
+
+static void assert_is_under_way(const struct siege_attack *attack, const bool *flag, pid_t attacker)
+{
+    cr_assert(SIDE_WAIT(__atomic_load_n(flag, __ATOMIC_SEQ_CST) ||
+                        waitpid(attacker, NULL, WNOHANG) != 0) &&
+                  __atomic_load_n(flag, __ATOMIC_SEQ_CST),
+              "%s: no attack", attack->name);
+}
+
+/* Kills it: until then it went on, and had said all that the table has it say. */
+static void attack_end(const struct siege_attack *attack, pid_t attacker)
+{
+    uint32_t said = 0;
+
+    cr_assert(SIDE_WAIT((said = __atomic_load_n(&siege->said, __ATOMIC_SEQ_CST),
+                         (said & attack->types) == attack->types)),
+              "%s: of %x it said %x", attack->name, attack->types, said);
+    cr_assert_eq(waitpid(attacker, NULL, WNOHANG), 0, "%s: it has ended by itself", attack->name);
+    kill(attacker, SIGKILL);
+    waitpid(attacker, NULL, 0);
+}
+
+/* ---- Who is attacked, and an honest opener -------------------------------------------------- */
+
+static void setup(void)
+{
+    is_root = geteuid() == 0;
+    owner = friend = stranger = geteuid();
+    if (is_root) {
+        owner = 20000 + 4 * (uid_t)(getpid() % 10000);
+        friend = owner + 1;
+        stranger = owner + 2;
+    }
+    siege = mmap(NULL, sizeof *siege, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    side_dir_new(siege->dir, sizeof siege->dir);
+}
+
+static void teardown(void)
+{
+    side_dir_remove(siege->dir);
+}
+
+TestSuite(share_siege, .init = setup, .fini = teardown, .timeout = 200);
+
+/* Of the owner's, who lets the friend and root open. */
+static void start_owned(struct other *other, const char *more)
+{
+    char user[32] = "", words[128];
+
+    if (is_root)
+        snprintf(user, sizeof user, "uid=%u", (unsigned)owner);
+    snprintf(words, sizeof words, "%s trust=%u trust=0 %s", user, (unsigned)friend, more);
+    other_start(other, siege->dir, words);
+}
+
+static void folder_start(void)
+{
+    cr_assert_eq(mkdir(siege->dir, 0755), 0);
+    if (is_root)
+        cr_assert_eq(chown(siege->dir, owner, owner), 0);
+}
+
+static void say(const struct siege_attack *attack, const char *what, uint64_t since)
+{
+    static const char *const positions[] = {
+        "another user", "a listed user",  "a listed user that holds", "the same user",
+        "a holder",     "a false broker", "a false exporter"};
+    static const char *const targets[] = {"an exporter", "a broker", "an opener",
+                                          "an exporter that leaves"};
+
+    printf("%s at %s %s: %s in %llu ms\n", positions[attack->position], targets[attack->target],
+           attack->name, what, (unsigned long long)((side_now() - since) / MS));
+    fflush(stdout);
+}
+
+static void say_served(const struct siege_attack *attack, uint64_t since, gs_status status)
+{
+    say(attack, "an honest opener is answered", since);
+    cr_assert_eq(status, GS_OK, "%s: an honest opener got %d", attack->name, status);
+}
+
+/* ... by an open of another one, which has it when this returns. */
+static void assert_serves(const struct siege_attack *attack, struct other *opener,
+                          const unsigned char *token, int byte)
+{
+    uint64_t since = side_now();
+    unsigned long address = 0;
+    char expected[16];
+
+    say_served(attack, since, other_open(opener, token, &address));
+    snprintf(expected, sizeof expected, "ok %d", byte);
+    cr_assert_str_eq(other_ask(opener, "read %lx", address), expected);
+}
+
+/* ---- An exporter ---------------------------------------------------------------------------- */
+
+/* What the attacker holds is freed, and the memory is waited for. */
+static void run_short(const struct siege_attack *attack, struct other *exporter)
+{
+    uint64_t since;
+
+    cr_assert_str_eq(other_ask(exporter, "freed"), "ok");
+    cr_assert_not(other_withdraws(exporter), "%s: it holds nothing", attack->name);
+    since = side_now();
+    cr_assert_str_eq(other_ask(exporter, "short"), "ok");
+    say(attack, "its memory is waited for", since);
+}
+
+/* How many connections it has, with this one. */
+static unsigned clients_of(const unsigned char *token)
+{
+    int fd = side_dial(siege->dir, token);
+    union gs_wire_message message;
+    unsigned clients = 0;
+
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
+    if (fd >= 0 && gs_wire_send(fd, &message, -1) == 0 &&
+        recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REPORT)
+        clients = message.report.clients;
+    if (fd >= 0)
+        close(fd);
+    return clients;
+}
+
+/* What ends with the attacker was his: of what the two others have open nothing is lost. */
+static void assert_holds(const struct siege_attack *attack, struct other *exporter,
+                         const unsigned char *token)
+{
+    cr_assert(SIDE_WAIT(clients_of(token) == 3), "%s: %u", attack->name, clients_of(token));
+    cr_assert_str_eq(other_ask(exporter, "holds"), "ok 2", "%s: %s", attack->name,
+                     exporter->answer);
+}
+
+static void attack_exporter(const struct siege_attack *attack)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other exporter, holder, opener;
+    unsigned long address;
+    pid_t attacker;
+
+    folder_start();
+    start_owned(&exporter, "");
+    start_owned(&holder, "");
+    start_owned(&opener, PATIENT);
+    other_offer(&holder, 0, 512, 5, token);
+    memcpy(siege->other, token + 8, sizeof siege->other);
+    cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
+    other_offer(&exporter, 0, 512, 6, token);
+    cr_assert_eq(other_open(&holder, token, &address), GS_OK);
+    other_offer(&exporter, 512, 512, 7, siege->token);
+    attacker = attack_start(attack);
+    assert_is_under_way(attack, &siege->holds, attacker);
+    if (attack->resources & TAKES(LIMBO))
+        run_short(attack, &exporter);
+    if (attack->resources & TAKES(LEASES)) /* whoever still has his connection has his lease */
+        cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
+    other_offer(&exporter, 1024, 512, 8, token);
+    assert_serves(attack, &opener, token, 8);
+    attack_end(attack, attacker);
+    assert_holds(attack, &exporter, token);
+    cr_assert_eq(other_stop(&holder), 0);
+    cr_assert_eq(other_stop(&opener), 0);
+    cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
+    cr_assert_eq(other_stop(&exporter), 0);
+}
+
+/* ---- A broker ------------------------------------------------------------------------------- */
+
+static pid_t broker_start(void)
+{
+    const struct rlimit few = {.rlim_cur = BROKER_NOFILE, .rlim_max = BROKER_NOFILE};
+    pid_t child = fork_child();
+    char uids[32];
+
+    if (child) {
+        cr_assert(SIDE_WAIT(side_broker_pid(siege->dir) == child), "no broker");
+        return child;
+    }
+    if (is_root && !become_user(owner, owner))
+        _exit(1);
+    snprintf(uids, sizeof uids, "%u,0", (unsigned)friend);
+    setrlimit(RLIMIT_NOFILE, &few);
+    setenv("GPUSHIM_SHARE_DIR", siege->dir, 1);
+    setenv("GPUSHIM_SHARE_UIDS", uids, 1);
+    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "64", 1);
+    setenv("GPUSHIM_SHARE_BROKER_BLOCKS", "2000", 1);
+    setenv("GPUSHIM_CONFIG", "", 1);
+    execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+    _exit(127);
+}
+
+/* How many blocks that process has left with it, as it says. */
+static unsigned left_by(pid_t pid)
+{
+    union gs_wire_message message;
+    unsigned left = 0, clients = 1;
+    int fd = side_broker_dial(siege->dir);
+
+    for (unsigned i = 0; fd >= 0 && i < clients; i++) {
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        message.query.index = i;
+        if (gs_wire_send(fd, &message, -1) != 0 || recv(fd, &message, sizeof message, 0) <= 0 ||
+            message.head.type != GS_WIRE_REPORT)
+            break;
+        clients = message.report.clients;
+        if (message.report.client_pid == (uint64_t)pid)
+            left = (unsigned)message.report.left;
+    }
+    if (fd >= 0)
+        close(fd);
+    return left;
+}
+
+/* A block that the broker has when this returns. */
+static void leave(struct other *sharer, size_t offset, int byte, unsigned char *ret_token)
+{
+    unsigned before = left_by(sharer->pid);
+
+    other_offer(sharer, offset, 512, byte, ret_token);
+    cr_assert(SIDE_WAIT(left_by(sharer->pid) > before), "it is not left");
+}
+
+/* What is left before the attack and what is left during it. */
+static void attack_broker(const struct siege_attack *attack)
+{
+    struct other sharer, late, opener;
+    unsigned char token[GS_TOKEN_SIZE];
+    pid_t broker, attacker;
+    uint64_t since;
+
+    folder_start();
+    broker = broker_start();
+    start_owned(&sharer, "keep=60000");
+    leave(&sharer, 0, 7, siege->token);
+    other_kill(&sharer);
+    start_owned(&opener, PATIENT);
+    start_owned(&late, "keep=60000");
+    leave(&late, 0, 7, token);
+    memcpy(siege->other, token + 8, sizeof siege->other);
+    attacker = attack_start(attack);
+    assert_is_under_way(attack, &siege->holds, attacker);
+    since = side_now();
+    leave(&late, 512, 8, token);
+    say(attack, "it has what is left", since);
+    other_kill(&late);
+    assert_serves(attack, &opener, token, 8);
+    attack_end(attack, attacker);
+    cr_assert_eq(other_stop(&opener), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* ---- An opener ------------------------------------------------------------------------------ */
+
+static struct side side;
+
+static void *open_false(void *token)
+{
+    CUdeviceptr address;
+
+    gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    return NULL;
+}
+
+/* One of its threads opens what the attacker poses to have, another one what there is. */
+static void attack_opener(const struct siege_attack *attack)
+{
+    struct gs_token made = {.instance = {0x77}, .block_id = 5, .chunk_id = 6, .size = 512};
+    unsigned char good[GS_TOKEN_SIZE], bad[GS_TOKEN_SIZE];
+    struct gs_share_options options;
+    CUdeviceptr address = 0;
+    struct other exporter;
+    pthread_t thread;
+    pid_t attacker;
+    uint64_t since;
+
+    folder_start();
+    side_options(&options, siege->dir);
+    options.timeout_ns = 20000 * MS;
+    options.uids[options.uid_count++] = owner;
+    side_start(&side, &options);
+    start_owned(&exporter, "");
+    other_offer(&exporter, 0, 512, 9, good);
+    gs_token_write(&made, bad);
+    memcpy(siege->token, bad, sizeof bad);
+    attacker = attack_start(attack);
+    assert_is_under_way(attack, &siege->listens, attacker);
+    cr_assert_eq(pthread_create(&thread, NULL, open_false, bad), 0);
+    assert_is_under_way(attack, &siege->holds, attacker);
+    since = side_now();
+    say_served(attack, since, gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address));
+    cr_assert_eq(*(char *)address, 9);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&exporter))); /* its thread works on */
+    attack_end(attack, attacker);
+    pthread_join(thread, NULL);
+    side_stop(&side);
+    cr_assert_eq(other_stop(&exporter), 0);
+}
+
+/* ---- Who leaves something ------------------------------------------------------------------- */
+
+static void attack_leaver(const struct siege_attack *attack)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other exporter, opener;
+    pid_t attacker;
+    uint64_t since;
+
+    folder_start();
+    attacker = attack_start(attack);
+    assert_is_under_way(attack, &siege->listens, attacker);
+    start_owned(&exporter, "keep=60000");
+    cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
+    start_owned(&opener, PATIENT);
+    other_offer(&exporter, 0, 512, 7, token);
+    assert_is_under_way(attack, &siege->holds, attacker);
+    since = side_now();
+    for (int i = 1; i < 500; i++) /* more than a socket takes */
+        other_offer(&exporter, 512 * i, 512, 8, token);
+    say(attack, "499 handles are made", since);
+    assert_serves(attack, &opener, token, 8);
+    cr_assert_eq(other_stop(&opener), 0);
+    cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
+    attack_end(attack, attacker);
+    cr_assert_eq(other_stop(&exporter), 0);
+}
+
+/* ---- The table ------------------------------------------------------------------------------ */
+
+static const struct siege_attack *attack_at(size_t i)
+{
+    if (i < siege_client_count)
+        return &siege_clients[i];
+    i -= siege_client_count;
+    return i < siege_poser_count ? &siege_posers[i] : NULL;
+}
+
+static void run(enum siege_target target, bool of_others)
+{
+    static void (*const plays[])(const struct siege_attack *) = {
+        [EXPORTER] = attack_exporter,
+        [BROKER] = attack_broker,
+        [OPENER] = attack_opener,
+        [LEAVER] = attack_leaver,
+    };
+    const struct siege_attack *attack;
+
+    if (of_others && !is_root)
+        cr_skip("only root can be two users");
+    for (size_t i = 0; (attack = attack_at(i)); i++) {
+        if (attack->target != target || is_of_others(attack) != of_others)
+            continue;
+        plays[target](attack);
+        side_dir_remove(siege->dir);
+    }
+}
+
+Test(share_siege, an_exporter_serves_beside_other_users)
+{
+    run(EXPORTER, true);
+}
+
+Test(share_siege, an_exporter_serves_beside_its_own_user)
+{
+    run(EXPORTER, false);
+}
+
+Test(share_siege, a_broker_serves_beside_other_users)
+{
+    run(BROKER, true);
+}
+
+Test(share_siege, a_broker_serves_beside_its_own_user)
+{
+    run(BROKER, false);
+}
+
+Test(share_siege, an_opener_is_served_by_others)
+{
+    run(OPENER, false);
+}
+
+Test(share_siege, who_leaves_something_serves)
+{
+    run(LEAVER, false);
+}
+
+Test(share_siege, every_message_resource_position_and_target_has_its_attacker)
+{
+    unsigned resources = 0, positions = 0, targets = 0;
+    const struct siege_attack *attack;
+    uint32_t types = 0;
+
+    for (size_t i = 0; (attack = attack_at(i)); i++) {
+        types |= attack->types;
+        resources |= attack->resources;
+        positions |= 1u << attack->position;
+        targets |= 1u << attack->target;
+    }
+    for (unsigned type = 1; type < GS_WIRE_TYPES; type++)
+        cr_assert(types >> type & 1, "no attacker has to do with message %u", type);
+    for (unsigned resource = 0; resource < SIEGE_RESOURCES; resource++)
+        cr_assert(resources >> resource & 1, "no attacker takes resource %u", resource);
+    for (unsigned position = 0; position < SIEGE_POSITIONS; position++)
+        cr_assert(positions >> position & 1, "no attacker is in position %u", position);
+    for (unsigned target = 0; target < SIEGE_TARGETS; target++)
+        cr_assert(targets >> target & 1, "nobody attacks target %u", target);
+}

@@ -1,0 +1,85 @@
+/*
+ * What siege.c, which judges, and the attackers have in common. An attacker is a process of its own
+ * that goes on until it is killed, which is after an honest opener was served.
+ */
+#ifndef GS_TESTS_SIEGE_H
+#define GS_TESTS_SIEGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/share/wire.h"
+
+enum siege_position {
+    UNINVITED, /* another user, whom nobody names */
+    LISTED,    /* another user, who is named (share.uids) and has no handle */
+    LISTED_HOLDER, /* of one handle */
+    SAME_USER,     /* without a handle */
+    HOLDER,        /* the same user with one */
+    FAKE_BROKER,   /* the same user, under another's name */
+    FAKE_EXPORTER,
+    SIEGE_POSITIONS
+};
+
+/* What is taken, or would be if nobody saw to it. */
+enum siege_resource {
+    CONNECTIONS,
+    OFFERS,        /* that a broker keeps, with their descriptors */
+    UNDER_WAY,     /* descriptors that were sent and not read */
+    LIMBO,         /* memory that is freed and held */
+    SOCKET_MEMORY, /* the kernel's */
+    LEASES,        /* what others have open */
+    TURNS,         /* the time of the one thread that serves */
+    SIEGE_RESOURCES
+};
+
+enum siege_target { EXPORTER, BROKER, OPENER, LEAVER, SIEGE_TARGETS };
+
+#define SAYS(type)      (UINT32_C(1) << GS_WIRE_##type)
+#define TAKES(resource) (1u << (resource))
+
+struct siege_attack {
+    const char *name;
+    enum siege_target target;
+    enum siege_position position;
+    uint32_t types; /* bits: what it says, or is told and does not heed */
+    unsigned resources; /* bits */
+    void (*play)(void);
+};
+
+extern const struct siege_attack siege_clients[], siege_posers[];
+extern const size_t siege_client_count, siege_poser_count;
+
+/* Shared with the attacker. */
+struct siege {
+    char dir[64];
+    unsigned char token[GS_TOKEN_SIZE]; /* of the block that he opens; what he is asked for */
+    unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
+    enum siege_target target;
+    uint32_t said; /* atomic: types that were, or were not heeded */
+    bool listens;  /* atomic: who poses as somebody can be connected to */
+    bool holds;    /* atomic: the attack is under way; it stays so */
+};
+extern struct siege *siege;
+
+/* The attacker's: from now on an honest opener is to be served; and nothing more happens. */
+void siege_holds(void);
+_Noreturn void siege_stays(void);
+/* To whom is attacked: a connection, or -1. */
+int siege_dial(void);
+/* Sends with a descriptor, if one goes, or -1; the error of gs_wire_send. */
+int siege_say(int fd, const union gs_wire_message *message, int attached);
+/* A message of that type, zero or made of the token otherwise. */
+int siege_say_type(int fd, enum gs_wire_type type);
+/* HELLO to an instance, from one or NULL. */
+void siege_greet(int fd, const unsigned char *to, const unsigned char *from);
+/* A connection that has greeted whom it attacks. */
+int siege_greeted(void);
+int siege_ask(int fd, uint32_t want_fd);
+/* Waits for a message and does not heed it; its type, 0: hung up. */
+int siege_hear(int fd, union gs_wire_message *ret_message);
+/* At the name of the token's exporter, or of the broker; its path. */
+int siege_listen_as(enum siege_position position, char ret_path[108]);
+
+#endif

@@ -1,0 +1,366 @@
+/* Attackers that come as clients, to an exporter or a broker (siege.h). */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "leave_by_hand.h"
+#include "siege.h"
+
+#define MANY 300 /* connections, or as many as go */
+#define NO_OPENERS                                                                                 \
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH))
+
+/* As many as he has descriptors for, and made anew where he was hung up on. */
+static void connections(bool asks)
+{
+    int fds[MANY];
+
+    memset(fds, -1, sizeof fds);
+    for (unsigned i = 0;; i++) {
+        int *fd = &fds[i % MANY];
+
+        if (*fd >= 0)
+            close(*fd);
+        *fd = asks ? siege_greeted() : siege_dial();
+        if (*fd >= 0 && asks)
+            siege_ask(*fd, 1);
+        if (i >= 2 * MANY)
+            siege_holds();
+    }
+}
+
+static void silent(void)
+{
+    connections(false);
+}
+
+static void greets_and_asks(void)
+{
+    connections(true);
+}
+
+/* Asks for what it has no handle of as fast as it goes, and reads nothing. */
+static void guesses(void)
+{
+    for (unsigned i = 0;; i++) {
+        int fd = siege_greeted();
+
+        for (int j = 0; j < 100 && siege_ask(fd, 1) == 0; j++)
+            continue;
+        if (i >= 20)
+            siege_holds();
+        close(fd);
+    }
+}
+
+/* So many that the last ones are not read; each connection stays, and where it was hung up on what
+ * is unread stays too. */
+static void ask_unread(enum gs_wire_type type, unsigned times)
+{
+    for (unsigned i = 0; i < MANY; i++) {
+        int fd = siege_greeted();
+        struct pollfd answer = {.fd = fd, .events = POLLIN};
+
+        if (fd < 0)
+            continue;
+        for (unsigned j = 0; j < times; j++)
+            type == GS_WIRE_OPEN ? siege_ask(fd, 1) : siege_say_type(fd, type);
+        poll(&answer, 1, 1000);
+    }
+    siege_stays();
+}
+
+static void questions_unread(void)
+{
+    ask_unread(GS_WIRE_QUERY, 4);
+}
+
+static void opens_unread(void)
+{
+    ask_unread(GS_WIRE_OPEN, 4);
+}
+
+/* One answer unread each, and then hung up on: what was sent stays under way. */
+static void opens_unread_and_ends(void)
+{
+    for (unsigned i = 0; i < MANY; i++) {
+        int fd = siege_greeted();
+        struct pollfd answer = {.fd = fd, .events = POLLIN};
+
+        if (fd < 0)
+            continue;
+        siege_ask(fd, 1);
+        poll(&answer, 1, 1000);
+        siege_say_type(fd, GS_WIRE_CLOSE);
+        shutdown(fd, SHUT_WR);
+    }
+    siege_stays();
+}
+
+/* Every connection that he may have, with the block open. */
+static void opens_with_all(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0; i < MANY; i++) {
+        int fd = siege_greeted();
+
+        if (fd < 0)
+            continue;
+        siege_ask(fd, 0);
+        siege_hear(fd, &message);
+    }
+    siege_stays();
+}
+
+/* Opens and gives back without a pause; no mapping of what a broker has may be kept. */
+static void churns(void)
+{
+    union gs_wire_message message;
+    int fd = siege_greeted();
+
+    for (unsigned i = 0;; i++) {
+        int type, arrived = -1;
+        struct pollfd answer = {.fd = fd, .events = POLLIN};
+
+        siege_ask(fd, i % 2);
+        while (poll(&answer, 1, -1) == 1 && gs_wire_receive(fd, &message, &arrived) == 0 &&
+               message.head.type != GS_WIRE_GRANT)
+            continue;
+        if (arrived >= 0)
+            close(arrived);
+        type = i % 2 && siege->target != BROKER ? GS_WIRE_KEEP : GS_WIRE_CLOSE;
+        if (siege_say_type(fd, type) != 0) {
+            close(fd);
+            fd = siege_greeted();
+        }
+        siege_say_type(fd, GS_WIRE_UNMAPPED);
+        if (i >= 200)
+            siege_holds();
+    }
+}
+
+/* Holds one block, keeps another mapped, and heeds nothing. */
+static void heeds_nothing(void)
+{
+    union gs_wire_message message;
+    int keeps = siege_greeted(), holds = siege_greeted();
+
+    siege_ask(keeps, 0);
+    siege_hear(keeps, &message);
+    siege_say_type(keeps, GS_WIRE_KEEP);
+    siege_ask(holds, 0);
+    siege_hear(holds, &message);
+    siege_holds();
+    for (;;) {
+        struct pollfd both[2] = {{.fd = keeps, .events = POLLIN}, {.fd = holds, .events = POLLIN}};
+
+        poll(both, 2, -1);
+        for (int i = 0; i < 2; i++)
+            if (both[i].revents && siege_hear(both[i].fd, &message) == 0)
+                _exit(1); /* it was hung up on */
+    }
+}
+
+/* As soon as all that was said is read: it has been answered last. */
+static void read_all_and_close(int fd)
+{
+    union gs_wire_message message;
+
+    shutdown(fd, SHUT_WR);
+    while (fd >= 0 && siege_hear(fd, &message) != 0)
+        continue;
+    close(fd);
+}
+
+/* Says what is not its to say, each time over a connection that has greeted. */
+static void says_what_others_say(void)
+{
+    static const enum gs_wire_type types[] = {
+        GS_WIRE_GRANT, GS_WIRE_REFUSE, GS_WIRE_CLOSE, GS_WIRE_RECALL, GS_WIRE_SHARE,
+        GS_WIRE_UNSHARE, GS_WIRE_REPORT, GS_WIRE_KEEP, GS_WIRE_UNMAP, GS_WIRE_UNMAPPED,
+        GS_WIRE_FLUSH, GS_WIRE_FLUSHED, GS_WIRE_LEAVE, GS_WIRE_HELLO};
+    enum { COUNT = sizeof types / sizeof *types };
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_greeted();
+
+        siege_say_type(fd, types[i % COUNT]);
+        close(fd);
+        if (i >= 3 * COUNT)
+            siege_holds();
+    }
+}
+
+static int say_leave(int fd, int memory)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
+    message.leave.slots = LEAVE_SLOTS;
+    return siege_say(fd, &message, memory);
+}
+
+static int say_share(int fd, const struct gs_token *token, int attached)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    gs_token_write(token, message.share.token);
+    message.share.chunk_size = 2 << 20;
+    message.share.slot = (uint32_t)token->block_id % LEAVE_SLOTS;
+    return siege_say(fd, &message, attached);
+}
+
+/* Leaves as much as goes, each block with a descriptor of its own; goes on when nothing does. */
+static void leaves_all_it_can(void)
+{
+    int fd = siege_dial(), memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct gs_token token = {.size = 512};
+
+    memset(token.instance, 0x55, sizeof token.instance);
+    siege_greet(fd, token.instance, NULL);
+    say_leave(fd, memory);
+    for (unsigned i = 0;; i++) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+        token.block_id = token.chunk_id = i + 1;
+        while (say_share(fd, &token, null) == -EAGAIN)
+            poll(&room, 1, 10);
+        if (i >= 1000)
+            siege_holds();
+    }
+}
+
+/* From each of many connections, in names that are not his. */
+static void leaves_from_many(void)
+{
+    int fds[MANY], memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    memset(fds, -1, sizeof fds);
+    for (unsigned i = 0;; i++) {
+        int *fd = &fds[i % MANY];
+        struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 512};
+
+        if (*fd >= 0)
+            close(*fd);
+        *fd = siege_dial();
+        memcpy(token.instance, &i, sizeof i);
+        if (*fd < 0)
+            continue;
+        siege_greet(*fd, token.instance, NULL);
+        say_leave(*fd, memory);
+        say_share(*fd, &token, null);
+        siege_say_type(*fd, GS_WIRE_UNSHARE);
+        if (i >= 2 * MANY)
+            siege_holds();
+    }
+}
+
+/* The blocks that another one will leave next. */
+static void leaves_in_anothers_name(void)
+{
+    int memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    for (unsigned i = 0;; i++) {
+        struct gs_token token = {.chunk_id = 99, .size = 512};
+        int fd = siege_dial();
+
+        memcpy(token.instance, siege->other, sizeof token.instance);
+        siege_greet(fd, token.instance, NULL);
+        say_leave(fd, memory);
+        for (token.block_id = 2; token.block_id < 5; token.block_id++)
+            say_share(fd, &token, null);
+        if (i >= 20)
+            siege_holds();
+        read_all_and_close(fd);
+    }
+}
+
+/* In the name of an honest opener: what it has open, which then is not its any more. */
+static void takes_up_what_another_has(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_dial();
+
+        siege_greet(fd, siege->token + 8, siege->other);
+        gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
+        for (message.take_up.block_id = 8; message.take_up.block_id-- > 0;) /* 0: that was all */
+            siege_say(fd, &message, -1);
+        if (i >= 20)
+            siege_holds();
+        read_all_and_close(fd);
+    }
+}
+
+/* Each connection rests, for what it held. */
+static void leaves_with_a_bye(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_greeted();
+
+        siege_ask(fd, 0);
+        siege_hear(fd, &message);
+        siege_say_type(fd, GS_WIRE_BYE);
+        siege_ask(fd, 0);
+        if (i >= 200)
+            siege_holds();
+        close(fd);
+    }
+}
+
+const struct siege_attack siege_clients[] = {
+    {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
+     TAKES(CONNECTIONS), greets_and_asks},
+    {"makes connections without end", EXPORTER, LISTED, SAYS(HELLO) | SAYS(OPEN),
+     TAKES(CONNECTIONS) | TAKES(TURNS), greets_and_asks},
+    {"makes silent connections without end", EXPORTER, SAME_USER, 0, TAKES(CONNECTIONS), silent},
+    {"guesses without end", EXPORTER, SAME_USER, SAYS(HELLO) | SAYS(OPEN),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), guesses},
+    {"reads no answer to its questions", EXPORTER, LISTED, SAYS(QUERY),
+     TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
+    {"takes no descriptor", EXPORTER, LISTED_HOLDER, SAYS(OPEN),
+     TAKES(UNDER_WAY) | TAKES(SOCKET_MEMORY), opens_unread},
+    {"takes no descriptor and hangs up", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(CLOSE),
+     TAKES(UNDER_WAY), opens_unread_and_ends},
+    {"opens with all connections", EXPORTER, LISTED_HOLDER, SAYS(OPEN), TAKES(CONNECTIONS),
+     opens_with_all},
+    {"says bye and comes again", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(BYE),
+     TAKES(CONNECTIONS), leaves_with_a_bye},
+    {"opens and closes without end", EXPORTER, HOLDER,
+     SAYS(OPEN) | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED), TAKES(TURNS), churns},
+    {"gives nothing back", EXPORTER, HOLDER,
+     SAYS(OPEN) | SAYS(KEEP) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH), TAKES(LIMBO),
+     heeds_nothing},
+    {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP),
+     TAKES(LEASES), takes_up_what_another_has},
+    {"says what is not its to say", EXPORTER, SAME_USER, NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) |
+     SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(UNSHARE) | SAYS(LEAVE),
+     TAKES(TURNS), says_what_others_say},
+    {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
+     TAKES(CONNECTIONS), greets_and_asks},
+    {"leaves all it can", BROKER, SAME_USER, SAYS(LEAVE) | SAYS(SHARE), TAKES(OFFERS),
+     leaves_all_it_can},
+    {"leaves from many connections", BROKER, LISTED,
+     SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE) | SAYS(UNSHARE),
+     TAKES(CONNECTIONS) | TAKES(OFFERS) | TAKES(UNDER_WAY), leaves_from_many},
+    {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE),
+     TAKES(OFFERS), leaves_in_anothers_name},
+    {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
+     TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
+    {"takes no descriptor", BROKER, LISTED_HOLDER, SAYS(OPEN), TAKES(UNDER_WAY), opens_unread},
+    {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
+     churns},
+    {"says what is not its to say", BROKER, SAME_USER,
+     NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED) | SAYS(FLUSHED), TAKES(TURNS),
+     says_what_others_say},
+};
+const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;

@@ -1,0 +1,150 @@
+/* Attackers that pose as exporters or brokers (siege.h). */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "siege.h"
+
+/* Never takes the connections that are made to it, and there is room for none more. */
+static void takes_none(enum siege_position position)
+{
+    struct sockaddr_un own = {.sun_family = AF_UNIX};
+    int error = 0;
+
+    siege_listen_as(position, own.sun_path);
+    while (error == 0) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        error = connect(fd, (struct sockaddr *)&own, sizeof own) ? errno : 0;
+    }
+    if (error != EAGAIN)
+        _exit(1);
+    siege_stays();
+}
+
+static void exporter_takes_none(void)
+{
+    takes_none(FAKE_EXPORTER);
+}
+
+static void broker_takes_none(void)
+{
+    takes_none(FAKE_BROKER);
+}
+
+/* Reads until it was told that, and then nothing more. */
+static int hears_until(enum siege_position position, enum gs_wire_type last)
+{
+    char path[108];
+    int listener = siege_listen_as(position, path), fd = -1, type = 0;
+    union gs_wire_message message;
+
+    while (type != (int)last) {
+        if (fd < 0) /* some only look who lives */
+            fd = accept(listener, NULL, NULL);
+        type = siege_hear(fd, &message);
+        if (type == 0) {
+            close(fd);
+            fd = -1;
+        }
+        if (type == GS_WIRE_OPEN)
+            memcpy(siege->token, message.open.token, GS_TOKEN_SIZE);
+    }
+    return fd;
+}
+
+static void exporter_is_silent(void)
+{
+    hears_until(FAKE_EXPORTER, GS_WIRE_OPEN);
+    siege_stays();
+}
+
+static void broker_reads_no_more(void)
+{
+    hears_until(FAKE_BROKER, GS_WIRE_SHARE);
+    siege_stays();
+}
+
+static void broker_is_silent_to_openers(void)
+{
+    hears_until(FAKE_BROKER, GS_WIRE_OPEN);
+    siege_stays();
+}
+
+static void grant(int fd)
+{
+    int memory = memfd_create("grant", MFD_CLOEXEC);
+    union gs_wire_message message;
+    struct gs_token asked;
+
+    if (ftruncate(memory, 2 << 20) != 0 || gs_token_read(siege->token, &asked) != GS_OK)
+        _exit(1);
+    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    message.grant.block_id = asked.block_id;
+    message.grant.chunk_id = asked.chunk_id;
+    message.grant.chunk_size = 2 << 20;
+    message.grant.size = asked.size;
+    siege_say(fd, &message, memory);
+    close(memory);
+}
+
+/* Says all that one can say, in turn and without end, and reads nothing. */
+static void talks(int fd)
+{
+    for (unsigned i = 0;; i++) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+        enum gs_wire_type type = 1 + i % (GS_WIRE_TYPES - 1);
+
+        while (siege_say_type(fd, type) == -EAGAIN) {
+            siege_holds(); /* nobody reads it any more */
+            poll(&room, 1, 50);
+        }
+        if (i == 20 * GS_WIRE_TYPES)
+            siege_holds();
+    }
+}
+
+static void exporter_talks(void)
+{
+    int fd = hears_until(FAKE_EXPORTER, GS_WIRE_OPEN);
+
+    grant(fd);
+    talks(fd);
+}
+
+static void exporter_talks_and_grants_nothing(void)
+{
+    talks(hears_until(FAKE_EXPORTER, GS_WIRE_OPEN));
+}
+
+static void broker_talks(void)
+{
+    talks(hears_until(FAKE_BROKER, GS_WIRE_SHARE));
+}
+
+#define TO_OPENERS                                                                                 \
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH) | SAYS(REPORT))
+
+const struct siege_attack siege_posers[] = {
+    {"takes no connection", OPENER, FAKE_EXPORTER, 0, TAKES(CONNECTIONS), exporter_takes_none},
+    {"is silent", OPENER, FAKE_EXPORTER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
+     exporter_is_silent},
+    {"grants and talks without end", OPENER, FAKE_EXPORTER, TO_OPENERS,
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), exporter_talks},
+    {"talks without end", OPENER, FAKE_EXPORTER, TO_OPENERS, TAKES(TURNS) | TAKES(SOCKET_MEMORY),
+     exporter_talks_and_grants_nothing},
+    {"takes no connection", OPENER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
+    {"is silent", OPENER, FAKE_BROKER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
+     broker_is_silent_to_openers},
+    {"takes no connection", LEAVER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
+    {"reads nothing more", LEAVER, FAKE_BROKER, SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE),
+     TAKES(OFFERS) | TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), broker_reads_no_more},
+    {"talks without end", LEAVER, FAKE_BROKER,
+     SAYS(GRANT) | SAYS(REFUSE) | SAYS(REPORT) | SAYS(QUERY) | SAYS(RECALL),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_talks},
+};
+const size_t siege_poser_count = sizeof siege_posers / sizeof *siege_posers;
