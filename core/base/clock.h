@@ -10,4 +10,8 @@
 /* Nanoseconds of CLOCK_MONOTONIC, which a machine's processes have in common. */
 uint64_t gs_now_ns(void);
 
+/* How much of a wait is over since the look before this one. Who looks every few milliseconds and
+ * finds that it took much longer has stood still, and so may have those that are waited for. */
+uint64_t gs_look_counts(uint64_t *looked);
+
 #endif

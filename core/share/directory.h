@@ -32,7 +32,6 @@
 #define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
 #define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
 #define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
-#define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
 /* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
 #define GS_RELAY_NAME_SIZE  66
 /* Whether this user is our own, or one that the options name. */

@@ -45,8 +45,18 @@ struct gs_offer {
 
 /* The share thread: does a part of the work that offers ask for; when to come again. */
 uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
+/* The share thread is at it, or will be: until then the block cannot be withdrawn. */
+void gs_offer_pin_locked(struct gs_share *share, struct gs_offer *offer);
 /* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
 void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work);
+/* The graces that run, by the time of the free. */
+void gs_grace_start_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_grace_stop_locked(struct gs_share *share, struct gs_offer *offer);
+/* Its last lease, or its grace, is over: that is to be told. */
+void gs_offer_ended_locked(struct gs_share *share, struct gs_offer *offer);
+/* A freed block that nobody holds can be opened within its grace only: from then on its memory may be
+ * handed out at any moment. The lock is held. */
+bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 unsigned gs_exports_max(void); /* so many are kept */
@@ -315,5 +325,7 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
 /* Notes what a client did wrong. Always false: it is to go. */
 bool gs_client_fault(struct gs_client *client, const char *fault);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
+/* The program has closed the connection, and its number may be another file's. */
+bool gs_client_is_lost(struct gs_client *client);
 
 #endif

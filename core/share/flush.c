@@ -17,7 +17,6 @@
 
 #define SILENT_NS (GS_NS_PER_S / 2)
 #define ENDING_NS (2 * GS_NS_PER_S)
-#define AGAIN_NS  GS_NS_PER_MS /* an opener answers once in this at most */
 
 /* ---- Exporter: the share thread ------------------------------------------------------------- */
 
@@ -187,57 +186,4 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
         now = gs_now_ns();
     }
     gs_lock_release(&share->lock);
-}
-
-/* ---- Opener --------------------------------------------------------------------------------- */
-
-bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number)
-{
-    if (peer->flush || !number)
-        return false;
-    peer->flush = number;
-    gs_thread_wake(share);
-    return true;
-}
-
-/* Something of the peer's is on its way back. What a device of this machine has registered is not:
- * that ends when its owner says so. */
-static bool is_closing_locked(const struct gs_share *share, const struct gs_peer *peer)
-{
-    const struct gs_opened *opened = share->closing;
-
-    while (opened && (opened->peer != peer || opened->held))
-        opened = opened->next;
-    return opened || peer->busy || peer->unsent;
-}
-
-uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
-{
-    struct gs_peer *peer, *next;
-    uint64_t due = GS_NEVER;
-
-    HASH_ITER(hh, share->peers, peer, next)
-    {
-        union gs_wire_message message;
-        uint64_t at = peer->flushed_ns + AGAIN_NS;
-
-        if (!peer->flush)
-            continue;
-        if (is_closing_locked(share, peer))
-            at = now + AGAIN_NS;
-        if (at > now) {
-            due = at < due ? at : due;
-            continue;
-        }
-        gs_wire_start(&message, GS_WIRE_FLUSHED, 0);
-        message.flushed.number = peer->flush;
-        gs_peer_look(peer);
-        if (peer->fd >= 0 && gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1))) {
-            due = now + AGAIN_NS;
-            continue;
-        }
-        peer->flush = 0;
-        peer->flushed_ns = now;
-    }
-    return due;
 }

@@ -7,7 +7,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+#define KEPT_SHARE 16   /* one descriptor in so many of the process's limit, */
+#define KEPT_MAX   1024 /* and never more */
 
 #define DEVICES_MAX 64
 
@@ -279,4 +283,40 @@ struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdevicept
     if (at == import->count || import->sorted[at]->address > address)
         return NULL;
     return import->sorted[at];
+}
+
+/* ---- Descriptors that are kept ------------------------------------------------------------- */
+
+unsigned gs_import_fds_max(bool passed_on)
+{
+    struct rlimit limit;
+    unsigned most = KEPT_MAX;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / KEPT_SHARE < KEPT_MAX)
+        most = (unsigned)(limit.rlim_cur / KEPT_SHARE);
+    return passed_on ? 2 * most : most;
+}
+
+bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on)
+{
+    unsigned kept, most = gs_import_fds_max(passed_on);
+
+    kept = __atomic_add_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
+    if (kept > most) {
+        __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
+        return false;
+    }
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    import->kept_fd = gs_fd_keep(fd);
+    __atomic_store_n(&import->fd, fd, __ATOMIC_RELEASE);
+    return true;
+}
+
+void gs_import_close_fd(struct gs_share *share, struct gs_import *import)
+{
+    if (import->fd < 0)
+        return;
+    gs_fd_close(&import->kept_fd);
+    import->fd = -1;
+    __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
 }

@@ -80,3 +80,14 @@ enum gs_whereabouts gs_home_whereabouts(const struct gs_home *home, const char *
         return GS_UNSEEN;
     return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH ? GS_BESIDE_GONE : GS_BESIDE;
 }
+
+void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++) {
+        ret_name[2 * i] = digits[instance[i] >> 4];
+        ret_name[2 * i + 1] = digits[instance[i] & 15];
+    }
+    ret_name[GS_SOCKET_NAME_SIZE - 1] = 0;
+}

@@ -41,4 +41,8 @@ void gs_home_find(struct gs_home *ret_home);
 /* Where the instance of this name (32 hex digits) lives. */
 enum gs_whereabouts gs_home_whereabouts(const struct gs_home *home, const char *name);
 
+/* The name of its socket. */
+#define GS_SOCKET_NAME_SIZE 33 /* an instance in hex, and a zero */
+void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE]);
+
 #endif

@@ -1,27 +1,24 @@
 /*
  * What the files of core/share have in common.
  *
- *   share.c    make, end, start on first use      folder.c, directory.c, sweep.c, instance.c
- *   thread.c   the share thread: one epoll loop              the runtime directory
- *   socket.c   this process's place there         wire.c     messages      token.c  tokens
- *   discard.c  closing what others sent
+ *   share.c    make, end                          folder.c, directory.c, sweep.c, instance.c
+ *   thread.c   what the share thread does                    the runtime directory
+ *   loop.c     its start, and what it is told     wire.c     messages      token.c  tokens
+ *   socket.c   this process's place there         discard.c  closing what others sent
  *   exporter.h                                    opener.h
  *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
- *     clients.c  connections and leases             peer.c     connections to exporters
- *     leave.c    offers left with a broker,
- *     broker.c   and in that
- *     keepers.c  chunks mapped without a hold
- *     relay.c    what is passed on, of both sides
- *     limbo.c    too much freed and held
- *     flush.c    what is on its way back, of both sides
+ *     queue.c    the lists that they are in         peer.c     connections to exporters
+ *     clients.c  connections and leases             request.c  asking for a block
+ *     client.c   what is said on one                import.c   chunks mapped here
+ *     serve.c    answers to messages                idle.c     closed, kept for the next open
+ *     leave.c    offers left with a broker,         keep.c     chunks kept without a hold
+ *     broker.c   and in that                        closing.c  holds on their way back
+ *     keepers.c  chunks mapped without a hold       flushed.c  they are back
+ *     flush.c    what is on its way back            relay.c, relay_names.c
+ *     limbo.c    too much freed and held                       what is passed on, of both sides
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
- *     serve.c    answers to messages                request.c  asking for a block
- *                                                   import.c   chunks mapped here
- *                                                   idle.c     closed, kept for the next open
- *                                                   keep.c     chunks kept without a hold
- *                                                   closing.c  holds on their way back
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
  * the share thread's alone. Peers, imports and opened blocks are under `opener_lock`; what takes
@@ -133,7 +130,8 @@ struct gs_share {
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
 
     /* Written before the thread starts, then read only. */
-    struct gs_background background; /* the share thread */
+    struct gs_background background;
+    void *(*run)(void *share); /* gs_thread_run */ /* the share thread */
     uint64_t thread_asked_ns;        /* when it was started */
     int epoll;
     int wake, woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
@@ -188,13 +186,12 @@ struct gs_share {
     uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
-/* How much of a wait is over since the look before this one. Who looks every few milliseconds and
- * finds that it took much longer has stood still, and so may have those that are waited for. */
-uint64_t gs_look_counts(uint64_t *looked);
-
 /* ---- share.c, thread.c ---------------------------------------------------------------------- */
 
 /* What a watched descriptor is; in the upper bits of its epoll data, an id in the lower. */
+/* What an event of the loop is about: a kind, and above GS_WATCH_SHIFT bits of an id. */
+#define GS_WATCH_SHIFT 56
+#define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
 enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER,
                 GS_WATCH_BROKER };
 
@@ -231,6 +228,12 @@ int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_wa
 /* Must come before the close: a forked child may keep the descriptor's file open. */
 void gs_unwatch(struct gs_share *share, int fd);
 /* The body of the thread. */
+/* Closes what the share thread used; it is not running. What the program has closed is not ours. */
+void gs_loop_close(struct gs_share *share);
+
+/* Says why another process's memory cannot be had: the first time for all to see. */
+void gs_say_unreachable(struct gs_share *share, const char *reason);
+
 void *gs_thread_run(void *share);
 
 #endif

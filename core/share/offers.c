@@ -22,29 +22,6 @@ static bool write_token(struct gs_share *share, struct gs_offer *offer)
     return true;
 }
 
-/* The share thread is at it, or will be: until then the block cannot be withdrawn. */
-static void pin_locked(struct gs_share *share, struct gs_offer *offer)
-{
-    offer->pins++;
-    gs_limbo_note_locked(share, offer);
-}
-
-void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work)
-{
-    struct gs_work_queue *queue = &share->work[work];
-    bool first = !queue->first;
-
-    if (offer->queued[work])
-        return;
-    offer->queued[work] = true;
-    pin_locked(share, offer);
-    offer->next_work[work] = NULL;
-    *(first ? &queue->first : &queue->last->next_work[work]) = offer;
-    queue->last = offer;
-    if (first)
-        gs_thread_wake(share);
-}
-
 /* Exports the chunk for whoever opens it first, and for the broker. False: it had been. */
 static bool prepare(struct gs_share *share, struct gs_offer *offer)
 {
@@ -135,28 +112,6 @@ static void recall_locked(struct gs_share *share, struct gs_offer *offer)
     gs_offer_ask_locked(share, offer, GS_WORK_RECALL);
 }
 
-void gs_say_not_offered(struct gs_share *share, const char *reason)
-{
-    bool said = __atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED);
-
-    gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING, "memory cannot be shared: %s",
-                reason);
-}
-
-void gs_say_unopened(struct gs_share *share)
-{
-    uint64_t handles = __atomic_load_n(&share->next_offer, __ATOMIC_RELAXED);
-
-    if (handles == 0 || share->options.broker || share->options.is_broker ||
-        __atomic_load_n(&share->ever_opened, __ATOMIC_RELAXED) ||
-        __atomic_exchange_n(&share->unopened_said, true, __ATOMIC_RELAXED))
-        return;
-    gs_log_line(&share->log, GS_LOG_WARNING,
-                "%llu IPC handle%s given out and none was ever opened: is the library loaded "
-                "(LD_PRELOAD) in the processes that open them, and have they the same share.dir?",
-                (unsigned long long)handles, handles == 1 ? " was" : "s were");
-}
-
 static gs_status no_host_memory(struct gs_share *share)
 {
     gs_say_not_offered(share, "no host memory is left");
@@ -235,55 +190,6 @@ void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOK
     memcpy(ret_token, offer->token, GS_TOKEN_SIZE);
 }
 
-/* The list is by the time of the free: threads that free at once come a little out of order. */
-static void grace_start_locked(struct gs_share *share, struct gs_offer *offer)
-{
-    struct gs_offer *older = share->grace_newest;
-
-    if (offer->in_grace)
-        return;
-    while (older && older->freed_ns > offer->freed_ns)
-        older = older->grace_older;
-    offer->in_grace = true;
-    offer->grace_older = older;
-    offer->grace_newer = older ? older->grace_newer : share->grace_oldest;
-    *(older ? &older->grace_newer : &share->grace_oldest) = offer;
-    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->grace_newest) = offer;
-}
-
-static void grace_stop_locked(struct gs_share *share, struct gs_offer *offer)
-{
-    if (!offer->in_grace)
-        return;
-    *(offer->grace_older ? &offer->grace_older->grace_newer : &share->grace_oldest) =
-        offer->grace_newer;
-    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->grace_newest) =
-        offer->grace_older;
-    offer->in_grace = false;
-}
-
-static void ended_locked(struct gs_share *share, struct gs_offer *offer)
-{
-    if (offer->ended)
-        return;
-    offer->ended = true;
-    offer->ended_newer = NULL;
-    offer->ended_older = share->ended_newest;
-    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->ended_oldest) = offer;
-    share->ended_newest = offer;
-}
-
-void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer)
-{
-    if (!offer->ended)
-        return;
-    offer->ended = false;
-    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->ended_oldest) =
-        offer->ended_newer;
-    *(offer->ended_newer ? &offer->ended_newer->ended_older : &share->ended_newest) =
-        offer->ended_older;
-}
-
 /* False: there is none. */
 static bool next_ended(struct gs_share *share, uint64_t *ret_address)
 {
@@ -322,7 +228,7 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
     recall_locked(share, offer);
     gs_limbo_note_locked(share, offer);
     if (!offer->opened)
-        grace_start_locked(share, offer);
+        gs_grace_start_locked(share, offer);
     if (!offer->opened && offer == share->grace_oldest && end < share->grace_due_ns) {
         share->grace_due_ns = end;
         sooner = true;
@@ -342,8 +248,8 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 
         while ((oldest = share->grace_oldest) &&
                (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
-            grace_stop_locked(share, oldest);
-            ended_locked(share, oldest);
+            gs_grace_stop_locked(share, oldest);
+            gs_offer_ended_locked(share, oldest);
         }
         share->grace_due_ns = oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
         if (share->grace_due_ns < now + GRACES_NS)
@@ -368,7 +274,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
         recall_locked(share, offer);
     else if (!in_grace) {
         gs_broker_take_back_locked(share, offer);
-        grace_stop_locked(share, offer);
+        gs_grace_stop_locked(share, offer);
         gs_offer_told_locked(share, offer);
         HASH_DEL(share->offers, offer);
     }
@@ -385,15 +291,6 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
     return true;
 }
 
-/* Called with the lock held. A freed block that nobody holds can be opened within its grace only:
- * from then on its memory may be handed out at any moment. */
-static bool is_stale(const struct gs_share *share, const struct gs_offer *offer)
-{
-    if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)
-        return false;
-    return offer->opened || gs_now_ns() - offer->freed_ns >= share->options.grace_ns;
-}
-
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE])
 {
     struct gs_offer *offer = NULL;
@@ -406,10 +303,11 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
     key.id = read.block_id;
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->offers, &key, sizeof key, offer);
-    if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) || is_stale(share, offer)))
+    if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) ||
+                  gs_offer_is_stale(share, offer)))
         offer = NULL;
     if (offer)
-        pin_locked(share, offer);
+        gs_offer_pin_locked(share, offer);
     gs_lock_release(&share->lock);
     return offer;
 }
@@ -419,7 +317,7 @@ static void note_unheld(struct gs_share *share, struct gs_offer *offer)
 {
     if (offer->holds > 0 || offer->pins > 0)
         return;
-    ended_locked(share, offer);
+    gs_offer_ended_locked(share, offer);
     if (share->options.is_broker)
         offer->keep_until_ns = gs_now_ns() + share->options.keep_ns;
 }
@@ -466,28 +364,6 @@ void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t hold
     gs_limbo_note_locked(share, offer);
     note_unheld(share, offer);
     gs_lock_release(&share->lock);
-}
-
-void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
-{
-    struct gs_share_stats stats = {0};
-    struct gs_offer *offer, *next;
-
-    gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->offers, offer, next)
-    {
-        stats.offers++;
-        stats.bytes += offer->source.size;
-        stats.holds += offer->holds;
-        if (!offer->freed_ns || is_stale(share, offer))
-            continue;
-        stats.limbo++;
-        stats.limbo_bytes += offer->source.size;
-        if (!stats.limbo_ns || offer->freed_ns < stats.limbo_ns)
-            stats.limbo_ns = offer->freed_ns;
-    }
-    gs_lock_release(&share->lock);
-    *ret_stats = stats;
 }
 
 void gs_offers_free(struct gs_share *share)

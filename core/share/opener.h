@@ -141,12 +141,9 @@ unsigned gs_import_fds_max(bool passed_on);
 /* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
 bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
 void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
-/* Asks those who pass on what an exporter had shared that has ended; as gs_peer_request, but no
- * hold is this process's and no connection stays. */
-gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, uint64_t deadline_ns,
-                           struct gs_wire_grant *ret_grant, int *ret_fd);
 /* Nothing of the peer's is here any more: takes its name down. */
+/* Gives this process's socket the name that openers of the exporter's memory look for. */
+bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer);
 void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
 /* Puts all names up where the socket is now. No lock. */
 void gs_relay_put_up_again(struct gs_share *share);
@@ -154,8 +151,6 @@ void gs_relay_put_up_again(struct gs_share *share);
 void gs_relay_at_exit(struct gs_share *share, int directory);
 void gs_relay_free(struct gs_share *share);
 
-/* peer.c */
-void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE]);
 /* Connects to one name in the directory; false where it cannot be had. */
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer);
@@ -167,8 +162,6 @@ struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char 
 struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *instance);
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
-/* Says why another process's memory cannot be had: the first time for all to see. */
-void gs_say_unreachable(struct gs_share *share, const char *reason);
 /* Gives a hold back that nobody has seen. */
 void gs_peer_return(struct gs_peer *peer, uint64_t block_id);
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */

@@ -26,17 +26,6 @@
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
 #define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
-void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
-{
-    static const char digits[] = "0123456789abcdef";
-
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++) {
-        ret_name[2 * i] = digits[instance[i] >> 4];
-        ret_name[2 * i + 1] = digits[instance[i] & 15];
-    }
-    ret_name[GS_SOCKET_NAME_SIZE - 1] = 0;
-}
-
 struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance)
 {
     struct gs_peer *peer;
@@ -171,14 +160,6 @@ bool gs_opener_has_thread(struct gs_share *share)
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
-
-void gs_say_unreachable(struct gs_share *share, const char *reason)
-{
-    bool said = __atomic_exchange_n(&share->unreachable_said, true, __ATOMIC_RELAXED);
-
-    gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING,
-                "another process's memory cannot be opened: %s", reason);
-}
 
 static gs_status connect_failed(struct gs_share *share, int error)
 {

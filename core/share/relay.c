@@ -29,88 +29,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define KEPT_SHARE 16   /* one descriptor in so many of the process's limit, */
-#define KEPT_MAX   1024 /* and never more */
-#define RELAYS_MAX 32   /* that a third asks */
-
-struct gs_relay_name {
-    char name[GS_RELAY_NAME_SIZE];
-    struct gs_relay_name *next;
-};
-
-static void relay_name(const struct gs_share *share, const unsigned char *instance,
-                       char ret_name[GS_RELAY_NAME_SIZE])
-{
-    gs_instance_name(instance, ret_name);
-    ret_name[GS_SOCKET_NAME_SIZE - 1] = '.';
-    memcpy(ret_name + GS_SOCKET_NAME_SIZE, share->name, GS_SOCKET_NAME_SIZE);
-}
-
-unsigned gs_import_fds_max(bool passed_on)
-{
-    struct rlimit limit;
-    unsigned most = KEPT_MAX;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / KEPT_SHARE < KEPT_MAX)
-        most = (unsigned)(limit.rlim_cur / KEPT_SHARE);
-    return passed_on ? 2 * most : most;
-}
-
-bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on)
-{
-    unsigned kept, most = gs_import_fds_max(passed_on);
-
-    kept = __atomic_add_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
-    if (kept > most) {
-        __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
-        return false;
-    }
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    import->kept_fd = gs_fd_keep(fd);
-    __atomic_store_n(&import->fd, fd, __ATOMIC_RELEASE);
-    return true;
-}
-
-void gs_import_close_fd(struct gs_share *share, struct gs_import *import)
-{
-    if (import->fd < 0)
-        return;
-    gs_fd_close(&import->kept_fd);
-    import->fd = -1;
-    __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
-}
 
 /* ---- Passing on ----------------------------------------------------------------------------- */
-
-/* Gives this process's socket the name that openers of the exporter's memory look for. */
-static bool put_up(struct gs_share *share, const struct gs_peer *peer)
-{
-    struct gs_relay_name *entry = calloc(1, sizeof *entry), *known;
-
-    if (!entry)
-        return false;
-    relay_name(share, peer->instance, entry->name);
-    if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0 &&
-        errno != EEXIST) {
-        gs_log_line(&share->log, GS_LOG_INFO,
-                    "what is passed on can be opened while the process that shared it runs: no "
-                    "name for it in %s: %s",
-                    gs_directory_words(&share->options), strerror(errno));
-        free(entry);
-        return false;
-    }
-    gs_lock_take(&share->lock);
-    for (known = share->relay_names; known && strcmp(known->name, entry->name) != 0;)
-        known = known->next;
-    if (!known) {
-        entry->next = share->relay_names;
-        __atomic_store_n(&share->relay_names, entry, __ATOMIC_RELEASE);
-    }
-    gs_lock_release(&share->lock);
-    if (known)
-        free(entry);
-    return true;
-}
 
 /* Asks for the descriptor that was not kept. The peer is busy, by this thread. */
 static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,
@@ -141,7 +61,7 @@ static void pass_on(struct gs_share *share, struct gs_peer *peer, struct gs_impo
                     "a block that is passed on can be opened while the process that shared it "
                     "runs: no descriptor is left for it; raise the limit (ulimit -n)");
     else if (!peer->passes_on)
-        peer->passes_on = put_up(share, peer);
+        peer->passes_on = gs_relay_put_up(share, peer);
 }
 
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
@@ -247,88 +167,4 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
     if (reason)
         return gs_client_refuse(share, client, open->head.request, reason, 0);
     return error == 0;
-}
-
-void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
-{
-    char name[GS_RELAY_NAME_SIZE];
-
-    relay_name(share, peer->instance, name);
-    unlinkat(share->directory, name, 0);
-}
-
-void gs_relay_put_up_again(struct gs_share *share)
-{
-    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
-
-    for (; entry; entry = entry->next)
-        if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0)
-            gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
-                        strerror(errno));
-}
-
-void gs_relay_at_exit(struct gs_share *share, int directory)
-{
-    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
-
-    for (; entry; entry = entry->next)
-        unlinkat(directory, entry->name, 0);
-}
-
-void gs_relay_free(struct gs_share *share)
-{
-    while (share->relay_names) {
-        struct gs_relay_name *entry = share->relay_names;
-
-        share->relay_names = entry->next;
-        free(entry);
-    }
-}
-
-/* ---- Opening what was passed on ------------------------------------------------------------- */
-
-/* Those whose names stand in one directory, one after the other. Each that does not answer takes an
- * equal part of the time that is left, so one that is stopped does not keep the next from being
- * asked. */
-static gs_status request_in(struct gs_share *share, int directory, const struct gs_token *token,
-                            const unsigned char *bytes, uint64_t deadline_ns,
-                            struct gs_wire_grant *ret_grant, int *ret_fd)
-{
-    char names[RELAYS_MAX][GS_RELAY_NAME_SIZE], instance[GS_SOCKET_NAME_SIZE];
-    gs_status status = GS_UNREACHABLE;
-    int count;
-
-    gs_instance_name(token->instance, instance);
-    count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
-    for (int i = 0; i < count && status != GS_OK; i++) {
-        struct gs_peer relay = {.watched = true, .by_broker = true};
-        uint64_t now = gs_now_ns();
-
-        if (now >= deadline_ns)
-            break;
-        relay.deadline_ns = now + (deadline_ns - now) / (unsigned)(count - i);
-        memcpy(relay.instance, token->instance, sizeof relay.instance);
-        if (!gs_peer_connect_to(share, directory, names[i], &relay))
-            continue;
-        status = gs_peer_ask(share, &relay, token, bytes, true, NULL, ret_grant, ret_fd);
-        gs_peer_disconnect(share, &relay);
-    }
-    return status;
-}
-
-gs_status gs_relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, uint64_t deadline_ns,
-                           struct gs_wire_grant *ret_grant, int *ret_fd)
-{
-    char reason[GS_REASON_SIZE];
-    gs_status status = GS_UNREACHABLE;
-    unsigned place = 0;
-    int directory;
-
-    while (status != GS_OK &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
-        close(directory);
-    }
-    return status;
 }

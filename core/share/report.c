@@ -30,6 +30,37 @@ static void count_hold(const struct gs_hold *hold, uint64_t now, struct gs_wire_
     report->limbo_block_held_ns = now - hold->since_ns;
 }
 
+/* Called with the lock held. A freed block that nobody holds can be opened within its grace only:
+ * from then on its memory may be handed out at any moment. */
+bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer)
+{
+    if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)
+        return false;
+    return offer->opened || gs_now_ns() - offer->freed_ns >= share->options.grace_ns;
+}
+
+void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
+{
+    struct gs_share_stats stats = {0};
+    struct gs_offer *offer, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->offers, offer, next)
+    {
+        stats.offers++;
+        stats.bytes += offer->source.size;
+        stats.holds += offer->holds;
+        if (!offer->freed_ns || gs_offer_is_stale(share, offer))
+            continue;
+        stats.limbo++;
+        stats.limbo_bytes += offer->source.size;
+        if (!stats.limbo_ns || offer->freed_ns < stats.limbo_ns)
+            stats.limbo_ns = offer->freed_ns;
+    }
+    gs_lock_release(&share->lock);
+    *ret_stats = stats;
+}
+
 /* Looking through thousands of offers keeps their lock from the program. So whoever asks again and
  * again is told what was found before. */
 static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t now)

@@ -19,6 +19,8 @@
 #define SYS_pidfd_open 434
 #endif
 
+#define RELAYS_MAX 32 /* that a third asks */
+
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
@@ -354,6 +356,56 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     return status;
 }
 
+/* ---- What was passed on -------------------------------------------------------------------- */
+
+/* Those whose names stand in one directory, one after the other. Each that does not answer takes an
+ * equal part of the time that is left, so one that is stopped does not keep the next from being
+ * asked. */
+static gs_status request_in(struct gs_share *share, int directory, const struct gs_token *token,
+                            const unsigned char *bytes, uint64_t deadline_ns,
+                            struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    char names[RELAYS_MAX][GS_RELAY_NAME_SIZE], instance[GS_SOCKET_NAME_SIZE];
+    gs_status status = GS_UNREACHABLE;
+    int count;
+
+    gs_instance_name(token->instance, instance);
+    count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
+    for (int i = 0; i < count && status != GS_OK; i++) {
+        struct gs_peer relay = {.watched = true, .by_broker = true};
+        uint64_t now = gs_now_ns();
+
+        if (now >= deadline_ns)
+            break;
+        relay.deadline_ns = now + (deadline_ns - now) / (unsigned)(count - i);
+        memcpy(relay.instance, token->instance, sizeof relay.instance);
+        if (!gs_peer_connect_to(share, directory, names[i], &relay))
+            continue;
+        status = gs_peer_ask(share, &relay, token, bytes, true, NULL, ret_grant, ret_fd);
+        gs_peer_disconnect(share, &relay);
+    }
+    return status;
+}
+
+/* Asks those who pass on what an exporter had shared that has ended; as gs_peer_request, but no
+ * hold is this process's and no connection stays. */
+static gs_status relay_request(struct gs_share *share, const struct gs_token *token,
+                           const unsigned char *bytes, uint64_t deadline_ns,
+                           struct gs_wire_grant *ret_grant, int *ret_fd)
+{
+    char reason[GS_REASON_SIZE];
+    gs_status status = GS_UNREACHABLE;
+    unsigned place = 0;
+    int directory;
+
+    while (status != GS_OK &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
+        close(directory);
+    }
+    return status;
+}
+
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                           struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
@@ -365,7 +417,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
         (peer->fd >= 0 && !peer->by_broker))
         return status;
-    relayed = gs_relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
+    relayed = relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
     if (relayed != GS_OK) {
         if (status == GS_UNREACHABLE)
             gs_say_unreachable(share, "the process that shared it has ended");

@@ -16,26 +16,6 @@
 
 #define ROW_NS GS_NS_PER_MS /* opens that follow each other within this are a row */
 
-bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
-                      enum gs_wire_reason reason, uint32_t driver_error)
-{
-    union gs_wire_message message;
-    int error;
-
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
-                (int)client->pid, client->name, (unsigned)client->uid,
-                gs_wire_reason_text(reason));
-    if (driver_error)
-        gs_log_line(&share->log, GS_LOG_DEBUG, "the driver's error was %u", (unsigned)driver_error);
-    gs_wire_start(&message, GS_WIRE_REFUSE, request);
-    message.refuse.reason = reason;
-    message.refuse.driver_error = driver_error;
-    error = gs_wire_send(client->fd, &message, -1);
-    /* Where the kernel has no memory left for it he waits in vain; hung up on he would lose what he
-     * holds. */
-    return error == 0 || error == -ENOBUFS || error == -ENOMEM;
-}
-
 /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its sender
  * alone: by it, only his own lease ends. */
 static bool is_pidfd(int fd)
@@ -44,12 +24,6 @@ static bool is_pidfd(int fd)
 
     return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
            errno == ECHILD;
-}
-
-bool gs_client_fault(struct gs_client *client, const char *fault)
-{
-    client->fault = fault;
-    return false;
 }
 
 static bool on_hello(struct gs_share *share, struct gs_client *client,

@@ -14,52 +14,15 @@
 #include <unistd.h>
 
 #define EVENTS_MAX  32
-#define WATCH_SHIFT 56
-#define ID_MASK     ((UINT64_C(1) << WATCH_SHIFT) - 1)
 
 /* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
  * open. So it looks for a moment where a message is expected: */
-#define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
 #define SPIN_PART  16 /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
 #define FDS_SPARE  64 /* beside those that are kept: sockets, what is under way */
 #define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first, */
 #define FDS_BY_NS (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
-
-bool gs_epoll_is_there(const struct gs_share *share)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)GS_WATCH_WAKE << WATCH_SHIFT};
-
-    /* Any epoll looks like any other, but in ours alone is that pipe. */
-    return gs_fd_is_there(&share->woken_kept) &&
-           epoll_ctl(share->epoll, EPOLL_CTL_MOD, share->woken, &event) == 0;
-}
-
-int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
-             uint64_t id)
-{
-    struct epoll_event event = {.events = events,
-                                .data.u64 = (uint64_t)kind << WATCH_SHIFT | (id & ID_MASK)};
-
-    if (kind != GS_WATCH_WAKE && !gs_epoll_is_there(share))
-        return -EBADF;
-    return epoll_ctl(share->epoll, op, fd, &event) == 0 ? 0 : -errno;
-}
-
-void gs_unwatch(struct gs_share *share, int fd)
-{
-    if (gs_epoll_is_there(share))
-        epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
-}
-
-void gs_thread_wake(struct gs_share *share)
-{
-    GS_UNCANCELLED;
-    ssize_t ignored = gs_fd_is_there(&share->wake_kept) ? write(share->wake, "", 1) : 0;
-
-    (void)ignored; /* it fails only when the thread has many wake-ups to come already */
-}
 
 static void wake_clear(struct gs_share *share)
 {
@@ -72,9 +35,9 @@ static void wake_clear(struct gs_share *share)
 
 static void dispatch(struct gs_share *share, const struct epoll_event *event)
 {
-    uint64_t id = event->data.u64 & ID_MASK;
+    uint64_t id = event->data.u64 & GS_WATCH_ID;
 
-    switch ((enum gs_watch)(event->data.u64 >> WATCH_SHIFT)) {
+    switch ((enum gs_watch)(event->data.u64 >> GS_WATCH_SHIFT)) {
     case GS_WATCH_WAKE:
         wake_clear(share);
         break;
@@ -182,16 +145,6 @@ static void *make_fd_table(void *arg)
     __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
     gs_thread_wake(table->share);
     return NULL;
-}
-
-void gs_thread_expect(struct gs_share *share, uint64_t now)
-{
-    share->expected_ns = now + SPIN_NS;
-}
-
-void gs_thread_offered(struct gs_share *share, uint64_t now)
-{
-    share->offered_ns = now + GS_OFFERED_NS;
 }
 
 /* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */

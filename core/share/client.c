@@ -1,0 +1,137 @@
+/* Exporter: what is said to an opener, and watched of him. */
+#include "core/share/exporter.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define LIVING_NS    GS_NS_PER_S
+
+bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
+                      enum gs_wire_reason reason, uint32_t driver_error)
+{
+    union gs_wire_message message;
+    int error;
+
+    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
+                (int)client->pid, client->name, (unsigned)client->uid,
+                gs_wire_reason_text(reason));
+    if (driver_error)
+        gs_log_line(&share->log, GS_LOG_DEBUG, "the driver's error was %u", (unsigned)driver_error);
+    gs_wire_start(&message, GS_WIRE_REFUSE, request);
+    message.refuse.reason = reason;
+    message.refuse.driver_error = driver_error;
+    error = gs_wire_send(client->fd, &message, -1);
+    /* Where the kernel has no memory left for it he waits in vain; hung up on he would lose what he
+     * holds. */
+    return error == 0 || error == -ENOBUFS || error == -ENOMEM;
+}
+
+bool gs_client_fault(struct gs_client *client, const char *fault)
+{
+    client->fault = fault;
+    return false;
+}
+
+/* The program has closed the connection, and its number may be another file's. */
+bool gs_client_is_lost(struct gs_client *client)
+{
+    if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
+        return false;
+    gs_client_lost(client);
+    client->due_ns = gs_now_ns() + LIVING_NS;
+    return true;
+}
+
+void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
+{
+    client->kept_pidfd = gs_fd_keep(client->pidfd);
+    if (client->pidfd >= 0 &&
+        gs_watch(share, EPOLL_CTL_ADD, client->pidfd, EPOLLIN, GS_WATCH_PIDFD, client->id) != 0) {
+        close(client->pidfd);
+        client->pidfd = -1;
+    }
+}
+
+static void watch_messages(struct gs_share *share, struct gs_client *client)
+{
+    client->awaits_room = client->recalls_due > 0;
+    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->awaits_room ? EPOLLOUT : 0),
+             GS_WATCH_CLIENT, client->id);
+}
+
+bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id)
+{
+    union gs_wire_message message;
+    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
+
+    if (gs_client_is_lost(client))
+        return false;
+    if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+        return false;
+    gs_wire_start(&message, type, 0);
+    if (type == GS_WIRE_RECALL)
+        message.recall.block_id = id;
+    else if (type == GS_WIRE_UNMAP)
+        message.unmap.chunk_id = id;
+    else
+        message.flush.number = id;
+    return gs_wire_send(client->fd, &message, -1) == 0;
+}
+
+/*
+ * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the socket's buffer free: an
+ * answer must always fit, since a client that does not take its answers is let go. The rest follows
+ * when the client has read.
+ */
+void gs_client_send_due(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_hold *hold, *next;
+    struct gs_keep *keep, *next_keep;
+
+    HASH_ITER(hh, client->holds, hold, next)
+    {
+        if (client->recalls_due == 0)
+            break;
+        if (hold->recall != GS_RECALL_DUE)
+            continue;
+        if (!gs_client_call_back(client, GS_WIRE_RECALL, hold->block_id))
+            break;
+        hold->recall = GS_RECALL_SENT;
+        client->recalls_due--;
+    }
+    HASH_ITER(hh, client->keeps, keep, next_keep)
+    {
+        if (client->recalls_due == 0)
+            break;
+        if (keep->unmap != GS_UNMAP_DUE)
+            continue;
+        if (!gs_client_call_back(client, GS_WIRE_UNMAP, keep->chunk_id))
+            break;
+        keep->unmap = GS_UNMAP_SENT;
+        client->recalls_due--;
+    }
+    if (client->flush_due && client->recalls_due == 1 &&
+        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush)) {
+        client->flush_due = false;
+        client->recalls_due--;
+    }
+    watch_messages(share, client);
+}
+
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
+{
+    struct gs_client *client, *next;
+    struct gs_hold *hold;
+    uint64_t id = offer->key.id;
+
+    HASH_ITER(hh, share->clients, client, next)
+    {
+        HASH_FIND(hh, client->holds, &id, sizeof id, hold);
+        if (!hold || hold->offer != offer || hold->recall != GS_RECALL_NONE || client->fd < 0)
+            continue;
+        hold->recall = GS_RECALL_DUE;
+        if (client->recalls_due++ == 0)
+            gs_client_send_due(share, client);
+    }
+}

@@ -1,0 +1,171 @@
+/*
+ * The share thread's start, and what is told to it: what it is to watch, and when it is to look. What
+ * it does is thread.c's.
+ */
+#include "core/base/cancel.h"
+#include "core/share/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
+
+bool gs_epoll_is_there(const struct gs_share *share)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
+
+    /* Any epoll looks like any other, but in ours alone is that pipe. */
+    return gs_fd_is_there(&share->woken_kept) &&
+           epoll_ctl(share->epoll, EPOLL_CTL_MOD, share->woken, &event) == 0;
+}
+
+int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
+             uint64_t id)
+{
+    struct epoll_event event = {.events = events,
+                                .data.u64 = (uint64_t)kind << GS_WATCH_SHIFT | (id & GS_WATCH_ID)};
+
+    if (kind != GS_WATCH_WAKE && !gs_epoll_is_there(share))
+        return -EBADF;
+    return epoll_ctl(share->epoll, op, fd, &event) == 0 ? 0 : -errno;
+}
+
+void gs_unwatch(struct gs_share *share, int fd)
+{
+    if (gs_epoll_is_there(share))
+        epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void gs_thread_wake(struct gs_share *share)
+{
+    GS_UNCANCELLED;
+    ssize_t ignored = gs_fd_is_there(&share->wake_kept) ? write(share->wake, "", 1) : 0;
+
+    (void)ignored; /* it fails only when the thread has many wake-ups to come already */
+}
+
+void gs_thread_expect(struct gs_share *share, uint64_t now)
+{
+    share->expected_ns = now + SPIN_NS;
+}
+
+void gs_thread_offered(struct gs_share *share, uint64_t now)
+{
+    share->offered_ns = now + GS_OFFERED_NS;
+}
+
+void gs_loop_close(struct gs_share *share)
+{
+    struct gs_fd spare = share->wake_kept; /* the same pipe, */
+
+    spare.fd = share->spare_fd; /* by another number */
+    if (share->spare_fd >= 0)
+        gs_fd_close(&spare);
+    gs_fd_close(&share->listener_is);
+    gs_fd_close(&share->directory_is);
+    share->listener_is = share->directory_is = (struct gs_fd){0};
+    share->listener = share->directory = share->spare_fd = -1;
+    if (share->epoll >= 0 && gs_epoll_is_there(share))
+        close(share->epoll);
+    gs_fd_close(&share->wake_kept);
+    gs_fd_close(&share->woken_kept);
+    share->wake_kept = share->woken_kept = (struct gs_fd){0};
+    share->epoll = share->wake = share->woken = -1;
+}
+
+/* Until another thread has started it. One that a filter of system calls has killed meanwhile
+ * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
+static void await_start_locked(struct gs_share *share, enum gs_start *state)
+{
+    while (*state == GS_STARTING) {
+        struct timespec end;
+
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec++;
+        if (pthread_cond_timedwait(&share->started, &share->lock.mutex, &end) != ETIMEDOUT ||
+            *state != GS_STARTING || syscall(SYS_tgkill, share->pid, share->starter, 0) == 0 ||
+            errno != ESRCH)
+            continue;
+        *state = GS_GIVEN_UP;
+        pthread_cond_broadcast(&share->started);
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "memory cannot be shared any more: the thread that began with it was killed");
+    }
+}
+
+/*
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
+ * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries again.
+ */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *))
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&share->lock);
+    await_start_locked(share, state);
+    if (*state == GS_GIVEN_UP)
+        status = GS_NOT_OFFERED;
+    if (*state == GS_NOT_STARTED) {
+        *state = GS_STARTING;
+        share->starter = (pid_t)syscall(SYS_gettid);
+        gs_lock_release(&share->lock);
+        status = start(share);
+        gs_lock_take(&share->lock);
+        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
+        pthread_cond_broadcast(&share->started);
+    }
+    gs_lock_release(&share->lock);
+    return status;
+}
+
+/* The opener wakes the thread also where there may be none, with its lock held: without that it
+ * would write into whatever file gets the number of one that is closed here. */
+static int thread_descriptors(struct gs_share *share)
+{
+    int error = 0, ends[2] = {-1, -1}, epoll = epoll_create1(EPOLL_CLOEXEC);
+
+    if (epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        error = errno;
+    gs_lock_take(&share->opener_lock);
+    share->epoll = epoll;
+    share->woken = ends[0];
+    share->wake = ends[1];
+    share->woken_kept = gs_fd_keep(share->woken);
+    share->wake_kept = gs_fd_keep(share->wake);
+    gs_lock_release(&share->opener_lock);
+    return error;
+}
+
+static gs_status thread_start(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    int error = thread_descriptors(share);
+
+    if (!error)
+        error = -gs_watch(share, EPOLL_CTL_ADD, share->woken, EPOLLIN, GS_WATCH_WAKE, 0);
+    share->thread_asked_ns = gs_now_ns();
+    if (!error)
+        error = gs_background_start(&share->background, share->run, share);
+    if (!error)
+        return GS_OK;
+    gs_lock_take(&share->opener_lock);
+    gs_loop_close(share);
+    gs_lock_release(&share->opener_lock);
+    snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
+             error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
+    gs_say_not_offered(share, reason);
+    return GS_UNREACHABLE;
+}
+
+gs_status gs_thread_start(struct gs_share *share)
+{
+    return gs_start_once(share, &share->thread_start, thread_start);
+}

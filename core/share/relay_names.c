@@ -1,0 +1,86 @@
+/* The names in the runtime directory by which what is passed on is found (core/share/relay.c). */
+#include "core/share/opener.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct gs_relay_name {
+    char name[GS_RELAY_NAME_SIZE];
+    struct gs_relay_name *next;
+};
+
+static void relay_name(const struct gs_share *share, const unsigned char *instance,
+                       char ret_name[GS_RELAY_NAME_SIZE])
+{
+    gs_instance_name(instance, ret_name);
+    ret_name[GS_SOCKET_NAME_SIZE - 1] = '.';
+    memcpy(ret_name + GS_SOCKET_NAME_SIZE, share->name, GS_SOCKET_NAME_SIZE);
+}
+
+/* Gives this process's socket the name that openers of the exporter's memory look for. */
+bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
+{
+    struct gs_relay_name *entry = calloc(1, sizeof *entry), *known;
+
+    if (!entry)
+        return false;
+    relay_name(share, peer->instance, entry->name);
+    if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0 &&
+        errno != EEXIST) {
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "what is passed on can be opened while the process that shared it runs: no "
+                    "name for it in %s: %s",
+                    gs_directory_words(&share->options), strerror(errno));
+        free(entry);
+        return false;
+    }
+    gs_lock_take(&share->lock);
+    for (known = share->relay_names; known && strcmp(known->name, entry->name) != 0;)
+        known = known->next;
+    if (!known) {
+        entry->next = share->relay_names;
+        __atomic_store_n(&share->relay_names, entry, __ATOMIC_RELEASE);
+    }
+    gs_lock_release(&share->lock);
+    if (known)
+        free(entry);
+    return true;
+}
+
+void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
+{
+    char name[GS_RELAY_NAME_SIZE];
+
+    relay_name(share, peer->instance, name);
+    unlinkat(share->directory, name, 0);
+}
+
+void gs_relay_put_up_again(struct gs_share *share)
+{
+    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
+
+    for (; entry; entry = entry->next)
+        if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0)
+            gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
+                        strerror(errno));
+}
+
+void gs_relay_at_exit(struct gs_share *share, int directory)
+{
+    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
+
+    for (; entry; entry = entry->next)
+        unlinkat(directory, entry->name, 0);
+}
+
+void gs_relay_free(struct gs_share *share)
+{
+    while (share->relay_names) {
+        struct gs_relay_name *entry = share->relay_names;
+
+        share->relay_names = entry->next;
+        free(entry);
+    }
+}
