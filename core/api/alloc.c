@@ -6,9 +6,8 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* What an allocation waits at most for a GPU that is behind; twice as long each time in vain. */
-#define BEHIND_WAIT_NS UINT64_C(50000000)
-#define BEHIND_DOUBLED 3 /* times at most */
+/* What an allocation waits at most for a GPU that is behind. */
+#define BEHIND_WAIT_NS UINT64_C(200000000)
 
 #define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
 
@@ -26,14 +25,13 @@ static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64
     return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the pool grow by it, 400 ms at most, where
+/* The same while too much retires: waits rather than let the pool grow by it, 200 ms at most, where
  * the driver's own free would have waited. A GPU that does not move (its work may wait for this very
  * thread) is waited for again when the pool has grown a good deal meanwhile. Not for an allocation
  * in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
 {
-    unsigned doubled = pool->stalls < BEHIND_DOUBLED ? pool->stalls : BEHIND_DOUBLED;
-    const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS << doubled};
+    const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS};
     const uint64_t life = pool->made_ns;
     struct gs_block *block = NULL;
 

@@ -264,10 +264,8 @@ struct gs_pool {
     struct gs_apart *apart;
     uint64_t parted;                       /* times that gs_pool_part_streams looked */
     uint64_t stream_ids;                   /* lists of streams that were made */
-    struct gs_epoch *stalled;              /* was waited for in vain; may be NULL */
-    size_t stalled_most;                   /* reserved bytes from which on it is once more, */
-    unsigned stalls;                       /* and how often it was */
-    uint64_t stuck;                        /* the number of a chunk's fence that was, likewise */
+    struct gs_fence stalled;               /* was waited for in vain; it is again once it has */
+    size_t stalled_most;                   /* passed, or beyond so many reserved bytes */
     struct gs_block_list limbo;
     struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
     struct gs_chunk *spent;                /* wiped and detached, for the driver */

@@ -243,9 +243,6 @@ static struct gs_epoch *pop_oldest(struct gs_pool *pool)
 
 static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 {
-    if (pool->stalled == epoch)
-        pool->stalled = NULL;
-    pool->stalls = 0;
     all_passed(pool, &epoch->blocks);
     epoch->next = pool->spare_epochs;
     pool->spare_epochs = epoch;
@@ -478,10 +475,10 @@ static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_fi
     return bytes;
 }
 
-static void gave_up(struct gs_pool *pool)
+static void gave_up(struct gs_pool *pool, const struct gs_fence *fence)
 {
+    pool->stalled = *fence;
     pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
-    pool->stalls++;
     GS_COUNT(pool->counts.late);
 }
 
@@ -503,12 +500,9 @@ static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patie
     gs_fence_wait(&fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
-    if (gs_fence_passed(&fence)) {
-        pool->stalls = 0;
+    if (gs_fence_passed(&fence))
         return true;
-    }
-    pool->stuck = fence.number;
-    gave_up(pool);
+    gave_up(pool, &fence);
     return false;
 }
 
@@ -548,8 +542,7 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patienc
     if (gs_pool_poll(pool) || pool->oldest != epoch || epoch->fence.line != fence.line ||
         epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
-    pool->stalled = epoch;
-    gave_up(pool);
+    gave_up(pool, &fence);
     return false;
 }
 
@@ -558,11 +551,11 @@ size_t gs_pool_behind_bytes(const struct gs_pool *pool)
     return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
 }
 
-/* A GPU that was waited for in vain is so again only when the pool has grown a good deal. */
+/* A GPU that was waited for in vain is so again only when it has moved, or the pool has grown a good
+ * deal. */
 static bool may_move(const struct gs_pool *pool, size_t size)
 {
-    return !pool->stalled || pool->oldest != pool->stalled ||
-           pool->reserved + size > pool->stalled_most;
+    return gs_fence_passed(&pool->stalled) || pool->reserved + size > pool->stalled_most;
 }
 
 static bool exceeds(size_t bytes, size_t basis, size_t most)
@@ -579,8 +572,7 @@ static bool keeps_touched(const struct gs_pool *pool, size_t size)
 
     if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess(pool, size), 0, most))
         return false;
-    return exceeds(touched_chunks(pool, &first), 0, most) &&
-           (pool->stuck != first.number || pool->reserved + size > pool->stalled_most);
+    return exceeds(touched_chunks(pool, &first), 0, most);
 }
 
 bool gs_pool_behind(struct gs_pool *pool, size_t size)

@@ -24,7 +24,8 @@ from xml.sax.saxutils import escape
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = pathlib.Path(os.environ.get('GPUSHIM_BUILD', ROOT / 'build')).resolve()
-TRACES = ('gpt', 'resnet', 'decode', 'gnn')
+RECORDED = ('gpt', 'resnet', 'decode', 'gnn')  # of PyTorch, in traces/
+MADE = ('unet', 'detect', 'translate', 'experts', 'lstm', 'serve')  # by programs.py
 TIMEOUT = 180
 
 
@@ -90,14 +91,22 @@ def all_rows(quick, software):
         Row('free_behind', 'free behind a busy GPU', behind, 'free_us', 'us'),
         Row('alloc_behind', 'allocation behind a busy GPU', behind, 'alloc_us', 'us', drawn=False),
     ]
-    for trace in TRACES[-1:] if quick else TRACES:
-        path = str(HERE / 'traces' / f'{trace}.trace.xz')
+    for trace in RECORDED[-1:] if quick else RECORDED + MADE:
+        made = trace in MADE
+        path = str(BUILD / 'tests' / 'bench' / f'{trace}.trace' if made
+                   else HERE / 'traces' / f'{trace}.trace.xz')
+        title = f'{"made" if made else "PyTorch"} {trace}'
         replay = ('replay', path) + (('--loops', '1') if quick else ())
         rows += [
-            Row(f'replay_{trace}', f'PyTorch {trace}, a call', replay, 'ns_per_call', 'ns'),
-            Row(f'replay_{trace}_memory', f'PyTorch {trace}, memory held / live', replay, 'ratio',
-                '', drawn=False),
-            Row(f'replay_{trace}_tight', f'PyTorch {trace} in 1.02 of its peak: failed',
+            Row(f'replay_{trace}', f'{title}, a call', replay, 'ns_per_call', 'ns',
+                drawn=not made),
+            Row(f'replay_{trace}_memory', f'{title}, memory held / live', replay, 'ratio', '',
+                drawn=False),
+            Row(f'replay_{trace}_async', f'{title}, stream-ordered, a call', (*replay, '--async'),
+                'ns_per_call', 'ns', drawn=False),
+            Row(f'replay_{trace}_async_memory', f'{title}, stream-ordered, memory held / live',
+                (*replay, '--async'), 'ratio', '', drawn=False),
+            Row(f'replay_{trace}_tight', f'{title} in 1.02 of its peak: failed',
                 ('replay', path, '--limit', '1.02x', '--loops', '1'), 'failed', '', drawn=False),
         ]
     rows += [

@@ -33,6 +33,10 @@ gather()
         mkdir -p "$bundle/${name%/*}"
         cp -L "$1/$name" "$bundle/$name"
     done
+    for trace in "$1"/tests/bench/*.trace; do
+        [ -e "$trace" ] || die "no traces in $1/tests/bench: run 'meson compile -C $1' first"
+        cp "$trace" "$bundle/tests/bench/"
+    done
     # What replay reads .xz with; all else is the GPU machine's own.
     lzma=$(ldd "$bundle/tests/bench/replay" | awk '/liblzma/ && $3 ~ /^\// { print $3 }')
     [ -n "$lzma" ] || die 'ldd does not find the liblzma that replay was built with'
