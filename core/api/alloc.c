@@ -55,7 +55,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_status status;
 
     GS_COUNT(pool->counts.misses);
-    if (pool->reserved >= pool->grown_first)
+    if (pool->reserved >= pool->kept.grown_first)
         block = take_collected(pool, size, stream_key);
     if (!block && !stream_key && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);

@@ -125,8 +125,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         status = pass_waiting(core, pool, block);
     else
         gs_pool_retire(pool, block);
-    if (pool->ready > pool->cache_limit)
-        surplus = gs_pool_detach_ready(pool, pool->cache_limit);
+    if (pool->ready > pool->kept.limit)
+        surplus = gs_pool_detach_ready(pool, pool->kept.limit);
     gs_latch_release(&pool->lock);
     if (surplus) {
         uint64_t began = gs_now_ns();

@@ -24,7 +24,7 @@ static bool is_same(const struct gs_fence *one, const struct gs_fence *other)
 static struct gs_apart *apart_new(struct gs_pool *pool, const struct gs_fence *fence,
                                   const struct gs_fence *epoch)
 {
-    struct gs_apart *apart = calloc(1, sizeof *apart), **end = &pool->apart;
+    struct gs_apart *apart = calloc(1, sizeof *apart), **end = &pool->order.apart;
 
     if (!apart)
         return NULL;
@@ -48,9 +48,9 @@ static struct gs_apart *first_of(struct gs_pool *pool, struct gs_stream_list *st
     struct gs_fence fence;
     CUstream handle;
 
-    if (stream->unparted == pool->parted)
+    if (stream->unparted == pool->order.parted)
         return NULL;
-    stream->unparted = pool->parted;
+    stream->unparted = pool->order.parted;
     if (!gs_stream_of_key(stream->key, &handle) ||
         gs_fence_of_stream(pool->shared->fences, &line, pool->context, handle, &fence) != GS_OK)
         return NULL;
@@ -69,10 +69,10 @@ static struct gs_apart *apart_of(struct gs_pool *pool, struct gs_stream_list *st
                                  const struct gs_fence *epoch)
 {
     const struct gs_fence none = {0};
-    struct gs_apart *like = NULL, *apart = pool->apart;
+    struct gs_apart *like = NULL, *apart = pool->order.apart;
 
     for (; apart; apart = apart->next) {
-        if (apart->stream != stream->id || apart->parted != pool->parted)
+        if (apart->stream != stream->id || apart->parted != pool->order.parted)
             continue;
         if (is_same(&apart->epoch, epoch ? epoch : &none))
             return apart;
@@ -84,7 +84,7 @@ static struct gs_apart *apart_of(struct gs_pool *pool, struct gs_stream_list *st
     if (like)
         gs_fence_pool_init(pool->shared->fences, &apart->line, pool->context, &like->line);
     apart->stream = stream->id;
-    apart->parted = pool->parted;
+    apart->parted = pool->order.parted;
     return apart;
 }
 
@@ -93,7 +93,7 @@ static void part_list(struct gs_pool *pool, struct gs_block_list *list,
 {
     struct gs_block *block = list->first, *next;
 
-    for (; block && pool->in_order > 0; block = next) {
+    for (; block && pool->order.in_epochs > 0; block = next) {
         struct gs_apart *apart;
 
         next = (struct gs_block *)block->entry.next;
@@ -113,9 +113,9 @@ void gs_pool_part_streams(struct gs_pool *pool)
     gs_pool_flush_streams(pool, 0);
     if (gs_fences_capturing(pool->shared->fences))
         return;
-    pool->parted++;
-    part_list(pool, &pool->retiring, NULL);
-    for (struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+    pool->order.parted++;
+    part_list(pool, &pool->epochs.open, NULL);
+    for (struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
         part_list(pool, &epoch->blocks, &epoch->fence);
 }
 
@@ -124,7 +124,7 @@ void gs_pool_part_streams(struct gs_pool *pool)
 bool gs_pool_retire_elsewhere(struct gs_pool *pool, struct gs_block *block,
                               const struct gs_fence *fence)
 {
-    struct gs_apart *apart = pool->apart;
+    struct gs_apart *apart = pool->order.apart;
 
     while (apart && (apart->line.line || !is_same(&apart->fence, fence)))
         apart = apart->next;
@@ -173,7 +173,7 @@ static bool has_passed(struct gs_pool *pool, struct gs_apart *apart, struct gs_f
 
 bool gs_pool_poll_apart(struct gs_pool *pool)
 {
-    struct gs_apart **link = &pool->apart, *apart;
+    struct gs_apart **link = &pool->order.apart, *apart;
     struct gs_fence stuck = {0};
     bool any = false;
 
@@ -199,9 +199,9 @@ bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience
     bool any = gs_pool_poll_apart(pool);
     gs_status status = (gs_status)CUDA_ERROR_NOT_READY;
 
-    while (!any && pool->apart && !pool->leaving && pool->made_ns == life &&
+    while (!any && pool->order.apart && !pool->leaving && pool->made_ns == life &&
            status == (gs_status)CUDA_ERROR_NOT_READY && gs_now_ns() < deadline) {
-        struct gs_fence fence = pool->apart->fence;
+        struct gs_fence fence = pool->order.apart->fence;
         uint64_t step = gs_now_ns() + APART_STEP_NS;
 
         gs_latch_release(&pool->lock);
@@ -215,14 +215,14 @@ bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience
 
 void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving)
 {
-    for (struct gs_apart *apart = pool->apart; apart; apart = apart->next)
+    for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next)
         gs_fence_pool_leaving(&apart->line, leaving);
 }
 
 /* Work of another context may still touch what is behind that. */
 void gs_pool_apart_over(struct gs_pool *pool)
 {
-    struct gs_apart **link = &pool->apart, *apart;
+    struct gs_apart **link = &pool->order.apart, *apart;
 
     while ((apart = *link)) {
         if (!apart->line.line) {
@@ -281,7 +281,7 @@ static struct gs_block *take_one(struct gs_pool *pool, size_t size, struct gs_fe
 {
     struct gs_block *block, *rest;
 
-    for (struct gs_apart *apart = pool->apart; apart; apart = apart->next) {
+    for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next) {
         if (!apart->line.line || !(block = smallest(pool, &apart->blocks, size)))
             continue;
         *ret = apart->fence;
@@ -290,7 +290,7 @@ static struct gs_block *take_one(struct gs_pool *pool, size_t size, struct gs_fe
             gs_block_list_push(&apart->blocks, rest);
         return block;
     }
-    for (struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next) {
+    for (struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next) {
         if (!(block = smallest(pool, &epoch->blocks, size)))
             continue;
         *ret = epoch->fence;

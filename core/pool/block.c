@@ -62,19 +62,19 @@ void gs_chunk_record_free(struct gs_chunk *chunk)
 
 static struct gs_block *block_record_new(struct gs_pool *pool)
 {
-    struct gs_block *block = pool->spare_blocks;
+    struct gs_block *block = pool->free.spare;
 
     if (!block)
         return calloc(1, sizeof *block);
-    pool->spare_blocks = block->above;
+    pool->free.spare = block->above;
     memset(block, 0, sizeof *block);
     return block;
 }
 
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block)
 {
-    block->above = pool->spare_blocks;
-    pool->spare_blocks = block;
+    block->above = pool->free.spare;
+    pool->free.spare = block;
 }
 
 /* ---- Finding ---------------------------------------------------------------------------- */
@@ -181,9 +181,9 @@ static void make_ready(struct gs_pool *pool, struct gs_block *block)
     enum gs_bin_kind kind = kind_of(block);
 
     block->state = GS_BLOCK_READY;
-    gs_bins_insert(&pool->bins[kind], &block->entry);
+    gs_bins_insert(&pool->free.bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
-        pool->stranded += block->entry.size;
+        pool->free.stranded += block->entry.size;
     if (kind == GS_BIN_LARGE_WHOLE)
         gs_chunk_settle_debt(pool, block->chunk);
 }
@@ -192,9 +192,9 @@ static void unbin(struct gs_pool *pool, struct gs_block *block)
 {
     enum gs_bin_kind kind = kind_of(block);
 
-    gs_bins_remove(&pool->bins[kind], &block->entry);
+    gs_bins_remove(&pool->free.bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
-        pool->stranded -= block->entry.size;
+        pool->free.stranded -= block->entry.size;
 }
 
 /* ---- Debt -------------------------------------------------------------------------------- */
@@ -228,10 +228,10 @@ static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
 static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
 {
     size_t mixed = mixed_by(chunk, need);
-    unsigned more = MIXED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN);
-    size_t most = pool->live_peak / 100 * (MIXED_PERCENT + more);
+    unsigned more = MIXED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN);
+    size_t most = pool->kept.live_peak / 100 * (MIXED_PERCENT + more);
 
-    return mixed <= chunk->mixed || pool->mixed + mixed - chunk->mixed <= most + MIXED_MIN;
+    return mixed <= chunk->mixed || pool->free.mixed + mixed - chunk->mixed <= most + MIXED_MIN;
 }
 
 bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
@@ -248,7 +248,7 @@ void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
     size_t debt = debt_of(chunk, need), mixed = mixed_by(chunk, need);
 
     if (mixed > chunk->mixed) {
-        pool->mixed += mixed - chunk->mixed;
+        pool->free.mixed += mixed - chunk->mixed;
         chunk->mixed = mixed;
     }
     if (debt <= chunk->debt)
@@ -264,7 +264,7 @@ void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
         __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
                            __ATOMIC_RELAXED);
     chunk->debt = 0;
-    pool->mixed -= chunk->mixed;
+    pool->free.mixed -= chunk->mixed;
     chunk->mixed = 0;
 }
 
@@ -337,10 +337,10 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
     block->async = block->elsewhere = false;
     block->id = next_id(pool);
     GS_ADD(pool->live, block->entry.size);
-    if (pool->live > pool->live_high) {
-        pool->live_high = pool->live;
-        if (pool->live > pool->live_peak)
-            pool->live_peak = pool->live;
+    if (pool->live > pool->kept.live_high) {
+        pool->kept.live_high = pool->live;
+        if (pool->live > pool->kept.live_peak)
+            pool->kept.live_peak = pool->live;
         if (pool->live > pool->counts.live_peak)
             __atomic_store_n(&pool->counts.live_peak, pool->live, __ATOMIC_RELAXED);
     }
@@ -348,13 +348,13 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
 
 size_t gs_pool_strandable(const struct gs_pool *pool)
 {
-    size_t most = pool->live_peak / 100 *
+    size_t most = pool->kept.live_peak / 100 *
                   (STRANDED_PERCENT +
-                   STRANDED_PER_SPARE * (pool->spare_percent - GS_SPARE_PERCENT_MIN));
+                   STRANDED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN));
 
     if (most < STRANDED_MIN)
         most = STRANDED_MIN;
-    return most > pool->stranded ? most - pool->stranded : 0;
+    return most > pool->free.stranded ? most - pool->free.stranded : 0;
 }
 
 static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
@@ -367,7 +367,7 @@ static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, en
 {
     const struct gs_bin_wish wish = {need, limit, may_lie, pool};
 
-    return pool->bins[kind].levels ? gs_bins_find_wish(&pool->bins[kind], &wish) : NULL;
+    return pool->free.bins[kind].levels ? gs_bins_find_wish(&pool->free.bins[kind], &wish) : NULL;
 }
 
 /* What is left of a used chunk first; a whole one only if it would strand little. */
@@ -377,10 +377,10 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
     struct gs_bin_entry *whole;
     size_t slack;
 
-    if ((part && part->size - need <= PART_SLACK) || !pool->bins[GS_BIN_LARGE_WHOLE].levels)
+    if ((part && part->size - need <= PART_SLACK) || !pool->free.bins[GS_BIN_LARGE_WHOLE].levels)
         return part;
     slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
-    if (slack > STRANDED_EACH && pool->spare_percent == GS_SPARE_PERCENT_MIN)
+    if (slack > STRANDED_EACH && pool->kept.spare_percent == GS_SPARE_PERCENT_MIN)
         slack = STRANDED_EACH;
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
@@ -390,15 +390,15 @@ static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
 
 static struct gs_bin_entry *find_small(struct gs_pool *pool, size_t need)
 {
-    struct gs_bin_entry *part = gs_bins_find(&pool->bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
+    struct gs_bin_entry *part = gs_bins_find(&pool->free.bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
 
-    return part ? part : gs_bins_find(&pool->bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
+    return part ? part : gs_bins_find(&pool->free.bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
 }
 
 static void note_ready(struct gs_pool *pool)
 {
-    if (pool->ready < pool->ready_low)
-        pool->ready_low = pool->ready;
+    if (pool->ready < pool->kept.ready_low)
+        pool->kept.ready_low = pool->ready;
 }
 
 void gs_block_unready(struct gs_pool *pool, struct gs_block *block)
@@ -428,12 +428,12 @@ static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *en
 
 static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t size)
 {
-    struct gs_block *block = pool->quick[unit];
+    struct gs_block *block = pool->free.quick[unit];
 
-    pool->quick[unit] = (struct gs_block *)block->entry.next;
-    if (!pool->quick[unit])
-        pool->quick_used[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
-    pool->quick_bytes -= block->entry.size;
+    pool->free.quick[unit] = (struct gs_block *)block->entry.next;
+    if (!pool->free.quick[unit])
+        pool->free.quick_used[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
+    pool->free.quick_bytes -= block->entry.size;
     GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
     gs_block_live(pool, block, size);
@@ -446,10 +446,10 @@ static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t siz
     struct gs_bin_entry *entry;
 
     if (unit < GS_QUICK_CLASSES) {
-        if (__builtin_expect(!pool->quick[unit] && pool->oldest, 0) &&
-            pool->polls++ % POLLED_ONCE_IN == 0)
+        if (__builtin_expect(!pool->free.quick[unit] && pool->epochs.oldest, 0) &&
+            pool->epochs.polls++ % POLLED_ONCE_IN == 0)
             gs_pool_poll(pool);
-        if (pool->quick[unit])
+        if (pool->free.quick[unit])
             return take_quick(pool, unit, size);
     }
     entry = find_small(pool, need);
@@ -459,9 +459,9 @@ static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t siz
 /* Among the ready ones proper; false: there was none. */
 static bool settle_whole(struct gs_pool *pool)
 {
-    struct gs_block *block = pool->quick_whole;
+    struct gs_block *block = pool->free.whole;
 
-    pool->quick_whole = NULL;
+    pool->free.whole = NULL;
     if (block)
         make_ready(pool, block);
     return block != NULL;
@@ -469,9 +469,9 @@ static bool settle_whole(struct gs_pool *pool)
 
 static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
 {
-    struct gs_block *block = pool->quick_whole;
+    struct gs_block *block = pool->free.whole;
 
-    pool->quick_whole = NULL;
+    pool->free.whole = NULL;
     GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
     gs_block_live(pool, block, size);
@@ -482,7 +482,7 @@ static struct gs_block *take_large_ready(struct gs_pool *pool, size_t need, size
 {
     struct gs_bin_entry *entry;
 
-    if (pool->quick_whole && pool->quick_whole->entry.size == need)
+    if (pool->free.whole && pool->free.whole->entry.size == need)
         return take_whole(pool, size);
     settle_whole(pool);
     entry = find_large(pool, need);
@@ -494,7 +494,7 @@ static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t siz
 {
     struct gs_block *block = take_large_ready(pool, need, size);
 
-    if (block || (!pool->oldest && !pool->retiring.first && !pool->apart))
+    if (block || (!pool->epochs.oldest && !pool->epochs.open.first && !pool->order.apart))
         return block;
     gs_pool_look(pool);
     return take_large_ready(pool, need, size);
@@ -525,7 +525,7 @@ struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
     for (size_t i = 0; !block && i < sizeof order / sizeof *order; i++) {
         size_t unit = i < 2 ? (size_t)1 << GS_LARGE_SHIFT : GS_UNIT_SIZE;
         size_t need = (size + unit - 1) & ~(unit - 1);
-        struct gs_bin_entry *entry = gs_bins_find(&pool->bins[order[i]], need, SIZE_MAX);
+        struct gs_bin_entry *entry = gs_bins_find(&pool->free.bins[order[i]], need, SIZE_MAX);
 
         if (entry)
             block = take_entry(pool, entry, need, size);
@@ -560,20 +560,21 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
         settle_whole(pool);
         gs_chunk_settle_debt(pool, block->chunk);
         block->state = GS_BLOCK_QUICK;
-        pool->quick_whole = block;
+        pool->free.whole = block;
         GS_ADD(pool->ready, block->entry.size);
         return;
     }
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
-        (pool->quick_bytes > QUICK_BYTES_MIN && pool->quick_bytes > pool->live / QUICK_SHARE)) {
+        (pool->free.quick_bytes > QUICK_BYTES_MIN &&
+         pool->free.quick_bytes > pool->live / QUICK_SHARE)) {
         gs_pool_give(pool, block);
         return;
     }
     block->state = GS_BLOCK_QUICK;
-    block->entry.next = (struct gs_bin_entry *)pool->quick[unit];
-    pool->quick[unit] = block;
-    pool->quick_used[unit / 64] |= UINT64_C(1) << (unit % 64);
-    pool->quick_bytes += block->entry.size;
+    block->entry.next = (struct gs_bin_entry *)pool->free.quick[unit];
+    pool->free.quick[unit] = block;
+    pool->free.quick_used[unit / 64] |= UINT64_C(1) << (unit % 64);
+    pool->free.quick_bytes += block->entry.size;
     GS_ADD(pool->ready, block->entry.size);
 }
 
@@ -581,22 +582,22 @@ bool gs_pool_settle(struct gs_pool *pool)
 {
     bool any = settle_whole(pool);
 
-    if (!pool->quick_bytes)
+    if (!pool->free.quick_bytes)
         return any;
     for (size_t word = 0; word < GS_QUICK_CLASSES / 64; word++)
-        while (pool->quick_used[word]) {
-            size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->quick_used[word]);
-            struct gs_block *block = pool->quick[unit], *next;
+        while (pool->free.quick_used[word]) {
+            size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->free.quick_used[word]);
+            struct gs_block *block = pool->free.quick[unit], *next;
 
-            pool->quick_used[word] &= pool->quick_used[word] - 1;
-            pool->quick[unit] = NULL;
+            pool->free.quick_used[word] &= pool->free.quick_used[word] - 1;
+            pool->free.quick[unit] = NULL;
             for (; block; block = next) {
                 next = (struct gs_block *)block->entry.next;
                 GS_SUB(pool->ready, block->entry.size);
                 gs_pool_give(pool, block);
             }
         }
-    pool->quick_bytes = 0;
+    pool->free.quick_bytes = 0;
     return true;
 }
 
@@ -640,7 +641,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);
-    pool->cache_limit = cache_limit(pool);
+    pool->kept.limit = cache_limit(pool);
     if (small)
         gs_block_lies(pool, chunk, GS_PAGE_SIZE);
     make_ready(pool, block);

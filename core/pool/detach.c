@@ -51,7 +51,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
 {
     struct gs_chunk *chunk = ((struct gs_block *)entry)->chunk;
 
-    gs_bins_remove(&pool->bins[kind], entry);
+    gs_bins_remove(&pool->free.bins[kind], entry);
     gs_block_record_free(pool, (struct gs_block *)entry);
     gs_map_remove(pool->shared->map, &chunk->span);
     if (chunk->next)
@@ -64,8 +64,8 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
     GS_SUB(pool->reserved, chunk->span.size);
     GS_SUB(pool->ready, chunk->span.size);
     gs_chunk_settle_debt(pool, chunk);
-    if (pool->ready < pool->ready_low)
-        pool->ready_low = pool->ready;
+    if (pool->ready < pool->kept.ready_low)
+        pool->kept.ready_low = pool->ready;
     GS_COUNT(pool->counts.trims);
     chunk->next = onto;
     return chunk;
@@ -87,7 +87,7 @@ struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes)
 
     for (int i = 0; i < 2; i++)
         while (bytes > 0) {
-            struct gs_bins *bins = &pool->bins[kinds[i]];
+            struct gs_bins *bins = &pool->free.bins[kinds[i]];
             struct gs_bin_entry *entry = gs_bins_find(bins, bytes, SIZE_MAX);
 
             if (!entry)
@@ -109,7 +109,7 @@ struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes)
         while (staying[i]) {
             struct gs_bin_entry *next = staying[i]->next;
 
-            gs_bins_insert(&pool->bins[kinds[i]], staying[i]);
+            gs_bins_insert(&pool->free.bins[kinds[i]], staying[i]);
             staying[i] = next;
         }
     return detached;
@@ -120,7 +120,7 @@ void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
     struct gs_chunk *chunk = block->chunk;
 
     if (block->entry.size == chunk->span.size && may_unmap(pool, chunk))
-        pool->spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->spent);
+        pool->guarded.spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->guarded.spent);
 }
 
 struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
@@ -135,42 +135,45 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
 {
     GS_ADD(pool->counts.map_ns, ns);
     if (again)
-        pool->felt_ns += ns;
+        pool->kept.felt_ns += ns;
 }
 
 /* More is kept only for what has been felt for a while: at a program's start sizes have not
  * settled, whatever is kept. */
 void gs_pool_weigh(struct gs_pool *pool)
 {
-    uint64_t now = gs_now_ns(), passed = now - pool->seen_ns;
-    uint64_t felt = pool->felt_ns - pool->seen_felt_ns;
+    uint64_t now = gs_now_ns(), passed = now - pool->kept.seen_ns;
+    uint64_t felt = pool->kept.felt_ns - pool->kept.seen_felt_ns;
 
     if (passed < WEIGHED_NS)
         return;
-    pool->felt_lately -= pool->felt_lately * (passed < LATELY_NS ? passed : LATELY_NS) / LATELY_NS;
-    pool->felt_lately += felt;
-    if (felt > passed / FELT_PART && pool->felt_lately > LATELY_NS / FELT_PART) {
+    pool->kept.felt_lately -=
+        pool->kept.felt_lately * (passed < LATELY_NS ? passed : LATELY_NS) / LATELY_NS;
+    pool->kept.felt_lately += felt;
+    if (felt > passed / FELT_PART && pool->kept.felt_lately > LATELY_NS / FELT_PART) {
         bool much =
-            felt > passed / FELT_MUCH_PART && pool->felt_lately > LATELY_NS / FELT_MUCH_PART;
+            felt > passed / FELT_MUCH_PART && pool->kept.felt_lately > LATELY_NS / FELT_MUCH_PART;
         unsigned most = much ? GS_SPARE_PERCENT_MOST : GS_SPARE_PERCENT_MORE;
-        unsigned percent = pool->spare_percent + (much ? 2 : 1) * SPARE_STEP;
+        unsigned percent = pool->kept.spare_percent + (much ? 2 : 1) * SPARE_STEP;
 
-        if (pool->spare_percent < most)
-            __atomic_store_n(&pool->spare_percent, percent < most ? percent : most,
+        if (pool->kept.spare_percent < most)
+            __atomic_store_n(&pool->kept.spare_percent, percent < most ? percent : most,
                              __ATOMIC_RELAXED);
-    } else if (felt < passed / UNFELT_PART && pool->spare_percent > GS_SPARE_PERCENT_MIN &&
+    } else if (felt < passed / UNFELT_PART && pool->kept.spare_percent > GS_SPARE_PERCENT_MIN &&
                passed > UNFELT_NS) {
-        GS_SUB(pool->spare_percent, 1);
+        GS_SUB(pool->kept.spare_percent, 1);
     }
-    pool->seen_ns = now;
-    pool->seen_felt_ns = pool->felt_ns;
+    pool->kept.seen_ns = now;
+    pool->kept.seen_felt_ns = pool->kept.felt_ns;
 }
 
 size_t gs_pool_excess(const struct gs_pool *pool, size_t size)
 {
-    size_t peak = pool->live_peak > pool->live + size ? pool->live_peak : pool->live + size;
-    size_t most = peak + peak / 100 * pool->spare_percent + pool->behind_high + pool->ordered;
-    size_t held = pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->ordered + size;
+    size_t peak =
+        pool->kept.live_peak > pool->live + size ? pool->kept.live_peak : pool->live + size;
+    size_t most =
+        peak + peak / 100 * pool->kept.spare_percent + pool->kept.behind_high + pool->order.bytes;
+    size_t held = pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->order.bytes + size;
 
     if (most < HELD_MIN)
         most = HELD_MIN;
@@ -183,8 +186,8 @@ struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
 
     /* What retires now is ready soon, and so much will retire again; but an epoch or two are no
      * sign of a GPU that is behind. */
-    if (behind > pool->behind_high + 2 * pool->epoch_limit)
-        pool->behind_high = behind - 2 * pool->epoch_limit;
+    if (behind > pool->kept.behind_high + 2 * pool->epochs.limit)
+        pool->kept.behind_high = behind - 2 * pool->epochs.limit;
     excess = gs_pool_excess(pool, size);
     return excess > 0 ? gs_pool_detach_bytes(pool, excess) : NULL;
 }

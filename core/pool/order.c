@@ -13,7 +13,7 @@
 
 static struct gs_stream_list **bucket_of(struct gs_pool *pool, uint64_t key)
 {
-    return &pool->streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
+    return &pool->order.streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
 }
 
 static struct gs_stream_list *list_find(struct gs_pool *pool, uint64_t key)
@@ -28,14 +28,14 @@ static struct gs_stream_list *list_find(struct gs_pool *pool, uint64_t key)
 static struct gs_stream_list *list_make(struct gs_pool *pool, uint64_t key)
 {
     struct gs_stream_list **bucket = bucket_of(pool, key);
-    struct gs_stream_list *stream = pool->spare_streams;
+    struct gs_stream_list *stream = pool->order.spare;
 
     if (stream)
-        pool->spare_streams = stream->next;
+        pool->order.spare = stream->next;
     else if (!(stream = malloc(sizeof *stream)))
         return NULL;
     stream->key = key;
-    stream->id = ++pool->stream_ids;
+    stream->id = ++pool->order.ids;
     stream->unparted = 0;
     stream->recent = NULL;
     stream->bytes = 0;
@@ -78,7 +78,7 @@ static void flush_block(struct gs_pool *pool, struct gs_stream_list *stream,
                         struct gs_block *block)
 {
     block->stream_id = stream->id;
-    pool->in_order++;
+    pool->order.in_epochs++;
     gs_pool_retire_more(pool, block);
 }
 
@@ -99,7 +99,7 @@ static void flush(struct gs_pool *pool, struct gs_stream_list *stream)
     stream->recent = NULL;
     flush_bins(pool, stream, &stream->small);
     flush_bins(pool, stream, &stream->large);
-    GS_SUB(pool->ordered, stream->bytes);
+    GS_SUB(pool->order.bytes, stream->bytes);
     stream->bytes = 0;
 }
 
@@ -122,7 +122,7 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
     block->stream = stream;
     stream->recent = block;
     stream->bytes += block->entry.size;
-    GS_ADD(pool->ordered, block->entry.size);
+    GS_ADD(pool->order.bytes, block->entry.size);
     if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0)) {
         flush(pool, stream);
         gs_pool_collect(pool);
@@ -137,7 +137,7 @@ void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t s
         return;
     block->stream = stream;
     block->stream_id = stream->id;
-    pool->in_order++;
+    pool->order.in_epochs++;
 }
 
 /* The part of the entry that is needed; the rest stays the stream's. */
@@ -195,7 +195,7 @@ struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t
             return NULL;
     }
     stream->bytes -= block->entry.size;
-    GS_SUB(pool->ordered, block->entry.size);
+    GS_SUB(pool->order.bytes, block->entry.size);
     gs_block_live(pool, block, size);
     return block;
 }
@@ -208,8 +208,8 @@ static void forget(struct gs_pool *pool, struct gs_stream_list **link)
     flush(pool, stream);
     stream->id = 0;
     *link = stream->next;
-    stream->next = pool->spare_streams;
-    pool->spare_streams = stream;
+    stream->next = pool->order.spare;
+    pool->order.spare = stream;
 }
 
 void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
@@ -225,16 +225,16 @@ void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
 void gs_pool_forget_streams(struct gs_pool *pool)
 {
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        while (pool->streams[i])
-            forget(pool, &pool->streams[i]);
+        while (pool->order.streams[i])
+            forget(pool, &pool->order.streams[i]);
 }
 
 void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep)
 {
-    if (!pool->ordered)
+    if (!pool->order.bytes)
         return;
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        for (struct gs_stream_list *stream = pool->streams[i]; stream; stream = stream->next)
+        for (struct gs_stream_list *stream = pool->order.streams[i]; stream; stream = stream->next)
             if (stream->key != keep || !keep)
                 flush(pool, stream);
 }

@@ -30,17 +30,17 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     pool->device = device;
     pool->context = context;
     gs_fence_pool_init(shared->fences, &pool->events, context, events);
-    gs_bins_init(&pool->bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
-    gs_bins_init(&pool->bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epoch_min = (size_t)(first ? 4 : 32) << 20;
-    pool->epoch_blocks = first ? 128 : 512;
-    pool->grown_first = first ? 0 : (size_t)32 << 20;
-    pool->epoch_limit =
-        shared->epoch_bytes < pool->epoch_min ? shared->epoch_bytes : pool->epoch_min;
-    pool->spare_percent = GS_SPARE_PERCENT_MIN;
-    pool->made_ns = pool->seen_ns = gs_now_ns();
+    gs_bins_init(&pool->free.bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
+    gs_bins_init(&pool->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
+    gs_bins_init(&pool->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
+    gs_bins_init(&pool->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
+    pool->epochs.least = (size_t)(first ? 4 : 32) << 20;
+    pool->epochs.blocks = first ? 128 : 512;
+    pool->kept.grown_first = first ? 0 : (size_t)32 << 20;
+    pool->epochs.limit =
+        shared->epoch_bytes < pool->epochs.least ? shared->epoch_bytes : pool->epochs.least;
+    pool->kept.spare_percent = GS_SPARE_PERCENT_MIN;
+    pool->made_ns = pool->kept.seen_ns = gs_now_ns();
     gs_latch_release(&pool->lock);
 }
 
@@ -63,20 +63,20 @@ void gs_pool_fini(struct gs_pool *pool)
 
     /* An allocation that the context's end overtook may look at it now. */
     gs_latch_take(&pool->lock);
-    while ((epoch = pool->spare_epochs)) {
-        pool->spare_epochs = epoch->next;
+    while ((epoch = pool->epochs.spare)) {
+        pool->epochs.spare = epoch->next;
         free(epoch);
     }
     for (unsigned i = 0; i <= GS_STREAM_BUCKETS; i++) {
         struct gs_stream_list **list =
-            i < GS_STREAM_BUCKETS ? &pool->streams[i] : &pool->spare_streams;
+            i < GS_STREAM_BUCKETS ? &pool->order.streams[i] : &pool->order.spare;
         while ((stream = *list)) {
             *list = stream->next;
             free(stream);
         }
     }
-    while ((block = pool->spare_blocks)) {
-        pool->spare_blocks = block->above;
+    while ((block = pool->free.spare)) {
+        pool->free.spare = block->above;
         free(block);
     }
     gs_fence_pool_forget(&pool->events);

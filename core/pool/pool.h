@@ -49,7 +49,7 @@ struct gs_offer;
 
 enum gs_block_state {
     GS_BLOCK_READY, /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's quick_whole, not merged */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's free.whole, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRING,
     GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
@@ -224,6 +224,73 @@ enum gs_bin_kind {
     GS_BIN_KINDS,
 };
 
+/* Blocks that are free for whoever comes first, by size. */
+struct gs_pool_free {
+    size_t stranded; /* ready bytes of large chunks that are not ready as a whole */
+    size_t mixed;    /* of its chunks: gs_block_may_lie */
+    size_t quick_bytes;
+    struct gs_block *spare;                     /* records */
+    struct gs_block *whole; /* a large chunk, the last that came back, or NULL */
+    uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
+    struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_bins bins[GS_BIN_KINDS];
+};
+
+/* Blocks that GPU work may still touch. */
+struct gs_pool_epochs {
+    struct gs_block_list open;
+    size_t limit;    /* bytes at which it closes, */
+    size_t least;    /* never fewer than these unless the option says so, */
+    unsigned blocks; /* and blocks */
+    bool plain;      /* the open one has something of cuMemFree */
+    unsigned polls;  /* times gs_pool_take could have looked at the oldest */
+    struct gs_epoch *oldest, *newest; /* closed ones */
+    struct gs_epoch *spare;
+    struct gs_fence stalled; /* was waited for in vain; it is again once it has */
+    size_t stalled_most;     /* passed, or beyond so many reserved bytes */
+    unsigned sizes[GS_RETIRING_SIZES]; /* large blocks in epochs, by their size */
+};
+
+/* Blocks that were freed in the order of a stream. */
+struct gs_pool_order {
+    size_t bytes;       /* ready for one stream each */
+    unsigned in_epochs; /* blocks with a stream */
+    struct gs_apart *apart;
+    uint64_t parted; /* times that gs_pool_part_streams looked */
+    uint64_t ids;    /* lists of streams that were made */
+    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare;
+};
+
+/* Blocks that somebody else has, or had. */
+struct gs_pool_guarded {
+    struct gs_block_list limbo;
+    struct gs_block_list unwiped; /* out of limbo, to be overwritten */
+    struct gs_chunk *spent;       /* wiped and detached, for the driver */
+};
+
+/* How much a pool keeps, and what it goes by. */
+struct gs_pool_kept {
+    size_t limit;                   /* ready bytes beyond which a free gives some back */
+    size_t live_high, live_peak;    /* most that was live since the last look, and lately */
+    size_t behind_high;             /* most that retired lately when an allocation missed */
+    size_t ready_low;               /* fewest ready bytes since the last look of decay */
+    uint64_t seen_hits;             /* allocations up to the last look */
+    uint64_t felt_ns;               /* of counts.map_ns, what keeping more would have saved; */
+    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
+    uint64_t felt_lately;           /* of felt_ns, what was not forgotten yet */
+    unsigned spare_percent; /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when
+                               the pool grows */
+    unsigned grown_at;      /* the next of: */
+    size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately */
+    size_t grown_first;             /* bytes it has before it looks for what came back */
+};
+
+/* Stream-ordered bytes; read by anyone. */
+struct gs_pool_async {
+    size_t live, granted;
+    bool counted; /* in struct gs_async_count; atomic */
+};
+
 struct gs_pool {
     struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
     bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
@@ -232,56 +299,20 @@ struct gs_pool {
     const struct gs_device *device;
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
-    size_t ordered;               /* bytes ready for one stream each */
-    size_t cache_limit;           /* ready bytes beyond which a free gives some back */
-    size_t stranded;              /* ready bytes of large chunks that are not ready as a whole */
-    size_t mixed;                 /* of its chunks: gs_block_may_lie */
-    size_t live_high, live_peak;  /* most that was live since the last look, and lately */
-    size_t behind_high;           /* most that retired lately when an allocation missed */
-    size_t ready_low;             /* fewest ready bytes since the last look of decay */
-    uint64_t seen_hits;           /* allocations up to the last look */
     uint64_t made_ns;             /* when the pool began */
-    uint64_t felt_ns;             /* of counts.map_ns, what keeping more would have saved; */
-    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
-    uint64_t felt_lately;         /* of felt_ns, what was not forgotten yet */
-    unsigned polls;               /* times gs_pool_take could have looked at the oldest epoch */
-    unsigned spare_percent;       /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately,
-                                     when the pool grows */
     uint64_t id, id_end;          /* ids taken from the process's and not used yet */
-    struct gs_fence freed;                 /* of the last block that was ready at once */
-    struct gs_block_list retiring;         /* the open epoch */
-    unsigned retiring_of[GS_RETIRING_SIZES]; /* large blocks in epochs, by their size */
-    size_t epoch_limit;                    /* bytes at which it closes, */
-    size_t epoch_min;                      /* never fewer than these unless the option says so, */
-    unsigned epoch_blocks;                 /* and blocks */
-    size_t grown_first;                    /* bytes it has before it looks for what came back */
-    size_t grown_for[GS_GROWN_FOR];        /* large blocks that chunks were made for lately */
-    unsigned grown_at;                     /* the next of these */
-    struct gs_epoch *oldest, *newest;      /* closed epochs */
-    struct gs_epoch *spare_epochs;
-    bool plain;                            /* the open epoch has something of cuMemFree */
-    unsigned in_order;                     /* blocks in epochs with a stream */
-    struct gs_apart *apart;
-    uint64_t parted;                       /* times that gs_pool_part_streams looked */
-    uint64_t stream_ids;                   /* lists of streams that were made */
-    struct gs_fence stalled;               /* was waited for in vain; it is again once it has */
-    size_t stalled_most;                   /* passed, or beyond so many reserved bytes */
-    struct gs_block_list limbo;
-    struct gs_block_list unwiped;          /* out of limbo, to be overwritten */
-    struct gs_chunk *spent;                /* wiped and detached, for the driver */
-    struct gs_block *spare_blocks;
+    struct gs_fence freed;        /* of the last block that was ready at once */
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
+    struct gs_pool_async async;
+    struct gs_pool_guarded guarded;
+    struct gs_pool_kept kept;
+    struct gs_pool_epochs epochs;
     struct gs_pool_counts counts;
-    size_t async_live, async_granted;      /* stream-ordered bytes; read by anyone */
-    bool async_counted;                    /* in struct gs_async_count; atomic */
-    size_t quick_bytes;
-    uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
-    struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
-    struct gs_block *quick_whole; /* a large chunk, the last that came back; may be NULL */
-    struct gs_bins bins[GS_BIN_KINDS];
-    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare_streams;
+    struct gs_pool_order order;
+    struct gs_pool_free free;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
+_Static_assert(offsetof(struct gs_pool, chunks) < 128, "every call reads what is before that");
 
 /* A record with its lock, zero otherwise; NULL: no host memory. */
 struct gs_pool *gs_pool_new(void);
@@ -374,8 +405,8 @@ struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
 size_t gs_pool_excess(const struct gs_pool *pool, size_t size);
 /* and the same as above for that. */
 struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
-/* Detaches the chunk of a ready block that is all of it onto pool->spent. One that is guarded
- * stays. */
+/* Detaches the chunk of a ready block that is all of it onto pool->guarded.spent. One that is
+ * guarded stays. */
 void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 /* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
  * the pool kept what it had at some time. */

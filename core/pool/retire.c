@@ -87,7 +87,7 @@ static void go_on(struct gs_pool *pool, struct gs_block *block, bool shared, boo
 {
     if (is_to_wipe(pool, shared)) {
         block->state = GS_BLOCK_RETIRING;
-        gs_block_list_push(&pool->unwiped, block);
+        gs_block_list_push(&pool->guarded.unwiped, block);
     } else if (block->wiped) {
         block->wiped = false;
         gs_pool_give(pool, block);
@@ -106,7 +106,7 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 
     if (!may_go(pool, block, false)) {
         block->state = GS_BLOCK_LIMBO;
-        gs_block_list_push(&pool->limbo, block);
+        gs_block_list_push(&pool->guarded.limbo, block);
         return;
     }
     go_on(pool, block, shared, true);
@@ -117,7 +117,7 @@ static unsigned *retiring_of(struct gs_pool *pool, size_t size)
 {
     uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
 
-    return &pool->retiring_of[(hash >> 32) % GS_RETIRING_SIZES];
+    return &pool->epochs.sizes[(hash >> 32) % GS_RETIRING_SIZES];
 }
 
 /* Whether a block serves another of its size as soon as its epoch has passed. That does not change
@@ -129,7 +129,7 @@ static bool serves_next(const struct gs_block *block)
 
 static void into_epoch(struct gs_pool *pool, struct gs_block *block)
 {
-    gs_block_list_push(&pool->retiring, block);
+    gs_block_list_push(&pool->epochs.open, block);
     if (serves_next(block))
         ++*retiring_of(pool, block->entry.size);
 }
@@ -140,7 +140,7 @@ void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs
     if (serves_next(block))
         --*retiring_of(pool, block->entry.size);
     if (block->stream_id)
-        pool->in_order--;
+        pool->order.in_epochs--;
     block->stream_id = 0;
 }
 
@@ -162,7 +162,7 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
         if (serves_next(block))
             --*retiring_of(pool, block->entry.size);
         if (__builtin_expect(block->stream_id != 0, 0)) {
-            pool->in_order--;
+            pool->order.in_epochs--;
             block->stream_id = 0;
         }
         passed(pool, block);
@@ -171,10 +171,10 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
 
 static size_t epoch_limit(const struct gs_pool *pool)
 {
-    size_t limit = pool->live_peak / EPOCH_SHARE;
+    size_t limit = pool->kept.live_peak / EPOCH_SHARE;
 
-    if (limit < pool->epoch_min)
-        limit = pool->epoch_min;
+    if (limit < pool->epochs.least)
+        limit = pool->epochs.least;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
@@ -185,7 +185,7 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *p
 {
     struct gs_fence fence = epoch->fence;
 
-    if (pool->retiring.bytes >= EXACT_MIN)
+    if (pool->epochs.open.bytes >= EXACT_MIN)
         gs_fence_query(&pool->events, &fence);
     return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
 }
@@ -194,7 +194,7 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *p
  * have waited for. */
 static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
 {
-    if (!pool->plain)
+    if (!pool->epochs.plain)
         return GS_ORDERED_WAIT_NS;
     if (!at_free)
         return LATER_WAIT_NS;
@@ -205,47 +205,47 @@ static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, boo
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
 static void close_epoch(struct gs_pool *pool, bool at_free)
 {
-    struct gs_epoch *epoch = pool->spare_epochs;
+    struct gs_epoch *epoch = pool->epochs.spare;
 
-    if (!pool->retiring.first || pool->dead || pool->leaving)
+    if (!pool->epochs.open.first || pool->dead || pool->leaving)
         return;
-    pool->epoch_limit = epoch_limit(pool);
+    pool->epochs.limit = epoch_limit(pool);
     if (epoch)
-        pool->spare_epochs = epoch->next;
+        pool->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
         return;
     epoch->next = NULL;
     if (gs_fence_record(&pool->events, &epoch->fence) != GS_OK) {
-        epoch->next = pool->spare_epochs;
-        pool->spare_epochs = epoch;
+        epoch->next = pool->epochs.spare;
+        pool->epochs.spare = epoch;
         return;
     }
     GS_COUNT(pool->counts.events);
     epoch->wait_ns = wait_for(pool, epoch, at_free);
-    pool->plain = false;
-    list_join(&epoch->blocks, &pool->retiring);
-    if (pool->newest)
-        pool->newest->next = epoch;
+    pool->epochs.plain = false;
+    list_join(&epoch->blocks, &pool->epochs.open);
+    if (pool->epochs.newest)
+        pool->epochs.newest->next = epoch;
     else
-        pool->oldest = epoch;
-    pool->newest = epoch;
+        pool->epochs.oldest = epoch;
+    pool->epochs.newest = epoch;
 }
 
 static struct gs_epoch *pop_oldest(struct gs_pool *pool)
 {
-    struct gs_epoch *epoch = pool->oldest;
+    struct gs_epoch *epoch = pool->epochs.oldest;
 
-    pool->oldest = epoch->next;
-    if (!pool->oldest)
-        pool->newest = NULL;
+    pool->epochs.oldest = epoch->next;
+    if (!pool->epochs.oldest)
+        pool->epochs.newest = NULL;
     return epoch;
 }
 
 static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
 {
     all_passed(pool, &epoch->blocks);
-    epoch->next = pool->spare_epochs;
-    pool->spare_epochs = epoch;
+    epoch->next = pool->epochs.spare;
+    pool->epochs.spare = epoch;
 }
 
 /* The pool needs more than it was granted. */
@@ -253,29 +253,29 @@ static bool needs_more(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
-    if (!pool->async_counted)
+    if (!pool->async.counted)
         __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&pool->async_counted, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->async.counted, true, __ATOMIC_RELAXED);
     __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
     if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
         return true;
-    pool->async_granted = pool->async_live;
-    if (pool->async_live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->peak, pool->async_live, __ATOMIC_RELAXED);
+    pool->async.granted = pool->async.live;
+    if (pool->async.live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, pool->async.live, __ATOMIC_RELAXED);
     return false;
 }
 
 bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
 {
     block->async = true;
-    GS_ADD(pool->async_live, block->size);
-    return __builtin_expect(pool->async_live > pool->async_granted, 0) && needs_more(pool);
+    GS_ADD(pool->async.live, block->size);
+    return __builtin_expect(pool->async.live > pool->async.granted, 0) && needs_more(pool);
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 {
     if (block->async)
-        GS_ADD(pool->async_live, -block->size);
+        GS_ADD(pool->async.live, -block->size);
     block->state = GS_BLOCK_RETIRING;
     block->lingers = false;
     GS_COUNT(block->chunk->span.frees);
@@ -301,8 +301,8 @@ static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
 /* What was recorded just now is looked at when it is needed. */
 static inline void close_full(struct gs_pool *pool, bool at_free)
 {
-    if (__builtin_expect(pool->retiring.count < pool->epoch_blocks &&
-                             pool->retiring.bytes < pool->epoch_limit, 1))
+    if (__builtin_expect(pool->epochs.open.count < pool->epochs.blocks &&
+                             pool->epochs.open.bytes < pool->epochs.limit, 1))
         return;
     gs_pool_poll(pool);
     close_epoch(pool, at_free);
@@ -312,9 +312,9 @@ static inline void close_full(struct gs_pool *pool, bool at_free)
 /* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
 static inline void becomes_plain(struct gs_pool *pool)
 {
-    if (pool->plain)
+    if (pool->epochs.plain)
         return;
-    pool->plain = true;
+    pool->epochs.plain = true;
     gs_lone_retires(pool->shared->lone);
 }
 
@@ -351,10 +351,10 @@ void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint
 /* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
 void gs_pool_close(struct gs_pool *pool)
 {
-    if (!pool->plain)
+    if (!pool->epochs.plain)
         return;
     close_epoch(pool, true);
-    if (pool->plain && pool->retiring.first)
+    if (pool->epochs.plain && pool->epochs.open.first)
         gs_lone_retires(pool->shared->lone);
 }
 
@@ -378,10 +378,10 @@ void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 
 bool gs_pool_poll(struct gs_pool *pool)
 {
-    bool any = __builtin_expect(pool->apart != NULL, 0) && gs_pool_poll_apart(pool);
+    bool any = __builtin_expect(pool->order.apart != NULL, 0) && gs_pool_poll_apart(pool);
 
-    while (pool->oldest && !pool->leaving &&
-           gs_fence_query(&pool->events, &pool->oldest->fence) == GS_OK) {
+    while (pool->epochs.oldest && !pool->leaving &&
+           gs_fence_query(&pool->events, &pool->epochs.oldest->fence) == GS_OK) {
         epoch_passed(pool, pop_oldest(pool));
         any = true;
     }
@@ -397,7 +397,7 @@ void gs_pool_collect(struct gs_pool *pool)
 void gs_pool_look(struct gs_pool *pool)
 {
     gs_pool_poll(pool);
-    if (!pool->oldest && pool->retiring.first)
+    if (!pool->epochs.oldest && pool->epochs.open.first)
         gs_pool_collect(pool);
 }
 
@@ -407,7 +407,7 @@ static void leave_limbo(struct gs_pool *pool, struct gs_block *block, bool no_gr
 
     if (!may_go(pool, block, no_grace))
         return;
-    gs_block_list_remove(&pool->limbo, block);
+    gs_block_list_remove(&pool->guarded.limbo, block);
     go_on(pool, block, shared, false);
 }
 
@@ -419,7 +419,7 @@ void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block)
 
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
 {
-    struct gs_block *block = pool->limbo.first, *next;
+    struct gs_block *block = pool->guarded.limbo.first, *next;
 
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
@@ -431,11 +431,11 @@ void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
  * captures. */
 struct gs_block *gs_pool_take_unwiped(struct gs_pool *pool)
 {
-    struct gs_block *block = pool->unwiped.first;
+    struct gs_block *block = pool->guarded.unwiped.first;
 
     if (pool->leaving || gs_fences_capturing(pool->shared->fences))
         return NULL;
-    memset(&pool->unwiped, 0, sizeof pool->unwiped);
+    memset(&pool->guarded.unwiped, 0, sizeof pool->guarded.unwiped);
     return block;
 }
 
@@ -447,8 +447,8 @@ void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_b
     }
     if (done->first)
         becomes_plain(pool);
-    list_join(&pool->retiring, done);
-    list_join(&pool->unwiped, failed);
+    list_join(&pool->epochs.open, done);
+    list_join(&pool->guarded.unwiped, failed);
 }
 
 bool gs_pool_touched(struct gs_pool *pool)
@@ -477,8 +477,8 @@ static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_fi
 
 static void gave_up(struct gs_pool *pool, const struct gs_fence *fence)
 {
-    pool->stalled = *fence;
-    pool->stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
+    pool->epochs.stalled = *fence;
+    pool->epochs.stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
     GS_COUNT(pool->counts.late);
 }
 
@@ -511,7 +511,7 @@ static uint64_t longest(const struct gs_pool *pool)
 {
     uint64_t longest = 0;
 
-    for (const struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+    for (const struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
         if (epoch->wait_ns > longest)
             longest = epoch->wait_ns;
     return longest;
@@ -524,13 +524,13 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patienc
     struct gs_fence fence;
     uint64_t began, deadline_ns;
 
-    if (!pool->oldest)
+    if (!pool->epochs.oldest)
         close_epoch(pool, false);
-    if (!pool->oldest)
+    if (!pool->epochs.oldest)
         return wait_for_freed(pool, patience);
     if (pool->leaving)
         return false;
-    epoch = pool->oldest;
+    epoch = pool->epochs.oldest;
     fence = epoch->fence;
     GS_COUNT(pool->counts.waits);
     deadline_ns = gs_patience_ends(patience, longest(pool));
@@ -539,7 +539,7 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patienc
     gs_fence_wait(&fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
-    if (gs_pool_poll(pool) || pool->oldest != epoch || epoch->fence.line != fence.line ||
+    if (gs_pool_poll(pool) || pool->epochs.oldest != epoch || epoch->fence.line != fence.line ||
         epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
     gave_up(pool, &fence);
@@ -548,14 +548,16 @@ bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patienc
 
 size_t gs_pool_behind_bytes(const struct gs_pool *pool)
 {
-    return pool->reserved - pool->live - pool->ready - pool->limbo.bytes - pool->ordered;
+    return pool->reserved - pool->live - pool->ready - pool->guarded.limbo.bytes -
+           pool->order.bytes;
 }
 
 /* A GPU that was waited for in vain is so again only when it has moved, or the pool has grown a good
  * deal. */
 static bool may_move(const struct gs_pool *pool, size_t size)
 {
-    return gs_fence_passed(&pool->stalled) || pool->reserved + size > pool->stalled_most;
+    return gs_fence_passed(&pool->epochs.stalled) ||
+           pool->reserved + size > pool->epochs.stalled_most;
 }
 
 static bool exceeds(size_t bytes, size_t basis, size_t most)
@@ -587,7 +589,8 @@ bool gs_pool_behind(struct gs_pool *pool, size_t size)
     if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched(pool, size))
         return true;
     return !small && *retiring_of(pool, need) > 0 &&
-           exceeds(pool->reserved + need, pool->live_peak, pool->live_peak / 200 * percent);
+           exceeds(pool->reserved + need, pool->kept.live_peak,
+                   pool->kept.live_peak / 200 * percent);
 }
 
 void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
@@ -598,10 +601,10 @@ void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
 void gs_pool_context_over(struct gs_pool *pool)
 {
     gs_pool_flush_streams(pool, 0);
-    all_passed(pool, &pool->retiring);
-    all_passed(pool, &pool->unwiped);
-    while (pool->oldest) {
-        pool->oldest->fence = (struct gs_fence){0}; /* its event went with the context */
+    all_passed(pool, &pool->epochs.open);
+    all_passed(pool, &pool->guarded.unwiped);
+    while (pool->epochs.oldest) {
+        pool->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         epoch_passed(pool, pop_oldest(pool));
     }
     gs_pool_apart_over(pool);

@@ -56,9 +56,10 @@ static size_t count_all(const struct gs_pool *pool, bool epochs)
 {
     size_t count = 0;
 
-    for (const struct gs_apart *apart = pool->apart; apart; apart = apart->next)
+    for (const struct gs_apart *apart = pool->order.apart; apart; apart = apart->next)
         count += apart->line.line ? apart->blocks.count : 0;
-    for (const struct gs_epoch *epoch = epochs ? pool->oldest : NULL; epoch; epoch = epoch->next)
+    for (const struct gs_epoch *epoch = epochs ? pool->epochs.oldest : NULL; epoch;
+         epoch = epoch->next)
         count += epoch->blocks.count;
     return count;
 }
@@ -72,10 +73,10 @@ static bool collect(struct gs_pool *pool, bool epochs, struct pieces *pieces)
     pieces->piece = most ? calloc(most, sizeof *pieces->piece) : NULL;
     if (!pieces->piece)
         return false;
-    for (struct gs_apart *apart = pool->apart; apart; apart = apart->next)
+    for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next)
         if (apart->line.line)
             add_list(pool, pieces, &apart->blocks, &apart->fence, false);
-    for (struct gs_epoch *epoch = epochs ? pool->oldest : NULL; epoch; epoch = epoch->next)
+    for (struct gs_epoch *epoch = epochs ? pool->epochs.oldest : NULL; epoch; epoch = epoch->next)
         add_list(pool, pieces, &epoch->blocks, &epoch->fence, true);
     qsort(pieces->piece, pieces->count, sizeof *pieces->piece, by_address);
     return true;

@@ -89,11 +89,11 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
  * does not let the pool hold more. */
 static void forget_peak(struct gs_pool *pool)
 {
-    pool->live_peak -= pool->live_peak / PEAK_SHARE;
-    if (pool->live_peak < pool->live_high)
-        pool->live_peak = pool->live_high;
-    pool->live_high = pool->live;
-    pool->behind_high -= pool->behind_high / PEAK_SHARE;
+    pool->kept.live_peak -= pool->kept.live_peak / PEAK_SHARE;
+    if (pool->kept.live_peak < pool->kept.live_high)
+        pool->kept.live_peak = pool->kept.live_high;
+    pool->kept.live_high = pool->live;
+    pool->kept.behind_high -= pool->kept.behind_high / PEAK_SHARE;
 }
 
 /* Returns whether the pool has done anything since the last look, or may have more to give. */
@@ -108,23 +108,23 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
         gs_latch_release(&pool->lock);
         return false;
     }
-    used = pool->seen_hits != pool->counts.hits + pool->counts.misses;
-    pool->seen_hits = pool->counts.hits + pool->counts.misses;
+    used = pool->kept.seen_hits != pool->counts.hits + pool->counts.misses;
+    pool->kept.seen_hits = pool->counts.hits + pool->counts.misses;
     ready_before = pool->ready;
-    idle = pool->ready_low;
+    idle = pool->kept.ready_low;
     if (!used)
         gs_pool_flush_streams(pool, 0);
     gs_pool_collect(pool);
-    used |= pool->ready != ready_before || pool->retiring.first || pool->oldest ||
-            pool->apart || gs_pool_touched(pool);
+    used |= pool->ready != ready_before || pool->epochs.open.first || pool->epochs.oldest ||
+            pool->order.apart || gs_pool_touched(pool);
     if (idle > keep) {
         gs_pool_settle(pool);
         chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
     }
     forget_peak(pool);
     gs_pool_weigh(pool);
-    used |= pool->ready != pool->ready_low;
-    pool->ready_low = pool->ready;
+    used |= pool->ready != pool->kept.ready_low;
+    pool->kept.ready_low = pool->ready;
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
         gs_pool_wipe(core, pool);

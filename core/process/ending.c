@@ -81,7 +81,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         if (context->pools[i]) {
             gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
                           &context->pools[i]->counts);
-            if (context->pools[i]->async_counted)
+            if (context->pools[i]->async.counted)
                 __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
             gs_pool_fini(context->pools[i]);
         }
@@ -100,15 +100,15 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_wai
     gs_latch_take(&pool->lock);
     gs_pool_poll_apart(pool);
     detached = gs_pool_detach_ready(pool, 0);
-    while (pool->spent) {
-        struct gs_chunk *spent = pool->spent;
+    while (pool->guarded.spent) {
+        struct gs_chunk *spent = pool->guarded.spent;
 
-        pool->spent = spent->next;
+        pool->guarded.spent = spent->next;
         spent->next = detached;
         detached = spent;
     }
     empty = !pool->chunks;
-    *ret_waits |= pool->apart != NULL;
+    *ret_waits |= pool->order.apart != NULL;
     gs_latch_release(&pool->lock);
     if (detached) {
         for (last = detached; last->next;)

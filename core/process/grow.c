@@ -36,8 +36,8 @@ static bool grows_again(struct gs_pool *pool, size_t need)
     bool again = false;
 
     for (unsigned i = 0; i < GS_GROWN_FOR; i++)
-        again |= pool->grown_for[i] == need;
-    pool->grown_for[pool->grown_at++ % GS_GROWN_FOR] = need;
+        again |= pool->kept.grown_for[i] == need;
+    pool->kept.grown_for[pool->kept.grown_at++ % GS_GROWN_FOR] = need;
     return again;
 }
 
@@ -65,7 +65,7 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
     bool again = grows_again(pool, need);
     size_t best = need;
 
-    if (!again || pool->live + need <= pool->live_peak || pool->shared->whole_chunks)
+    if (!again || pool->live + need <= pool->kept.live_peak || pool->shared->whole_chunks)
         return gs_page_round(need);
     for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
                                 gs_page_round(all) - need <= pool->live / SEVERAL_PART;
@@ -81,7 +81,7 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
 static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
 {
     if (small)
-        return pool->grown_first && gs_pool_may_owe(pool, GROWN_FIRST, 1) ? GROWN_FIRST
+        return pool->kept.grown_first && gs_pool_may_owe(pool, GROWN_FIRST, 1) ? GROWN_FIRST
                                                                        : gs_page_round(need);
     return size_for_several(pool, need);
 }

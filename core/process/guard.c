@@ -53,7 +53,7 @@ void gs_guard_lease_ended(void *arg, uint64_t address)
     block = gs_chunk_start(chunk, address);
     if (block)
         gs_pool_unguard(pool, block);
-    wipes = pool->unwiped.first || pool->spent;
+    wipes = pool->guarded.unwiped.first || pool->guarded.spent;
     gs_latch_release(&pool->lock);
     if (wipes)
         gs_pool_wipe(core, pool);

@@ -21,7 +21,7 @@ static size_t waits_for_all(const struct gs_pool *pool)
 {
     size_t count = 2; /* the open epoch, and who finds out first */
 
-    for (const struct gs_epoch *epoch = pool->oldest; epoch; epoch = epoch->next)
+    for (const struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
         count++;
     for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
         count += !gs_fence_passed(&chunk->freed);
@@ -49,7 +49,7 @@ static void collect_locked(struct gs_core *core, struct gs_pool *pool,
     if (patience)
         wait_for_all(pool, patience);
     gs_pool_collect_limbo(pool, patience != NULL);
-    if (pool->unwiped.first) {
+    if (pool->guarded.unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(core, pool);
         gs_latch_take(&pool->lock);

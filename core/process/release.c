@@ -99,7 +99,7 @@ size_t gs_releases_finish(struct gs_core *core)
  * back take much of the time. Other pools are not asked. */
 static bool has_room(const struct gs_pool *pool, size_t left, size_t size)
 {
-    unsigned percent = LOAD(pool->spare_percent);
+    unsigned percent = LOAD(pool->kept.spare_percent);
     size_t more = percent > GS_SPARE_PERCENT_MORE ? LOAD(pool->counts.live_peak) / 100 * percent : 0;
 
     return LOAD(pool->reserved) + left + size <= LOAD(pool->counts.reserved_peak) + more;

@@ -42,7 +42,7 @@ void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
 static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
 {
     size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
-    size_t ordered = LOAD(pool->ordered), limbo = LOAD(pool->limbo.bytes);
+    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo.bytes);
     size_t rest = live + ready + ordered + limbo;
 
     stats->reserved += reserved;
@@ -69,9 +69,9 @@ static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned 
 
             if (!pool || pool->device->ordinal != device)
                 continue;
-            live += LOAD(pool->async_live);
-            *ret_pools += LOAD(pool->async_counted);
-            *ret_threads |= LOAD(pool->async_counted) && i > 0;
+            live += LOAD(pool->async.live);
+            *ret_pools += LOAD(pool->async.counted);
+            *ret_threads |= LOAD(pool->async.counted) && i > 0;
         }
     return live;
 }
@@ -86,8 +86,8 @@ static void grant(struct gs_core *core, CUdevice device, uint64_t each)
             if (!pool || pool->device->ordinal != device)
                 continue;
             gs_latch_take(&pool->lock);
-            if (pool->async_counted)
-                pool->async_granted = pool->async_live + each;
+            if (pool->async.counted)
+                pool->async.granted = pool->async.live + each;
             gs_latch_release(&pool->lock);
         }
 }

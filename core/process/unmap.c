@@ -71,8 +71,8 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     CUcontext popped;
 
     gs_latch_take(&pool->lock);
-    spent = pool->spent;
-    pool->spent = NULL;
+    spent = pool->guarded.spent;
+    pool->guarded.spent = NULL;
     block = gs_pool_take_unwiped(pool);
     gs_latch_release(&pool->lock);
     gs_chunks_release(core, spent);

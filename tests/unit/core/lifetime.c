@@ -96,9 +96,9 @@ Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
     softcuda_hold(1);
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     MUST(gs_core_free_async(f.core, block, stream));
-    cr_assert_eq(context->pools[0]->ordered, 4 * MIB);
+    cr_assert_eq(context->pools[0]->order.bytes, 4 * MIB);
     gs_core_context_stays(f.core, f.context, gs_core_context_detach(f.core, f.context));
-    cr_assert_eq(context->pools[0]->ordered, 0);
+    cr_assert_eq(context->pools[0]->order.bytes, 0);
     MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &next));
     cr_assert_neq(next, block, "it may be another stream");
     softcuda_hold(0);

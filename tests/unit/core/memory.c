@@ -392,7 +392,7 @@ Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
         gs_latch_release(&chunk->pool->lock);
     }
     cr_assert_gt(there, 0);
-    cr_assert_eq(context->pools[1]->async_live, there);
+    cr_assert_eq(context->pools[1]->async.live, there);
     fixture_end(&f);
 }
 

@@ -406,8 +406,8 @@ Test(pool, nothing_retires_through_a_capture_and_all_does_afterwards)
 static void weigh(struct gs_pool *pool, unsigned times, uint64_t felt_ns)
 {
     while (times-- > 0) {
-        pool->seen_ns = gs_now_ns() - 100 * MS;
-        pool->felt_ns += felt_ns;
+        pool->kept.seen_ns = gs_now_ns() - 100 * MS;
+        pool->kept.felt_ns += felt_ns;
         gs_pool_weigh(pool);
     }
 }
@@ -426,12 +426,13 @@ Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
     pool = context->pools[0];
     gs_latch_take(&pool->lock);
     weigh(pool, 3, 4 * MS);
-    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MIN);
+    cr_assert_eq(pool->kept.spare_percent, GS_SPARE_PERCENT_MIN);
     weigh(pool, 30, 0);
     weigh(pool, 3, 4 * MS);
-    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MIN, "a moment a while later is another");
+    cr_assert_eq(pool->kept.spare_percent, GS_SPARE_PERCENT_MIN,
+                 "a moment a while later is another");
     weigh(pool, 30, 4 * MS);
-    cr_assert_eq(pool->spare_percent, GS_SPARE_PERCENT_MOST);
+    cr_assert_eq(pool->kept.spare_percent, GS_SPARE_PERCENT_MOST);
     gs_latch_release(&pool->lock);
     fixture_end(&f);
 }
@@ -460,7 +461,7 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
     for (int i = 0; i < 100; i++)
         MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
     pool = lock_pool(&f, stays);
-    cr_assert_eq(pool->quick_bytes, 64 << 10);
+    cr_assert_eq(pool->free.quick_bytes, 64 << 10);
     gs_latch_release(&pool->lock);
     for (int i = 0; i < 2000; i++) {
         CUdeviceptr *one = &block[rand_r(&seed) % 40];
@@ -477,9 +478,9 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
     gs_pool_settle(pool);
     cr_assert_eq(pool->live, 512);
     cr_assert_eq(pool->ready, pool->reserved - 512);
-    cr_assert_eq(pool->stranded, 0);
-    cr_assert_eq(pool->mixed, 0);
-    cr_assert_eq(pool->quick_bytes, 0);
+    cr_assert_eq(pool->free.stranded, 0);
+    cr_assert_eq(pool->free.mixed, 0);
+    cr_assert_eq(pool->free.quick_bytes, 0);
     cr_assert_eq(f.core->shared.debt[0], 0);
     gs_latch_release(&pool->lock);
     MUST(gs_core_free(f.core, stays));
