@@ -3,20 +3,10 @@
 
 #include <time.h>
 
-#define LOOK_MOST_NS (20 * GS_NS_PER_MS)
-
 uint64_t gs_now_ns(void)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-uint64_t gs_look_counts(uint64_t *looked)
-{
-    uint64_t now = gs_now_ns(), took = now - *looked;
-
-    *looked = now;
-    return took < LOOK_MOST_NS ? took : LOOK_MOST_NS;
 }

@@ -70,7 +70,7 @@ int siege_listen_as(enum siege_position position, char ret_path[108])
     return fd;
 }
 
-static void note(enum gs_wire_type type)
+void siege_note(enum gs_wire_type type)
 {
     __atomic_or_fetch(&siege->said, UINT32_C(1) << type, __ATOMIC_SEQ_CST);
 }
@@ -82,7 +82,7 @@ int siege_say(int fd, const union gs_wire_message *message, int attached)
     if (error == -ETOOMANYREFS) /* none is taken */
         error = gs_wire_send(fd, message, -1);
     if (error == 0)
-        note(message->head.type);
+        siege_note(message->head.type);
     return error;
 }
 
@@ -138,7 +138,7 @@ int siege_hear(int fd, union gs_wire_message *ret_message)
 {
     if (recv(fd, ret_message, sizeof *ret_message, 0) <= 0)
         return 0;
-    note(ret_message->head.type);
+    siege_note(ret_message->head.type);
     return ret_message->head.type;
 }
 

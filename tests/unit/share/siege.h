@@ -72,6 +72,8 @@ int siege_dial(void);
 int siege_say(int fd, const union gs_wire_message *message, int attached);
 /* A message of that type, zero or made of the token otherwise. */
 int siege_say_type(int fd, enum gs_wire_type type);
+/* It has said so, or tried: the row's claim is seen by that. */
+void siege_note(enum gs_wire_type type);
 /* HELLO to an instance, from one or NULL. */
 void siege_greet(int fd, const unsigned char *to, const unsigned char *from);
 /* A connection that has greeted whom it attacks. */

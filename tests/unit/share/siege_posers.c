@@ -98,11 +98,14 @@ static void talks(int fd)
     for (unsigned i = 0;; i++) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
         enum gs_wire_type type = 1 + i % (GS_WIRE_TYPES - 1);
+        int error;
 
-        while (siege_say_type(fd, type) == -EAGAIN) {
+        while ((error = siege_say_type(fd, type)) == -EAGAIN) {
             siege_holds(); /* nobody reads it any more */
             poll(&room, 1, 50);
         }
+        if (error == -EPIPE || error == -ECONNRESET) /* hung up on, for what came before it */
+            siege_note(type);
         if (i == 20 * GS_WIRE_TYPES)
             siege_holds();
     }
