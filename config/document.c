@@ -1,5 +1,5 @@
-/* Writes the sample file and the README's section on options from the rows of options.h, or checks
- * that they are current. Runs while building; it is not installed.
+/* Writes the sample file and the table of options in config/README.md from the rows of options.h, or
+ * checks that they are current. Runs while building; it is not installed.
  *
  *     document check SAMPLE README     1 and a line on stderr if one of them is not current
  *     document update SAMPLE README    rewrites what is not
@@ -132,7 +132,7 @@ static char *wanted_sample(void)
     return text;
 }
 
-/* The README with its section on options up to date. */
+/* The README with its table of options up to date. */
 static char *wanted_readme(const char *path, const char *readme)
 {
     const char *begin = strstr(readme, BEGIN);

@@ -4,7 +4,7 @@
  *
  * From the row alone follow the field of struct gs_config (config.h), the variable
  * GPUSHIM_<SECTION>_<KEY> (section `general`: GPUSHIM_<KEY>), the line `key = value` under
- * `[section]` of the file, the checks and complaints, gpushim.conf.sample and the README's table.
+ * `[section]` of the file, the checks and complaints, gpushim.conf.sample and README.md's table.
  * After a change here: `meson compile -C build update-docs`.
  *
  * Default and limits are written as a person would write them in the file and are read by the same
@@ -163,7 +163,7 @@
     OPTION(registrations, bytes, BYTES("0", "unlimited"), "64 GiB",                                \
            "How much GPU memory the kept registrations pin.")
 
-/* SECTION(name, options, help), in the order of the sample and the README. */
+/* SECTION(name, options, help), in the order of the sample and README.md. */
 #define GS_CONFIG_SECTIONS(SECTION)                                                                \
     SECTION(general, GS_CONFIG_GENERAL_OPTIONS, "The library as a whole.")                         \
     SECTION(pool, GS_CONFIG_POOL_OPTIONS, "Allocating and freeing GPU memory.")                    \

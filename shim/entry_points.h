@@ -7,7 +7,7 @@
  *   ROOM  passed on, and again where a full device has got memory back
  *   FIND  the driver's own look-up: its answers are led to the hooks
  *
- * Adding a row takes a hook of that name in a hooks_*.c (without one the library does not link,
+ * Adding a row takes a hook of that name in shim/hooks (without one the library does not link,
  * with a wrong prototype it does not compile), and nothing else: the struct of real functions, the
  * names that dlsym knows and the map from the driver's addresses to the hooks all come from here.
  *

@@ -12,16 +12,12 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "elf_symbols.h"
-#include "late.h"
+#include "shim/lookup/elf_symbols.h"
+#include "shim/lookup/late.h"
 #include "log.h"
-#include "lookup.h"
-#include "pinning.h"
+#include "shim/lookup/driver.h"
+#include "shim/registration/pinning.h"
 #include "state.h"
-
-struct gs_core *gs_core;
-const struct gs_map *gs_map;
-struct gs_lone *gs_lone;
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
 {
@@ -70,7 +66,7 @@ static const char *fill_driver(struct gs_driver *driver)
     const char *missing = NULL;
 
 #define GS_OP_FILL(field, symbol, required)                                                        \
-    driver->field = (__typeof__(driver->field))gs_lookup_driver_symbol(#symbol);                   \
+    driver->field = (__typeof__(driver->field))gs_driver_symbol(#symbol);                   \
     if (required && !driver->field)                                                                \
         missing = #symbol;
     GS_DRIVER_OPS(GS_OP_FILL)

@@ -11,11 +11,6 @@
 #include "core/gpu/lone.h"
 #include "core/gpu/map.h"
 
-/* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
-GS_INSIDE extern struct gs_core *gs_core;
-GS_INSIDE extern const struct gs_map *gs_map;
-GS_INSIDE extern struct gs_lone *gs_lone;
-
 /* Whether an address is in memory of ours; the state was entered. The first question of every hook
  * that is given a pointer: a program's other memory pays for a few instructions. */
 static inline bool gs_ours(CUdeviceptr address)

@@ -2,8 +2,8 @@
  * The way from unborn to ready; state.h has the picture and what holds always.
  */
 #include "state.h"
-#include "hook.h"
-#include "lookup.h"
+#include "shim/hooks/hook.h"
+#include "shim/lookup/driver.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-_Atomic int gs_state = GS_STATE_UNBORN;
+_Static_assert(GS_STATE_UNBORN == 0, "what a variable begins with");
 
 /* Of the process that is loading, or loaded: a forked child finds another's here. */
 static _Atomic pid_t loader_pid;
@@ -42,7 +42,7 @@ static void state_set(int state)
 static void load(void *const *row)
 {
     GS_UNCANCELLED;
-    gs_lookup_adopt_driver(row);
+    gs_driver_adopt(row);
     if (__register_atfork)
         __register_atfork(NULL, NULL, forked_child, &__dso_handle);
     in_start = true;
@@ -59,7 +59,7 @@ static void await_loaded(void *const *row)
 {
     while (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_LOADING) {
         if (atomic_load(&loader_pid) != getpid()) {
-            gs_lookup_adopt_driver(row);
+            gs_driver_adopt(row);
             int expected = GS_STATE_LOADING;
             atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_CHILD);
         } else {
@@ -76,7 +76,7 @@ static bool enter(bool may_load_driver)
     if (state != GS_STATE_READY) {
         void *row[GS_ENTRY_COUNT];
         int saved_errno = errno;
-        if (gs_lookup_find_driver(may_load_driver, row)) {
+        if (gs_driver_find(may_load_driver, row)) {
             int expected = GS_STATE_UNBORN;
             if (state == GS_STATE_UNBORN) /* else it says whose loading this is, maybe not ours */
                 atomic_store(&loader_pid, getpid());

@@ -20,9 +20,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* For variables that every call looks at: they are of this library, so no look at the GOT, which an
- * extern declaration means otherwise. */
-#define GS_INSIDE __attribute__((visibility("hidden")))
+#include "process.h"
 
 enum gs_state {
     GS_STATE_UNBORN,
@@ -31,8 +29,6 @@ enum gs_state {
     GS_STATE_DISABLED,
     GS_STATE_CHILD,
 };
-
-GS_INSIDE extern _Atomic int gs_state;
 
 /* The slow half of gs_state_enter(). Preserves errno. */
 bool gs_state_enter_slow(void);

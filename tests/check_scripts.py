@@ -1,5 +1,5 @@
-"""Checks the scripts that build and count (tests/lib.sh, tests/count.py, shim/find_cuda.sh) on
-projects, headers and logs made up here.
+"""Checks the scripts that build, count and check (tests/lib.sh, tests/count.py, tests/check_docs.py,
+shim/find_cuda.sh) on projects, headers, logs and pages made up here.
 
 usage: check_scripts.py REPOSITORY
 """
@@ -131,6 +131,49 @@ def check_count(folder):
         '== bad', 'a', 'b', '', 'c', '[SKIP] bad::too: so', '== slow'])
 
 
-for case in (check_configure, check_find_cuda, check_count):
+def faults_of_pages(folder):
+    run = subprocess.run([sys.executable, ROOT / 'tests' / 'check_docs.py', folder], text=True,
+                         capture_output=True, check=False)
+    check('the status', run.returncode, 1 if run.stdout else 0)
+    return run.stdout.splitlines()
+
+
+def check_pages(folder):
+    pages = {'README.md': '# A project\n\nSee [the pool](core/pool/README.md#its-locks), `core/pool`, '
+                          '[a site](https://a.site/x.c#y), a_file.c, tests/*.txt and `gs_pool_take`.\n',
+             'core/pool/README.md': '# The pool\n\n## Its locks\n\nblock.c, ../../a_file.c\n'}
+    (folder / 'tests').mkdir()
+    (folder / 'core' / 'pool').mkdir(parents=True)
+    for name in ('a_file.c', 'tests/a.txt', 'core/pool/block.c'):
+        (folder / name).write_text('int gs_pool_take(void);\n')
+    (folder / 'tests' / 'b.c').write_text('')
+    for name, text in pages.items():
+        (folder / name).write_text(text)
+    check('pages as they are to be', faults_of_pages(folder), [])
+    wrong = (('README.md', 'no.c', 'README.md:4: names no.c, which is not there'),
+             ('README.md', 'core/no', 'README.md:4: names core/no, which is not there'),
+             ('README.md', 'tests/*.py', 'README.md:4: names tests/*.py, which is not there'),
+             ('README.md', '`gs_pool_no`', 'README.md:4: names gs_pool_no, which is in no source'),
+             ('README.md', 'GPUSHIM_NO', 'README.md:4: names GPUSHIM_NO, which is in no source'),
+             ('README.md', '[x](no.md)', 'README.md:4: a link to no.md, which is not there'),
+             ('README.md', '`gs_pool_take` (tests/b.c)',
+              'README.md: says that gs_pool_take is in tests/b.c, and it is not'),
+             ('core/pool/README.md', '[x](../../README.md#no)', 'core/pool/README.md:6: a link to '
+              '#no, a heading that README.md has not'),
+             ('README.md', '\n' * 147, 'README.md: 151 lines, 150 at most'),
+             ('core/pool/README.md', '\n' * 75, 'core/pool/README.md: 81 lines, 80 at most'))
+    for name, more, fault in wrong:
+        (folder / name).write_text(pages[name] + more + '\n')
+        check(f'{name} and {more!r}', faults_of_pages(folder), [fault])
+        (folder / name).write_text(pages[name])
+    (folder / 'core' / 'pool' / 'new.c').write_text('')
+    check('a new file', faults_of_pages(folder), ['core/pool/README.md: does not name new.c'])
+    (folder / 'core' / 'base').mkdir()
+    (folder / 'core' / 'base' / 'log.c').write_text('')
+    check('a new folder', faults_of_pages(folder), [
+        'core/base: has no README.md', 'core/pool/README.md: does not name new.c'])
+
+
+for case in (check_configure, check_find_cuda, check_count, check_pages):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))

@@ -33,6 +33,18 @@ struct gs_context {
     struct gs_pool *pools[GS_CONTEXT_POOLS];
 } __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
 
+/* By device; atomic. */
+struct gs_device_figures {
+    size_t debt[GS_DEVICES_MAX]; /* core/pool/pool.h */
+    size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
+};
+
+/* Bytes of graphs' memory nodes; atomic. */
+struct gs_graph_memory {
+    size_t nodes; /* since a graph was instantiated last, */
+    size_t made;  /* and of those before, until one is launched */
+};
+
 struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
@@ -59,12 +71,10 @@ struct gs_core {
     struct gs_map map;
     struct gs_peers peers; 
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
-    size_t debt[GS_DEVICES_MAX]; /* atomic; core/pool/pool.h */
-    size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* atomic; the latter since the former */
+    struct gs_device_figures figures;
     int device_count;      /* atomic; 0: not asked yet */
     const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */
-    size_t graph_nodes; /* atomic; bytes of memory nodes since a graph was instantiated last, */
-    size_t graph_made;  /* and of those before, until one is launched */
+    struct gs_graph_memory graphs;
 };
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,

@@ -13,7 +13,7 @@
  * microseconds, so it is done when what grew since may have changed the answer. */
 static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
 {
-    size_t *since = &core->grown[device], *known = &core->left[device], left, total;
+    size_t *since = &core->figures.grown[device], *known = &core->figures.left[device], left, total;
     CUcontext popped;
 
     left = __atomic_load_n(known, __ATOMIC_RELAXED);

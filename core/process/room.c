@@ -86,8 +86,8 @@ static bool make_room(struct gs_core *core, CUdevice device, size_t bytes, enum 
 
 static size_t graph_bytes(const struct gs_core *core)
 {
-    return __atomic_load_n(&core->graph_nodes, __ATOMIC_RELAXED) +
-           __atomic_load_n(&core->graph_made, __ATOMIC_RELAXED);
+    return __atomic_load_n(&core->graphs.nodes, __ATOMIC_RELAXED) +
+           __atomic_load_n(&core->graphs.made, __ATOMIC_RELAXED);
 }
 
 bool gs_core_graph_waits(const struct gs_core *core)
@@ -97,7 +97,7 @@ bool gs_core_graph_waits(const struct gs_core *core)
 
 void gs_core_graph_node(struct gs_core *core, size_t bytes)
 {
-    __atomic_add_fetch(&core->graph_nodes, bytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&core->graphs.nodes, bytes, __ATOMIC_RELAXED);
 }
 
 void gs_core_graph_room(struct gs_core *core)
@@ -124,15 +124,15 @@ void gs_core_graph_room(struct gs_core *core)
 /* What earlier ones have not got yet is forgotten: many are made and never launched. */
 void gs_core_graph_made(struct gs_core *core)
 {
-    size_t bytes = __atomic_exchange_n(&core->graph_nodes, 0, __ATOMIC_RELAXED);
+    size_t bytes = __atomic_exchange_n(&core->graphs.nodes, 0, __ATOMIC_RELAXED);
 
     if (bytes > 0)
-        __atomic_store_n(&core->graph_made, bytes, __ATOMIC_RELAXED);
+        __atomic_store_n(&core->graphs.made, bytes, __ATOMIC_RELAXED);
 }
 
 void gs_core_graph_launched(struct gs_core *core)
 {
-    __atomic_store_n(&core->graph_made, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&core->graphs.made, 0, __ATOMIC_RELAXED);
 }
 
 static void log_room(struct gs_core *core, unsigned step)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What registrations cost and save, one JSON line a row (README, "Network cards and storage"):
+# What registrations cost and save, one JSON line a row (README.md here, "Registrations"):
 #
 #   [GPUSHIM_BUILD=FOLDER] sh tests/bench/register.sh [ROUNDS]
 #

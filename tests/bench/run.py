@@ -3,7 +3,7 @@
 usage: run.py [--out FILE] [--svg FILE] [--software] [--quick] [--repeats N]
               [--budget SECONDS] [--only NAME…]
 
-Prints a table; --out writes all results as JSON, --svg a picture of them for a README. The build
+Prints a table; --out writes all results as JSON, --svg a picture for README.md here. The build
 folder is build, or what GPUSHIM_BUILD says. --quick takes tiny counts: it proves that everything
 works and measures nothing. What would start after --budget is left out. No figure decides the exit
 status: 1 means that a program failed or was left out.

@@ -643,7 +643,7 @@ part_torch_fork()
     both torch_fork 120 python3 "$workloads/torch_fork.py"
 }
 
-# Speed and memory as the README compares them: PyTorch's caching allocator natively against no
+# Speed and memory as tests/bench/README.md has them: PyTorch's caching allocator natively against no
 # cache of its own under the shim. One after the other: half a minute each.
 part_torch_memory()
 {

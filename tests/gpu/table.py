@@ -1,11 +1,12 @@
-"""The table of tests/gpu/run.sh: prints the rows of its files, or puts them into the README.
+"""The table of tests/gpu/run.sh: prints the rows of its files, or puts them into a page, which is
+tests/bench/README.md.
 
     table.py ROWS…                 for a terminal
     table.py --readme FILE ROWS…   in FILE, between "<!-- programs -->" and "<!-- /programs -->"
 
 A row is a line: name, native, shim, compared, with tabs between them. Of rows with the same name
 the last one counts, so a part that was run again replaces what it said before. Several runs on
-several machines make one table: the README's is made of all their rows. There, rows of one kind
+several machines make one table: that of the page is made of all their rows. There, rows of one kind
 that came out alike make one line, and times of runs side by side, which say nothing, are left out.
 """
 import pathlib
@@ -14,7 +15,7 @@ import sys
 
 HEAD = ('program', 'native', 'under the library', 'compared')
 
-# What the README calls the rows, in its order; what is not here keeps its name and comes last. What
+# What the page calls the rows, in its order; what is not here keeps its name and comes last. What
 # a pattern captures is filled in; rows of the same pattern make one line where they can.
 TITLES = (
     ('conformance', 'conformance suite'),
@@ -58,7 +59,7 @@ def read_rows(paths):
 
 
 def kind_of(name):
-    """Where it stands in the README, and what its pattern captured."""
+    """Where it stands in the page, and what its pattern captured."""
     for i, (pattern, _) in enumerate(TITLES):
         match = re.fullmatch(pattern, name)
         if match:
@@ -73,7 +74,7 @@ def in_short(cell):
 
 
 def together(rows):
-    """Lines of the README: rows of one kind that are all ok and compared alike are one."""
+    """Lines of the page: rows of one kind that are all ok and compared alike are one."""
     lines = {}
     for row in sorted(rows, key=lambda row: kind_of(row[0])[0]):
         kind, captured = kind_of(row[0])

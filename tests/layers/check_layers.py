@@ -1,10 +1,10 @@
 """What the folders promise, read from the objects and from the tree.
 
-    check_layers.py LIBGS_CORE.A
+    check_layers.py LIBGS_CORE.A FOLDER...
 
 A call, or an include, goes from a folder of core to a lower one, or stays: not up, not to one beside it,
-but through the callbacks that exceptions.txt lists. Within a folder no more than six files are one circle
-of calls. Files, functions and structs stay short, and what a comment names is there. Where a limit is
+but through the callbacks that exceptions.txt lists. Within a folder, and in the shim, whose objects are in
+the FOLDERs, no more than six files are one circle of calls. Files, functions and structs stay short, and what a comment names is there. Where a limit is
 wrong for a case, exceptions.txt has a line for it, with the reason; a line that nothing needs any more
 fails as well.
 """
@@ -38,12 +38,12 @@ def without_comments(text):
 
 # ---- Calls and includes ------------------------------------------------------------------------
 
-def members(library):
-    """What each object of the archive defines, and what it refers to."""
-    output = subprocess.run(['nm', library], check=True, capture_output=True, text=True).stdout
+def members(*objects):
+    """What each object, or each of an archive, defines, and what it refers to."""
+    output = subprocess.run(['nm', *objects], check=True, capture_output=True, text=True).stdout
     defined, used, member = {}, {}, None
     for line in output.splitlines():
-        heading = re.fullmatch(r'(?:.*/)?([a-z]+)_(\w+)\.c\.o:', line)
+        heading = re.fullmatch(r'(?:.*/)?([a-z]+)_?(\w*)\.[cS]\.o:', line)
         symbol = re.fullmatch(r'\s*[0-9a-f]*\s+(\w) (\S+)', line)
         if heading:
             member = f'{heading[1]}/{heading[2]}'
@@ -60,35 +60,35 @@ def goes_down(source, target):
     return source == target or RANK[target] < RANK[source]
 
 
-def calls(library):
-    """Calls that do not go down, and all calls between files."""
-    defined, used = members(library)
+def references(*objects, least):
+    """Which file refers to which, by which symbols."""
+    defined, used = members(*objects)
     where = {symbol: member for member, symbols in defined.items() for symbol in symbols}
-    edges = collections.defaultdict(set)
-    found = []
+    edges = collections.defaultdict(lambda: collections.defaultdict(set))
     for member, symbols in used.items():
-        for symbol in sorted(symbols & where.keys()):
-            target = where[symbol]
-            if target == member:
-                continue
-            edges[member].add(target)
+        for symbol in symbols & where.keys():
+            if where[symbol] != member:
+                edges[member][where[symbol]].add(symbol)
+    if len(defined) < least:
+        sys.exit(f'{len(defined)} objects are in {objects}: not what is to be read')
+    return edges
+
+
+def calls(edges):
+    for member, targets in edges.items():
+        for target, symbols in targets.items():
             if not goes_down(member.split('/')[0], target.split('/')[0]):
-                found.append((f'call {member} {target}', f'{symbol} is called up, or across'))
-    if len(defined) < 60:
-        sys.exit(f'only {len(defined)} objects are in {library}: not what is to be read')
-    return found, edges
+                yield f'call {member} {target}', f'{sorted(symbols)} is called up, or across'
 
 
-def circle_of(start, edges):
-    """The files of the folder that start reaches and that reach it."""
-    folder = start.split('/')[0]
-
+def circle_of(start, edges, inside):
+    """The files that start reaches and that reach it."""
     def reached(first, step):
         seen, left = set(), [first]
         while left:
             member = left.pop()
             for other in step(member):
-                if other.split('/')[0] == folder and other not in seen:
+                if inside(other) and other not in seen:
                     seen.add(other)
                     left.append(other)
         return seen
@@ -97,15 +97,14 @@ def circle_of(start, edges):
     for member, targets in edges.items():
         for target in targets:
             back[target].add(member)
-    return reached(start, lambda m: edges[m]) & reached(start, lambda m: back[m])
+    return reached(start, lambda m: edges.get(m, ())) & reached(start, lambda m: back[m])
 
 
-def circles(edges):
-    for folder in RANK:
-        largest = max((circle_of(member, edges) for member in list(edges)
-                       if member.startswith(folder + '/')), key=len, default=set())
-        if len(largest) > CIRCLE_FILES:
-            yield f'circle core/{folder}', f'{len(largest)} files call each other in a circle'
+def circles(name, edges, prefix=''):
+    largest = max((circle_of(member, edges, lambda other: other.startswith(prefix))
+                   for member in edges if member.startswith(prefix)), key=len, default=set())
+    if len(largest) > CIRCLE_FILES:
+        yield f'circle {name}', f'{len(largest)} files call each other in a circle'
 
 
 def includes():
@@ -211,15 +210,19 @@ def exceptions():
 
 
 def main():
-    found, edges = calls(sys.argv[1])
-    for check in (circles(edges), includes(), long_files(), long_functions(), large_structs(),
-                  callbacks(), named_files()):
+    edges = references(sys.argv[1], least=60)
+    shim = references(*(path for folder in sys.argv[2:] for path in pathlib.Path(folder).glob('*.o')),
+                      least=30)
+    found = [fault for folder in RANK for fault in circles(f'core/{folder}', edges, folder + '/')]
+    for check in (calls(edges), circles('shim', shim), includes(), long_files(), long_functions(),
+                  large_structs(), callbacks(), named_files()):
         found += check
     table = exceptions()
     faults = [f'{key}: {what}' for key, what in found if key not in table]
     faults += [f'exceptions.txt: not needed any more: {key}' for key in table
                if key not in dict(found)]
-    print('\n'.join(faults) or f'ok: {len(edges)} files, {len(table)} exceptions')
+    print('\n'.join(faults) or
+          f'ok: {len(edges)} files of core, {len(shim)} of the shim, {len(table)} exceptions')
     return 1 if faults else 0
 
 

@@ -15,10 +15,11 @@ if not shutil.which(compiler):
     sys.exit(77)
 
 objects = []
-for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'late.c', 'resolve.c', 'run_aarch64.S']:
+for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'late.c', 'names.c', 'resolve.c', 'run_aarch64.S']:
     objects.append(f'{output}-{name}.o')
     subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC',
-                    '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden', '-DGS_VERSION="0"', *arguments, '-c',
+                    '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden',
+                    '-DGS_VERSION="0"', '-I', f'{source}/../..', *arguments, '-c',
                     f'{source}/{name}', '-o', objects[-1]], check=True)
 # gs_lookup_answer, gs_pin_answer, gs_shim_too_late and gs_state, which is hidden and so has to be there, are all that
 # these take from the rest of the library, and environ and getauxval, which no sanitizer

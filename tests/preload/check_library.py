@@ -48,12 +48,12 @@ for kind, name in needs:
     version = re.search(r'@GLIBC_(\d+)\.(\d+)', name)
     if version and (int(version[1]), int(version[2])) > (2, 28):
         faults.append(f'{name} is newer than glibc 2.28: no program of an older container would '
-                      'start; add it to shim/old_libc.c and its list in shim/meson.build')
+                      'start; add it to shim/lookup/old_libc.c and its list in shim/meson.build')
     if kind == 'U' and (name.startswith(('__register_atfork', '_r_debug', '_dl_'))):
         faults.append(f'{name} is glibc\'s alone and has to be weak')
     if kind == 'U' and re.match(r'dl(v?sym|m?open|close|addr|info|error)\b', name):
         faults.append(f'{name} is in libdl where that still is a library of its own: see '
-                      'shim/lookup.c for how to get at it')
+                      'shim/lookup/lookup.c for how to get at it')
 dynamic = '\n'.join(lines('readelf', '-dW', library))
 for name in re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic):
     if name != 'libc.so.6':
@@ -74,7 +74,7 @@ for name, instruction in starts.items():
         faults.append(f'{name} begins with {instruction}')
     if (re.match('cuMem(Alloc|Free)', name) and
             not re.match(r'mov +(\$0x0,%eax|x0, x0)', instruction)):
-        faults.append(f'{name} begins with {instruction}: see shim/patchable.h')
+        faults.append(f'{name} begins with {instruction}: see shim/lookup/patchable.h')
 
 # Run as a program it says what it is.
 run = subprocess.run([library], capture_output=True, text=True, check=False)

@@ -4,7 +4,7 @@ frees or describes device memory is in it, or in the list of what is passed on a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
-a row whose hook tells of it (shim/submit.h), and which tests/conformance/submits.c calls, or it is
+a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits.c calls, or it is
 in the list of what submits no work on memory of ours.
 
 usage: check_table.py SHIM_FOLDER SUBMITS_C COMPILE_COMMANDS_JSON [INCLUDE_FOLDER]
@@ -126,9 +126,9 @@ def tellers():
     """The functions of the shim that tell of work, themselves or by one of their file or of a
     header."""
     headers, all_tell = {}, set()
-    for path in glob.glob(os.path.join(shim, '*.h')):
+    for path in glob.glob(os.path.join(shim, '**/*.h'), recursive=True):
         headers |= bodies(path)
-    for path in glob.glob(os.path.join(shim, '*.c')):
+    for path in glob.glob(os.path.join(shim, '**/*.c'), recursive=True):
         functions = headers | bodies(path)
         tell, before = set(TELLS), 0
         while len(tell) != before:
@@ -203,7 +203,7 @@ for name, parameters in sorted({**newer, **declared}.items()):
         faults.append(f'{name} of CUDA {cuda_version} may submit work: it belongs in '
                       'shim/entry_points.h or, with the reason, in shim/no_work.txt')
     elif name not in telling:
-        faults.append(f'the hook of {name} does not tell of the work (shim/submit.h)')
+        faults.append(f'the hook of {name} does not tell of the work (shim/hooks/submit.h)')
     if name not in tried:
         faults.append(f'{os.path.basename(submits)} does not call {name}')
 if work < 100:
@@ -215,7 +215,7 @@ for name, reason in no_work.items():
 
 def compiles(parameters):
     """Whether a cuMemAlloc_v2 hook with these parameters does."""
-    return compiled('#include "hook.h"\nGS_HOOK CUresult CUDAAPI '
+    return compiled('#include "shim/hooks/hook.h"\nGS_HOOK CUresult CUDAAPI '
                     f'cuMemAlloc_v2({parameters}) {{ return CUDA_SUCCESS; }}\n',
                     '-fsyntax-only').returncode == 0
 

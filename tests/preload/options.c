@@ -12,11 +12,10 @@
 #include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
-#include "shim/lookup.h"
-#include "shim/pinning.h"
+#include "shim/lookup/driver.h"
+#include "shim/registration/pinning.h"
 #include "shim/state.h"
 
-_Atomic int gs_state;
 enum gs_pin_keep gs_pin_keep;
 
 /* What came to the core and to those beside it. */
@@ -55,7 +54,7 @@ void gs_core_at_exit(struct gs_core *core)
 {
 }
 
-void *gs_lookup_driver_symbol(const char *name)
+void *gs_driver_symbol(const char *name)
 {
     return (void *)&given;
 }

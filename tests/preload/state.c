@@ -5,7 +5,7 @@
  * usage: state CASE; a process has one state, so each case is a run.
  */
 #include "../../shim/state.h"
-#include "../../shim/lookup.h"
+#include "../../shim/lookup/driver.h"
 #include "check.h"
 
 #include <errno.h>
@@ -22,14 +22,14 @@ static atomic_bool start_is_slow;
 static sem_t in_start, go_on;
 static bool entered_in_start, had_driver_in_start;
 
-bool gs_lookup_find_driver(bool may_load, void **row)
+bool gs_driver_find(bool may_load, void **row)
 {
     loads += may_load;
     errno = 5;
     return driver_there;
 }
 
-void gs_lookup_adopt_driver(void *const *row)
+void gs_driver_adopt(void *const *row)
 {
     adoptions++;
 }

@@ -9,8 +9,8 @@ against shim:software. Where there is no build folder, all is taken from the bun
 tests/gpu/bundle.sh made. --against takes what record wrote, on another machine maybe, for the left
 side. A seed that differs is tried with fewer steps until none can be left out; the steps that
 remain and both sides' lines are printed, and the exit status is 1. One that crashes or hangs is such
-a difference. What README's limits name is not compared: the program prints ~N in its place, and
-the words of the limit at its end, which README must have.
+a difference. What the limits in shim/README.md name is not compared: the program prints ~N in its
+place, and the words of the limit at its end, which that page must have.
 """
 import argparse
 import concurrent.futures
@@ -192,12 +192,12 @@ def one(seed, arguments, left, right):
 
 
 def check_limits(lines):
-    """Each limit's words are README's."""
-    readme = ' '.join((ROOT / 'README.md').read_text().split()) if (ROOT / 'README.md').exists() \
-        else None
+    """Each limit's words are in the page of limits, which may not be on a GPU machine."""
+    page = ROOT / 'shim' / 'README.md'
+    text = ' '.join(page.read_text().split()) if page.exists() else None
     for line in lines:
-        if line.startswith('~') and readme is not None and line.split(' ', 1)[1] not in readme:
-            raise SystemExit(f'README.md does not name this limit: {line}')
+        if line.startswith('~') and text is not None and line.split(' ', 1)[1] not in text:
+            raise SystemExit(f'{page} does not name this limit: {line}')
 
 
 def seeds_of(text):

@@ -138,11 +138,12 @@ CUresult not_compared(CUresult result, unsigned limit);
 /* Prints the call's name before it is made and its result after it. */
 #define CALL(call, ...) (about(#call), answered(call(__VA_ARGS__)))
 
-/* The same where README names a difference: what it gives is printed as the number of that limit. */
+/* The same where shim/README.md names a difference: what it gives is printed as the number of that
+ * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
 enum limit { LIMIT_IPC_OF_ALL, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMITS };
-extern const char *const limit_texts[LIMITS]; /* words of README.md */
+extern const char *const limit_texts[LIMITS]; /* words of shim/README.md */
 
 /* Prints a hash of memory of the host. */
 void say_bytes(const void *bytes, size_t size);

@@ -1,0 +1,224 @@
+/*
+ * Where contexts and streams end. cudaMalloc memory dies with its context and pool memory does not,
+ * so the pool follows: a context is detached before the driver ends it, since its handle may be
+ * given to a new one at once.
+ */
+#include "hook.h"
+#include "shim/start.h"
+
+#include "core/api/pin.h"
+#include "core/api/reach.h"
+
+/* The driver has ended a context. */
+static void end(CUcontext handle, struct gs_context *context)
+{
+    gs_core_peers_gone(gs_core, handle);
+    gs_core_context_gone(gs_core, handle, context);
+}
+
+/* Ends a context by a call of the driver that names it. */
+static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
+{
+    struct gs_context *context;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return real(ctx);
+    GS_KEEP_CALLER;
+    gs_core_context_going(gs_core);
+    context = gs_core_context_detach(gs_core, ctx);
+    result = real(ctx);
+    if (result == CUDA_SUCCESS)
+        end(ctx, context);
+    else
+        gs_core_context_stays(gs_core, ctx, context);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
+{
+    gs_state_enter();
+    return destroy(ctx, gs_real.cuCtxDestroy);
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
+{
+    gs_state_enter();
+    return destroy(ctx, gs_real.cuCtxDestroy_v2);
+}
+
+/* Gives up one use; only the last one ends the context. */
+GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
+{
+    struct gs_context *context;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuCtxDetach(ctx);
+    GS_KEEP_CALLER;
+    gs_core_context_going(gs_core);
+    context = gs_core_context_detach(gs_core, ctx);
+    result = gs_real.cuCtxDetach(ctx);
+    if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
+        end(ctx, context);
+    else
+        gs_core_context_stays(gs_core, ctx, context);
+    return result;
+}
+
+/* A primary context that a call of the driver may end. */
+struct primary {
+    CUdevice device;
+    bool turn;
+    CUcontext handle;
+    struct gs_context *context;
+};
+
+static struct primary primary_going(CUdevice device)
+{
+    struct primary primary = {.device = device};
+
+    gs_core_context_going(gs_core);
+    primary.turn = gs_core_primary_turn(gs_core, device);
+    primary.handle = gs_core_primary(gs_core, device);
+    if (primary.handle)
+        primary.context = gs_core_context_detach(gs_core, primary.handle);
+    return primary;
+}
+
+/* After that call; `always_ends` tells whether success means that it is gone. */
+static void primary_went(const struct primary *primary, CUresult result, bool always_ends)
+{
+    struct gs_context *context = primary->context;
+
+    if (primary->handle && result == CUDA_SUCCESS &&
+        (always_ends || !gs_core_primary_active(gs_core, primary->device)))
+        /* Also what another thread began with there meanwhile. */
+        do
+            end(primary->handle, context);
+        while (primary->turn &&
+               (context = gs_core_context_detach(gs_core, primary->handle)) != NULL);
+    else
+        gs_core_context_stays(gs_core, primary->handle, context);
+    if (primary->turn)
+        gs_core_primary_turn_end(gs_core, primary->device);
+}
+
+/* Resets or releases it. */
+static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool always_ends)
+{
+    struct primary primary;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return real(dev);
+    GS_KEEP_CALLER;
+    primary = primary_going(dev);
+    result = real(dev);
+    primary_went(&primary, result, always_ends);
+    return result;
+}
+
+/* A green context retains the primary one. */
+GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
+{
+    struct primary primary;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuGreenCtxDestroy(hCtx);
+    GS_KEEP_CALLER;
+    primary = primary_going(gs_core_green_device(gs_core, hCtx));
+    result = gs_real.cuGreenCtxDestroy(hCtx);
+    primary_went(&primary, result, false);
+    return result;
+}
+
+/* Its streams run beside those of the primary one. */
+GS_HOOK CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
+{
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuCtxFromGreenCtx(pContext, hCtx);
+
+    if (ours && result == CUDA_SUCCESS)
+        gs_lone_settle(gs_lone, "a green context");
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    gs_state_enter();
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset, true);
+}
+
+GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    gs_state_enter();
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset_v2, true);
+}
+
+GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    gs_state_enter();
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    gs_state_enter();
+    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
+{
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuCtxEnablePeerAccess(peerContext, Flags);
+
+    if (!ours || result != CUDA_SUCCESS)
+        return result;
+    GS_KEEP_CALLER;
+    gs_core_peer_enabled(gs_core, peerContext);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
+{
+    bool ours = gs_state_enter();
+    CUresult result = gs_real.cuCtxDisablePeerAccess(peerContext);
+
+    if (!ours || result != CUDA_SUCCESS)
+        return result;
+    GS_KEEP_CALLER;
+    gs_core_peer_disabled(gs_core, peerContext);
+    return result;
+}
+
+/* A new stream may get the handle of a destroyed one, so what is ready for the stream alone is
+ * taken from it before; a capture ends with its stream. The default streams cannot be destroyed:
+ * the driver refuses those. */
+static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream))
+{
+    CUresult result;
+
+    if (!gs_state_enter() || !stream || stream == CU_STREAM_LEGACY ||
+        stream == CU_STREAM_PER_THREAD)
+        return real(stream);
+    GS_KEEP_CALLER;
+    gs_core_stream_gone(gs_core, stream);
+    result = real(stream);
+    if (result == CUDA_SUCCESS)
+        gs_core_capture_end(gs_core, stream);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamDestroy(CUstream hStream)
+{
+    gs_state_enter();
+    return destroy_stream(hStream, gs_real.cuStreamDestroy);
+}
+
+GS_HOOK CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
+{
+    gs_state_enter();
+    return destroy_stream(hStream, gs_real.cuStreamDestroy_v2);
+}

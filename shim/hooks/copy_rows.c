@@ -1,0 +1,304 @@
+/*
+ * Copies of rectangles and boxes. A side in device memory covers, of its rows, everything from the
+ * first byte to the last; sides in arrays and in host memory are not looked at.
+ */
+#include "box.h"
+#include "hook.h"
+#include "reach.h"
+#include "shim/start.h"
+
+/* The first byte of a side, whatever kind of memory it is said to be. */
+#define FIRST(copy, which, row)                                                                    \
+    (copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes
+
+static inline bool foreign_2d(const CUDA_MEMCPY2D *copy)
+{
+    return copy && gs_foreign_both(FIRST(copy, dst, copy->dstY), FIRST(copy, src, copy->srcY));
+}
+
+#define FOREIGN_BOX(copy)                                                                          \
+    gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY),             \
+                    FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY))
+
+static inline bool foreign_3d(const CUDA_MEMCPY3D *copy)
+{
+    return copy && FOREIGN_BOX(copy);
+}
+
+static inline bool foreign_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
+{
+    return copy && FOREIGN_BOX(copy);
+}
+
+static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream order, bool async)
+{
+    if (!gs_state_enter() || !copy)
+        return GS_WAY_CLEAR;
+
+    const struct gs_side dst = GS_SIDE(copy, dst, 0, 0), src = GS_SIDE(copy, src, 0, 0);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, 1};
+
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
+}
+
+static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
+{
+    if (!gs_state_enter() || !copy)
+        return GS_WAY_CLEAR;
+
+    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+
+    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
+}
+
+/* *ret_owned is the copy between the contexts that own what is ours (shim/hooks/copy.c). */
+static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
+                           CUDA_MEMCPY3D_PEER *ret_owned)
+{
+    *ret_owned = *copy;
+    if (!gs_state_enter())
+        return true;
+
+    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
+    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
+    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
+    struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
+
+    if (!gs_way_within(to.address, 0, to.size, order) ||
+        !gs_way_within(from.address, 0, from.size, order))
+        return false;
+    GS_KEEP_ERRNO;
+    if (gs_way_is_ours(to))
+        ret_owned->dstContext = gs_core_copy_context(gs_core, to.address);
+    if (gs_way_is_ours(from))
+        ret_owned->srcContext = gs_core_copy_context(gs_core, from.address);
+    return true;
+}
+
+/* Devices that cannot reach each other: between two contexts, or in the owner's. */
+static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+    CUDA_MEMCPY3D_PEER peer = {
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcZ = copy->srcZ,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcDevice = copy->srcDevice,
+        .srcPitch = copy->srcPitch,
+        .srcHeight = copy->srcHeight,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstZ = copy->dstZ,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstDevice = copy->dstDevice,
+        .dstPitch = copy->dstPitch,
+        .dstHeight = copy->dstHeight,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
+        .Depth = copy->Depth,
+    };
+    CUresult result;
+    bool from = gs_ours(copy->srcDevice);
+    bool to = gs_ours(copy->dstDevice);
+
+    if (way == GS_WAY_REFUSED)
+        return CUDA_ERROR_INVALID_VALUE;
+    GS_KEEP_ERRNO;
+    if (from && to) {
+        peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
+        peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
+        return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
+    }
+    result = gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream);
+    if (result == CUDA_SUCCESS) {
+        result = gs_real.cuMemcpy3D_v2(copy);
+        gs_core_owner_leave(gs_core);
+    }
+    return result;
+}
+
+static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+{
+    const CUDA_MEMCPY3D box = {
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcHost = copy->srcHost,
+        .srcDevice = copy->srcDevice,
+        .srcArray = copy->srcArray,
+        .srcPitch = copy->srcPitch,
+        .srcHeight = copy->srcY + copy->Height,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstHost = copy->dstHost,
+        .dstDevice = copy->dstDevice,
+        .dstArray = copy->dstArray,
+        .dstPitch = copy->dstPitch,
+        .dstHeight = copy->dstY + copy->Height,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
+        .Depth = 1,
+    };
+
+    return around_3d(way, &box, stream, async);
+}
+
+/* As in shim/hooks/copy.c: what the hooks go on to where memory of ours may be in it. */
+
+__attribute__((noinline)) static CUresult copy_2d(__typeof__(&cuMemcpy2D_v2) const *real,
+                                                  const CUDA_MEMCPY2D *copy, CUstream order)
+{
+    enum gs_way way = way_2d(copy, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy) : around_2d(way, copy, order, false);
+}
+
+__attribute__((noinline)) static CUresult copy_2d_async(__typeof__(&cuMemcpy2DAsync_v2) const *real,
+                                                        const CUDA_MEMCPY2D *copy, CUstream stream,
+                                                        CUstream order)
+{
+    enum gs_way way = way_2d(copy, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_2d(way, copy, order, true);
+}
+
+__attribute__((noinline)) static CUresult copy_3d(__typeof__(&cuMemcpy3D_v2) const *real,
+                                                  const CUDA_MEMCPY3D *copy, CUstream order)
+{
+    enum gs_way way = way_3d(copy, order, false);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy) : around_3d(way, copy, order, false);
+}
+
+__attribute__((noinline)) static CUresult copy_3d_async(__typeof__(&cuMemcpy3DAsync_v2) const *real,
+                                                        const CUDA_MEMCPY3D *copy, CUstream stream,
+                                                        CUstream order)
+{
+    enum gs_way way = way_3d(copy, order, true);
+
+    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_3d(way, copy, order, true);
+}
+
+__attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPeer) const *real,
+                                                       const CUDA_MEMCPY3D_PEER *copy,
+                                                       CUstream order)
+{
+    CUDA_MEMCPY3D_PEER owned;
+
+    if (!copy)
+        return (*real)(copy);
+    return within_3d_peer(copy, order, &owned) ? (*real)(&owned) : CUDA_ERROR_INVALID_VALUE;
+}
+
+__attribute__((noinline)) static CUresult
+copy_3d_peer_async(__typeof__(&cuMemcpy3DPeerAsync) const *real, const CUDA_MEMCPY3D_PEER *copy,
+                   CUstream stream, CUstream order)
+{
+    CUDA_MEMCPY3D_PEER owned;
+
+    if (!copy)
+        return (*real)(copy, stream);
+    return within_3d_peer(copy, order, &owned) ? (*real)(&owned, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2D_v2(pCopy);
+    return copy_2d(&gs_real.cuMemcpy2D_v2, pCopy, NULL);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2D_v2_ptds(pCopy);
+    return copy_2d(&gs_real.cuMemcpy2D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2DUnaligned_v2(pCopy);
+    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2, pCopy, NULL);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2DUnaligned_v2_ptds(pCopy);
+    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2DAsync_v2(pCopy, hStream);
+    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2, pCopy, hStream, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    if (foreign_2d(pCopy))
+        return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
+    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+    if (foreign_3d(pCopy))
+        return gs_real.cuMemcpy3D_v2(pCopy);
+    return copy_3d(&gs_real.cuMemcpy3D_v2, pCopy, NULL);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
+{
+    if (foreign_3d(pCopy))
+        return gs_real.cuMemcpy3D_v2_ptds(pCopy);
+    return copy_3d(&gs_real.cuMemcpy3D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    if (foreign_3d(pCopy))
+        return gs_real.cuMemcpy3DAsync_v2(pCopy, hStream);
+    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2, pCopy, hStream, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    if (foreign_3d(pCopy))
+        return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
+    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeer(pCopy);
+    return copy_3d_peer(&gs_real.cuMemcpy3DPeer, pCopy, NULL);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeer_ptds(pCopy);
+    return copy_3d_peer(&gs_real.cuMemcpy3DPeer_ptds, pCopy, CU_STREAM_PER_THREAD);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
+    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync, pCopy, hStream, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    if (foreign_3d_peer(pCopy))
+        return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
+    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync_ptsz, pCopy, hStream,
+                              gs_per_thread(hStream));
+}

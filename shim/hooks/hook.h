@@ -1,0 +1,63 @@
+/*
+ * What every hook is written with. A hook has the exact name and prototype of the entry point that
+ * it takes the place of, and looks like
+ *
+ *     GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+ *     {
+ *         if (!gs_state_enter())
+ *             return gs_real.cuMemAlloc_v2(dptr, bytesize);
+ *         GS_KEEP_ERRNO;
+ *         ...
+ *     }
+ *
+ * gs_real.X is always callable: before libcuda is found it answers CUDA_ERROR_NOT_INITIALIZED, and
+ * where the program's driver has no X, CUDA_ERROR_NOT_SUPPORTED.
+ */
+#ifndef GPUSHIM_SHIM_HOOK_H
+#define GPUSHIM_SHIM_HOOK_H
+
+#include "shim/cuda_exact.h"
+#include "shim/entry_points.h"
+#include "shim/state.h"
+
+#include "core/base/cancel.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+/* Exported, and without endbr64 at the start, where other libraries write jumps (patchable.h). */
+#define GS_HOOK __attribute__((visibility("default")))
+
+enum gs_entry_index {
+#define GS_ENTRY(symbol, class, since) GS_ENTRY_##symbol,
+    GS_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
+    GS_ENTRY_COUNT
+};
+
+/* The driver's own functions, by name and by row. Written once, before gs_state_enter() first
+ * returns true. */
+union gs_real {
+    struct {
+#define GS_ENTRY(symbol, class, since) __typeof__(&symbol) symbol;
+        GS_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
+    };
+    void *row[GS_ENTRY_COUNT];
+};
+GS_INSIDE extern union gs_real gs_real;
+
+/* From here to the end of the block, errno comes out as it went in. What is called often has this
+ * alone: there core itself sees to it where it may sleep (core/base/cancel.h). */
+#define GS_KEEP_ERRNO __attribute__((cleanup(gs_errno_restore), unused)) int gs_saved_errno = errno
+static inline void gs_errno_restore(int *saved)
+{
+    errno = *saved;
+}
+
+/* The same, and the thread is not cancelled meanwhile. */
+#define GS_KEEP_CALLER                                                                             \
+    GS_KEEP_ERRNO;                                                                                 \
+    GS_UNCANCELLED
+
+#endif

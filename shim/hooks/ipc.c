@@ -1,0 +1,108 @@
+/*
+ * CUDA IPC of memory. Handles for our memory are tokens of ours; a handle that is not one was made
+ * by the native driver and goes to it.
+ */
+#include "shim/registration/pinning.h"
+#include "hook.h"
+#include "shim/log.h"
+#include "shim/result.h"
+#include "shim/start.h"
+
+#include <string.h>
+
+_Static_assert(sizeof(CUipcMemHandle) == GS_TOKEN_SIZE, "a token fills a handle");
+
+GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    gs_status status;
+
+    if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
+        return gs_real.cuIpcGetMemHandle(pHandle, dptr);
+    GS_KEEP_CALLER;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK)
+        return gs_result(status);
+    status = gs_core_token(gs_core, dptr, token);
+    if (status == GS_NOT_OURS)
+        return gs_real.cuIpcGetMemHandle(pHandle, dptr);
+    if (status == GS_OK)
+        memcpy(pHandle->reserved, token, sizeof token);
+    return gs_result(status);
+}
+
+/* True: the handle is a token of ours and *ret_result is the outcome. */
+static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigned int flags,
+                       CUresult *ret_result)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    gs_status status;
+
+    memcpy(token, handle->reserved, sizeof token);
+    if (!gs_state_enter() || !gs_token_is_ours(token))
+        return false;
+    GS_KEEP_CALLER;
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK) {
+        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: no context of a GPU is current");
+        *ret_result = gs_result(status);
+        return true;
+    }
+    if (!pdptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+        if (pdptr)
+            gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is",
+                   flags);
+        else
+            gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: nowhere to write its address to");
+        *ret_result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    status = gs_core_open(gs_core, token, &address);
+    if (status == GS_OK)
+        *pdptr = address;
+    *ret_result = gs_result(status);
+    return true;
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle,
+                                            unsigned int Flags)
+{
+    CUresult result;
+
+    if (open_token(pdptr, &handle, Flags, &result))
+        return result;
+    return gs_real.cuIpcOpenMemHandle(pdptr, handle, Flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
+                                               unsigned int Flags)
+{
+    CUresult result;
+
+    if (open_token(pdptr, &handle, Flags, &result))
+        return result;
+    return gs_real.cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    gs_status status = GS_NOT_OURS;
+
+    if (!gs_state_enter())
+        return gs_real.cuIpcCloseMemHandle(dptr);
+    GS_KEEP_CALLER;
+    if (gs_ours(dptr)) {
+        status = gs_core_in_context(gs_core);
+        if (status != GS_OK)
+            return gs_result(status);
+        status = gs_core_close(gs_core, dptr);
+        if (status == GS_NOT_OURS && gs_ours(dptr))
+            gs_log(GS_LOG_DEBUG, "no IPC memory was closed: what was opened does not begin at %llx",
+                   (unsigned long long)dptr);
+        if (status != GS_NOT_OURS || gs_ours(dptr))
+            return gs_result(status);
+    }
+    gs_pin_foreign_going(dptr); /* opened by the driver's own handle */
+    return gs_real.cuIpcCloseMemHandle(dptr);
+}

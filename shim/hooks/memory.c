@@ -1,0 +1,102 @@
+/*
+ * cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetInfo: device memory in no stream's order.
+ *
+ * Whatever keeps the pool from giving memory (no context, a device that cannot, memory that is
+ * out), the driver is asked next: it may still have some, and otherwise the error is its own.
+ */
+#include "shim/registration/callbacks.h"
+#include "hook.h"
+#include "shim/lookup/patchable.h"
+#include "shim/registration/pinning.h"
+#include "shim/result.h"
+#include "shim/start.h"
+
+/* What the driver aligns the rows of a pitched allocation to (measured on an H200: 1000 bytes wide
+ * give a pitch of 1024). */
+#define PITCH_ALIGNMENT 512u
+
+#define INFO_TRIES 3 /* at two figures that belong together */
+
+GS_PATCHABLE(cuMemAlloc_v2);
+GS_PATCHABLE(cuMemAllocPitch_v2);
+GS_PATCHABLE(cuMemFree_v2);
+
+GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    CUdeviceptr address;
+
+    if (!gs_state_enter() || !dptr || bytesize == 0)
+        return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    GS_KEEP_ERRNO;
+    if (gs_core_alloc(gs_core, bytesize, &address) != GS_OK)
+        return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    gs_tell_allocated(address, bytesize);
+    *dptr = address;
+    return CUDA_SUCCESS;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                            size_t Height, unsigned int ElementSizeBytes)
+{
+    bool element_valid =
+        ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
+    CUdeviceptr address;
+    size_t pitch, bytes;
+
+    if (!gs_state_enter() || !dptr || !pPitch || !WidthInBytes || !Height || !element_valid ||
+        __builtin_add_overflow(WidthInBytes, PITCH_ALIGNMENT - 1, &pitch) ||
+        __builtin_mul_overflow(pitch & ~(size_t)(PITCH_ALIGNMENT - 1), Height, &bytes))
+        return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    GS_KEEP_ERRNO;
+    if (gs_core_alloc(gs_core, bytes, &address) != GS_OK)
+        return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    gs_tell_allocated(address, bytes);
+    *dptr = address;
+    *pPitch = pitch & ~(size_t)(PITCH_ALIGNMENT - 1);
+    return CUDA_SUCCESS;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+{
+    gs_status status;
+
+    if (!gs_state_enter())
+        return gs_real.cuMemFree_v2(dptr);
+    if (!gs_ours(dptr)) {
+        gs_pin_foreign_going(dptr);
+        return gs_real.cuMemFree_v2(dptr);
+    }
+    GS_KEEP_ERRNO;
+    gs_tell_freeing(dptr);
+    status = gs_core_free(gs_core, dptr);
+    if (status != GS_NOT_OURS)
+        return gs_result(status);
+    gs_pin_foreign_going(dptr);
+    return gs_real.cuMemFree_v2(dptr);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    size_t free_bytes, total_bytes, cached;
+    uint64_t finished;
+    int tries = 0;
+    CUresult result;
+
+    if (!gs_state_enter())
+        return gs_real.cuMemGetInfo_v2(free, total);
+    GS_KEEP_ERRNO;
+    do {
+        finished = gs_core_finish_releases(gs_core);
+        result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+        /* What the program has freed is free to it, though the pool still holds it. What goes from
+         * there to the driver in between is in neither figure: both are taken again. */
+        cached = gs_core_cached(gs_core);
+    } while (gs_core_released_since(gs_core, finished) && ++tries < INFO_TRIES);
+    if (free) /* the driver takes either as NULL */
+        *free = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
+    if (total)
+        *total = total_bytes;
+    return CUDA_SUCCESS;
+}

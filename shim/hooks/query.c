@@ -1,0 +1,181 @@
+/*
+ * What a program asks about a pointer. Our memory answers as memory of cuMemAlloc does (or of
+ * cuMemAllocAsync, where that call made it), not as the VMM memory that it is; an address in our
+ * memory where nothing is live answers as an address that the driver does not know.
+ */
+#include "hook.h"
+#include "shim/result.h"
+#include "shim/start.h"
+
+#include <string.h>
+
+#include "core/api/memops.h"
+#include "core/api/reach.h"
+
+/* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
+#define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
+
+#define GS_ATTRIBUTE_HW_DECOMPRESS 21 /* CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, CUDA 12.8 */
+
+/* Marks our buffer ids: the driver counts its own up from small numbers. */
+#define BUFFER_ID_MARK (UINT64_C(0x6753) << 48)
+
+GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+    struct gs_block_info info;
+    gs_status status;
+
+    /* Without an output the driver looks nothing up, not even a context. */
+    if (!gs_state_enter() || !gs_ours(dptr) || (!pbase && !psize))
+        return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr);
+    GS_KEEP_ERRNO;
+    if (gs_core_in_context(gs_core) != GS_OK)
+        return gs_real.cuMemGetAddressRange_v2(pbase, psize, dptr); /* it clears the outputs */
+    status = gs_core_find(gs_core, dptr, &info);
+    if (status != GS_OK)
+        return gs_real.cuMemGetAddressRange_v2(pbase, psize,
+                                               status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : dptr);
+    if (pbase)
+        *pbase = info.base;
+    if (psize)
+        *psize = info.size;
+    return CUDA_SUCCESS;
+}
+
+/* Our own answer for an attribute of a live block; false: the driver's is right. */
+static bool answer(const struct gs_block_info *info, CUpointer_attribute attribute, void *data)
+{
+    union {
+        CUcontext context;
+        CUdeviceptr address;
+        size_t size;
+        uint64_t id;
+        int number;
+        unsigned flag;
+        CUmemoryPool pool;
+        CUmemAllocationHandleType handle_types;
+    } value;
+    size_t size;
+
+#define VALUE(member, is) (value.member = (is), size = sizeof value.member)
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        VALUE(context, info->async ? NULL : info->context);
+        break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        VALUE(number, info->sync_memops >= 0
+                          ? info->sync_memops
+                          : gs_core_sync_memops_at_first(gs_core, info->context));
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        VALUE(id, info->id | BUFFER_ID_MARK);
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        VALUE(number, 1); /* of stream-ordered memory too: natively 0, but here it can be shared */
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        VALUE(address, info->base);
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        VALUE(size, info->size);
+        break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        VALUE(handle_types, CU_MEM_HANDLE_TYPE_NONE);
+        break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        if (!gs_core_far(gs_core, info->base))
+            return false;
+        VALUE(number, 0); /* what the mapping lets in is more: who copies, and who once was */
+        break;
+    case GS_ATTRIBUTE_HW_DECOMPRESS:
+        if (!info->async)
+            return false;
+        VALUE(number, 0); /* of pool memory, measured on an H200 */
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        VALUE(pool, info->async ? info->default_pool : NULL);
+        break;
+    default:
+        /* IS_GPU_DIRECT_RDMA_CAPABLE and the mapping among them: the chunk's, which for
+         * stream-ordered memory is more than the driver's pool can (natively 0) and smaller than
+         * its chunks of 32 MiB. A program that relies on the answer is right to. */
+        return false;
+    }
+#undef VALUE
+    memcpy(data, &value, size);
+    return true;
+}
+
+/* Tokens are for kernel modules that let other devices in. */
+static void note_tokens(CUpointer_attribute attribute)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        gs_lone_settle(gs_lone, "memory is made ready for other devices");
+}
+
+GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
+                                               CUdeviceptr ptr)
+{
+    struct gs_block_info info;
+    gs_status status;
+
+    if (!gs_state_enter() || !data || !gs_ours(ptr))
+        return gs_real.cuPointerGetAttribute(data, attribute, ptr);
+    GS_KEEP_ERRNO;
+    note_tokens(attribute);
+    status = gs_core_find(gs_core, ptr, &info);
+    if (status == GS_OK && answer(&info, attribute, data))
+        return CUDA_SUCCESS;
+    return gs_real.cuPointerGetAttribute(data, attribute,
+                                         status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : ptr);
+}
+
+GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
+                                                CUpointer_attribute *attributes, void **data,
+                                                CUdeviceptr ptr)
+{
+    struct gs_block_info info;
+    CUresult result;
+    gs_status status;
+
+    if (!gs_state_enter() || !gs_ours(ptr))
+        return gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+    GS_KEEP_ERRNO;
+    status = gs_core_find(gs_core, ptr, &info);
+    result = gs_real.cuPointerGetAttributes(numAttributes, attributes, data,
+                                            status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : ptr);
+    /* A call that the driver takes has good arrays; where it knows nothing it wrote zeros. */
+    if (status == GS_OK && result == CUDA_SUCCESS)
+        for (unsigned int i = 0; i < numAttributes; i++) {
+            note_tokens(attributes[i]);
+            answer(&info, attributes[i], data[i]);
+        }
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                               CUdeviceptr ptr)
+{
+    unsigned int on;
+    gs_status status;
+
+    if (!gs_state_enter() || !value || !gs_ours(ptr))
+        return gs_real.cuPointerSetAttribute(value, attribute, ptr);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) /* VMM memory would say NOT_SUPPORTED */
+        return CUDA_ERROR_INVALID_VALUE;
+    GS_KEEP_ERRNO;
+    memcpy(&on, value, sizeof on);
+    status = gs_core_sync_memops(gs_core, ptr, on != 0);
+    return status == GS_NOT_OURS ? gs_real.cuPointerSetAttribute(value, attribute, ptr)
+                                 : gs_result(status);
+}
+
+GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
+                                                     void *addr)
+{
+    /* Success would make UCX and NCCL export the chunk with the offset of a block. */
+    if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuMemRetainAllocationHandle(handle, addr);
+}

@@ -1,0 +1,32 @@
+/*
+ * Which names are rows of the table of entry points, and who is asked for all others.
+ */
+#ifndef GPUSHIM_SHIM_NAMES_H
+#define GPUSHIM_SHIM_NAMES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shim/process.h"
+
+static inline bool gs_name_may_be_ours(const char *name)
+{
+    return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+/* A function of the objects after us, found once. */
+void *gs_next(_Atomic(void *) *cache, const char *name);
+
+/* The dlsym and dlvsym that a look-up reaches next: libc's, or another interposer's that comes
+ * after us. NULL only where the process has none. */
+typedef void *gs_dlsym_fn(void *handle, const char *name);
+typedef void *gs_dlvsym_fn(void *handle, const char *name, const char *version);
+GS_INSIDE extern _Atomic(void *) gs_next_dlsym_found, gs_next_dlvsym_found; /* NULL: not asked yet */
+gs_dlsym_fn *gs_next_dlsym(void);
+gs_dlvsym_fn *gs_next_dlvsym(void);
+
+/* The row (enum gs_entry_index) of an exact name, or -1. */
+int gs_name_row(const char *name);
+
+#endif

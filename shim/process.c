@@ -1,0 +1,7 @@
+/* What this process has (process.h). */
+#include "process.h"
+
+_Atomic int gs_state; /* GS_STATE_UNBORN */
+struct gs_core *gs_core;
+const struct gs_map *gs_map;
+struct gs_lone *gs_lone;

@@ -1,0 +1,25 @@
+/*
+ * What this process has: set by the start, and looked at by every hook.
+ */
+#ifndef GPUSHIM_SHIM_PROCESS_H
+#define GPUSHIM_SHIM_PROCESS_H
+
+#include <stdatomic.h>
+
+/* For variables that every call looks at: they are of this library, so no look at the GOT, which an
+ * extern declaration means otherwise. */
+#define GS_INSIDE __attribute__((visibility("hidden")))
+
+struct gs_core;
+struct gs_lone;
+struct gs_map;
+
+/* A state of state.h. */
+GS_INSIDE extern _Atomic int gs_state;
+
+/* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
+GS_INSIDE extern struct gs_core *gs_core;
+GS_INSIDE extern const struct gs_map *gs_map;
+GS_INSIDE extern struct gs_lone *gs_lone;
+
+#endif

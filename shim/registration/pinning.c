@@ -1,0 +1,224 @@
+/* Finding the libraries that register memory, and answering look-ups of their calls (pinning.h). */
+#include "pinning.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "shim/lookup/elf_symbols.h"
+#include "shim/hooks/hook.h"
+#include "shim/lookup/lookup.h"
+#include "shim/lookup/names.h"
+#include "shim/start.h"
+#include "shim/state.h"
+
+static const char *const sonames[GS_PIN_LIBRARIES] = {
+    [GS_PIN_VERBS] = "libibverbs.so.1",
+    [GS_PIN_GDR] = "libgdrapi.so.2",
+    [GS_PIN_CUFILE] = "libcufile.so.0",
+};
+
+static const struct {
+    enum gs_pin_library library;
+    const char *name;
+    void *hook;
+} rows[GS_PIN_ROWS] = {
+#define PIN(library, symbol) {GS_PIN_##library, #symbol, (void *)&symbol},
+    GS_PIN_ENTRIES(PIN)
+#undef PIN
+};
+
+static _Atomic(void *) reals[GS_PIN_ROWS];
+
+__thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));
+enum gs_pin_keep gs_pin_keep = GS_PIN_KEEP_LOCAL;
+
+bool gs_pin_any;
+
+void gs_pin_end_over(uint64_t address)
+{
+    GS_KEEP_CALLER;
+    gs_core_foreign_going(gs_core, address, 0);
+}
+
+bool gs_pin_active(void)
+{
+    return gs_pin_inside == 0 &&
+           atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY;
+}
+
+/* Takes the functions of a library that is loaded. Threads that come together find the same. */
+static void find_library(enum gs_pin_library library)
+{
+    void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
+    int (*next_dlinfo)(void *, int, void *) = gs_elf_next("dlinfo");
+    struct link_map *map = NULL;
+    void *handle;
+
+    if (!next_dlopen || !next_dlinfo)
+        return;
+    handle = next_dlopen(sonames[library], RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
+        return;
+    for (unsigned i = 0; i < GS_PIN_ROWS; i++)
+        if (rows[i].library == library)
+            atomic_store_explicit(&reals[i], gs_elf_symbol(map->l_addr, map->l_ld, rows[i].name),
+                                  memory_order_release);
+}
+
+void *gs_pin_find(enum gs_pin_row row)
+{
+    void *real = atomic_load_explicit(&reals[row], memory_order_acquire);
+
+    if (__builtin_expect(!real, 0)) {
+        int saved = errno;
+
+        find_library(rows[row].library);
+        errno = saved;
+        real = atomic_load_explicit(&reals[row], memory_order_acquire);
+    }
+    return real;
+}
+
+static int row_of(const char *name)
+{
+    for (int i = 0; i < GS_PIN_ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static void *ask(const struct gs_lookup *lookup, void *handle)
+{
+    return lookup->version ? gs_next_dlvsym()(handle, lookup->name, lookup->version)
+                           : gs_next_dlsym()(handle, lookup->name);
+}
+
+bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer)
+{
+    int row = row_of(lookup->name);
+    void *found;
+
+    if (row < 0 || lookup->handle == RTLD_NEXT)
+        return false;
+    found = ask(lookup, lookup->handle);
+    if (found == rows[row].hook) /* our export stands before what the program would find */
+        found = ask(lookup, RTLD_NEXT);
+    *ret_answer = found && found == gs_pin_find((enum gs_pin_row)row) ? rows[row].hook : found;
+    return true;
+}
+
+/* ---- What dma-bufs stand for --------------------------------------------------------------------- */
+
+/*
+ * Which range each descriptor was made of, by the inode that all copies of it share. When the last
+ * one is closed we are not told, so the oldest are forgotten at some number; one that is unknown is
+ * only passed on, and what is registered through it is not kept.
+ *
+ * The driver's tag of the mapping tells whether the address is still that memory: a descriptor
+ * holds its memory, and the address may have become something else.
+ */
+#define DMABUFS_MOST 65536
+
+struct dmabuf_key {
+    dev_t device;
+    ino_t inode;
+};
+
+struct dmabuf {
+    struct dmabuf_key key;
+    uint64_t address;
+    size_t size;
+    unsigned long long id;
+    UT_hash_handle hh; /* in the order in which they were made */
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct dmabuf *table;
+} dmabufs = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static bool dmabuf_key(int fd, struct dmabuf_key *ret_key)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) != 0)
+        return false;
+    memset(ret_key, 0, sizeof *ret_key);
+    ret_key->device = status.st_dev;
+    ret_key->inode = status.st_ino;
+    return true;
+}
+
+/* Not by the hook, which gives a block's own: this is the mapping's. 0: it is not memory. */
+static unsigned long long mapping_id(uint64_t address)
+{
+    unsigned long long id = 0;
+
+    if (gs_real.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+/* Called with the mutex held. */
+static struct dmabuf *dmabuf_add(const struct dmabuf_key *key)
+{
+    struct dmabuf *made = HASH_COUNT(dmabufs.table) < DMABUFS_MOST ? calloc(1, sizeof *made)
+                                                                  : dmabufs.table;
+
+    if (!made)
+        return NULL;
+    if (made == dmabufs.table)
+        HASH_DEL(dmabufs.table, made);
+    made->key = *key;
+    HASH_ADD(hh, dmabufs.table, key, sizeof made->key, made);
+    if (made->hh.tbl)
+        return made;
+    free(made);
+    return NULL;
+}
+
+void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size)
+{
+    unsigned long long id = mapping_id(address);
+    struct dmabuf_key key;
+    struct dmabuf *found;
+
+    if (!id || !dmabuf_key(fd, &key))
+        return;
+    pthread_mutex_lock(&dmabufs.mutex);
+    HASH_FIND(hh, dmabufs.table, &key, sizeof key, found);
+    if (!found) /* else an inode's number has come again */
+        found = dmabuf_add(&key);
+    if (found) {
+        found->address = address;
+        found->size = size;
+        found->id = id;
+    }
+    pthread_mutex_unlock(&dmabufs.mutex);
+}
+
+bool gs_pin_dmabuf_find(int fd, uint64_t *ret_address, size_t *ret_size)
+{
+    unsigned long long id = 0;
+    struct dmabuf_key key;
+    struct dmabuf *found;
+
+    if (!dmabuf_key(fd, &key))
+        return false;
+    pthread_mutex_lock(&dmabufs.mutex);
+    HASH_FIND(hh, dmabufs.table, &key, sizeof key, found);
+    if (found) {
+        *ret_address = found->address;
+        *ret_size = found->size;
+        id = found->id;
+    }
+    pthread_mutex_unlock(&dmabufs.mutex);
+    return id && mapping_id(*ret_address) == id;
+}

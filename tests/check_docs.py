@@ -1,0 +1,149 @@
+"""The pages (README.md of the project and of its folders) are true where that can be checked:
+
+- none is longer than its limit;
+- every file that one names is there, and each .c file of a folder of core is named in that folder's page;
+- every folder, function, type and variable that one names (gs_..., gpushim_..., GPUSHIM_...) is there;
+- a function or type whose file follows in brackets, `name` (file.c), is in that file;
+- every link within the project leads to a file, and to a heading of it where it names one.
+
+A file is named by its path from the page's folder or from the project's, and may have a * in it.
+
+usage: check_docs.py REPOSITORY
+"""
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1])
+
+# Lines that a page may have. A folder's page within core fits on a page or so.
+MOST = {'README.md': 150}
+MOST_IN_CORE = 80
+# Longer ones, and why.
+LONGER = {
+    'core/README.md': (200, 'it is the page on how all of core works, and has the glossary'),
+    'core/share/README.md': (160, 'its first half is what users read about sharing'),
+}
+
+# What looks like a file of the project's, and is none.
+NOT_OURS = {'cuda.h': "the vendor's", 'bench.json': 'made by a run', 'bench.svg': 'made by a run',
+            'rows.tsv': 'made by a run'}
+SUFFIXES = 'c|h|S|cu|py|sh|txt|md|json|svg|map|build|sample|xz|supp'
+FILE = re.compile(r'(?<![\w./:-])((?:\.\./)*\.?[\w*-]+(?:[./][\w*-]+)*\.(?:' + SUFFIXES + r'))\b(?![/(])')
+FOLDER = re.compile(r'(?<![\w./-])((?:config|core|examples|shim|tests)/[\w/-]+)\b(?!\.)')
+NAME = re.compile(r'\b((?:gs|gpushim|GS|GPUSHIM)_[A-Za-z0-9_]*[A-Za-z0-9])\b(?!\*)')
+LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
+IN_FILE = re.compile(r'`(?:struct |enum |union )?(\w+)`\s+\(([\w./-]+\.[ch])[),]')
+SOURCES = ('config', 'core', 'examples', 'shim', 'tests')
+
+faults = []
+
+
+def pages():
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [f for f in folders if not f.startswith(('.', 'build'))]
+        if 'README.md' in names:
+            yield pathlib.Path(folder) / 'README.md'
+
+
+def of(path):
+    return str(path.relative_to(ROOT))
+
+
+def is_there(page, name):
+    return any(any(start.glob(name)) if '*' in name else (start / name).exists()
+               for start in (page.parent, ROOT))
+
+
+def check_length(page, lines):
+    most = MOST.get(of(page)) or (MOST_IN_CORE if of(page).startswith('core/') else None)
+    most, _ = LONGER.get(of(page), (most, None))
+    if most and len(lines) > most:
+        faults.append(f'{of(page)}: {len(lines)} lines, {most} at most')
+
+
+def headings(path):
+    """The anchors of a page, as they are made of its headings."""
+    text = re.sub(r'^```.*?^```', '', path.read_text(encoding='utf-8'), flags=re.M | re.S)
+    titles = re.findall(r'^#+ +(.+?)\s*$', text, flags=re.M)
+    return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in titles}
+
+
+def check_links(page, where, line):
+    for target in LINK.findall(line):
+        if re.match(r'[a-z]+:', target):
+            continue
+        path, _, anchor = target.partition('#')
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            faults.append(f'{where}: a link to {path}, which is not there')
+        elif anchor and (file.suffix != '.md' or anchor not in headings(file)):
+            faults.append(f'{where}: a link to #{anchor}, a heading that {of(file)} has not')
+
+
+def check_names(page, where, line, known):
+    line = LINK.sub(' ', line)
+    for name in FILE.findall(line):
+        if name not in NOT_OURS and not is_there(page, name):
+            faults.append(f'{where}: names {name}, which is not there')
+    for name in FOLDER.findall(line):
+        if not (ROOT / name).exists():
+            faults.append(f'{where}: names {name}, which is not there')
+    for name in NAME.findall(line):
+        if name not in known:
+            faults.append(f'{where}: names {name}, which is in no source')
+
+
+def check_places(page, text):
+    for name, file in IN_FILE.findall(text):
+        paths = [path for path in (page.parent / file, ROOT / file) if path.exists()]
+        if paths and not re.search(rf'\b{name}\b', paths[0].read_text(encoding='utf-8')):
+            faults.append(f'{of(page)}: says that {name} is in {file}, and it is not')
+
+
+def names_of_sources():
+    """The options' variables are in no source as such: they are in the table made of the options."""
+    paths = [ROOT / 'config' / 'README.md']
+    for folder in SOURCES:
+        paths += [path for path in (ROOT / folder).rglob('*') if path.suffix in ('.c', '.h', '.sh')]
+    known = set()
+    for path in paths:
+        if path.exists():
+            known.update(re.findall(r'\w+', path.read_text(encoding='utf-8')))
+    return known
+
+
+def check_folders():
+    for folder in sorted((ROOT / 'core').iterdir()):
+        sources = sorted(folder.glob('*.c')) if folder.is_dir() else []
+        page = folder / 'README.md'
+        if sources and not page.exists():
+            faults.append(f'{of(folder)}: has no README.md')
+            continue
+        said = re.findall(r'[\w.-]+', page.read_text(encoding='utf-8')) if sources else []
+        faults.extend(f'{of(page)}: does not name {source.name}' for source in sources
+                      if source.name not in said)
+
+
+def main():
+    known = names_of_sources()
+    count = 0
+    for page in sorted(pages()):
+        lines = page.read_text(encoding='utf-8').splitlines()
+        count += 1
+        check_length(page, lines)
+        check_places(page, '\n'.join(lines))
+        for number, line in enumerate(lines, 1):
+            where = f'{of(page)}:{number}'
+            check_links(page, where, line)
+            check_names(page, where, line, known)
+    check_folders()
+    for fault in faults:
+        print(fault)
+    if not count:
+        sys.exit(f'{ROOT} has no page')
+    sys.exit(1 if faults else 0)
+
+
+main()
