@@ -19,7 +19,8 @@
 #define SYS_close_range 436
 #endif
 
-#define ROUNDS   20 /* what was on its way when the test ended comes within these */
+#define QUIET    20 /* rounds in a row: what was on its way when the test ended has come by then */
+#define ROUNDS   600
 #define ROUND_MS 100
 
 static bool runs_there(const char *pid, const char *setting)
@@ -42,8 +43,10 @@ static bool runs_there(const char *pid, const char *setting)
     return false;
 }
 
-static void end_processes(const char *folder)
+/* Whether there were any. */
+static bool end_processes(const char *folder)
 {
+    bool were = false;
     char setting[256];
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
@@ -53,10 +56,11 @@ static void end_processes(const char *folder)
         pid_t pid = (pid_t)atoi(entry->d_name);
 
         if (pid > 0 && pid != getpid() && runs_there(entry->d_name, setting))
-            kill(pid, SIGKILL);
+            were |= kill(pid, SIGKILL) == 0;
     }
     if (processes)
         closedir(processes);
+    return were;
 }
 
 void folder_remove(const char *folder)
@@ -83,8 +87,10 @@ static _Noreturn void watch(const char *folder, pid_t test)
         _exit(1);
     while (poll(&end, 1, -1) != 1)
         ;
-    for (int i = 0; i < ROUNDS; i++) {
-        end_processes(folder);
+    for (int i = 0, quiet = 0; i < ROUNDS && quiet < QUIET; i++) {
+        bool ended = end_processes(folder);
+
+        quiet = ended || access(folder, F_OK) == 0 ? 0 : quiet + 1;
         folder_remove(folder);
         poll(NULL, 0, ROUND_MS);
     }

@@ -32,7 +32,8 @@
 
 /* ---- Passing on ----------------------------------------------------------------------------- */
 
-/* Asks for the descriptor that was not kept. The peer is busy, by this thread. */
+/* Asks for the descriptor that was not kept, where there is room for it: to be closed again it would
+ * have to wait for others. The peer is busy, by this thread. */
 static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,
                      const unsigned char *bytes)
 {
@@ -40,7 +41,8 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     struct gs_token token;
     int fd = -1;
 
-    if (gs_token_read(bytes, &token) != GS_OK ||
+    if (__atomic_load_n(&share->kept_fds, __ATOMIC_RELAXED) >= gs_import_fds_max(true) ||
+        gs_token_read(bytes, &token) != GS_OK ||
         gs_peer_request(share, peer, &token, bytes, true, NULL, &grant, &fd) != GS_OK)
         return;
     gs_peer_return(peer, token.block_id);

@@ -280,6 +280,7 @@ int main(int argc, char **argv)
     snprintf(folder, sizeof folder, "%s/run", above);
     setenv("GPUSHIM_SHARE_DIR", folder, 1);
     folder_watch(folder);
+    folder_watch(above); /* what the other leaves in it */
     dup2(log_file, STDERR_FILENO);
     atexit(show_log);
     if (strcmp(how, "beside") == 0)

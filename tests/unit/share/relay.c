@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -341,7 +342,6 @@ Test(share_relay, without_descriptors_it_is_opened_at_the_first_only)
         gs_offer_token(offers[i], tokens[i]);
         take_and_pass_on(&second, tokens[i]);
     }
-    /* Those that are not kept are closed by a thread that nobody waits for. */
     cr_assert(SIDE_WAIT(fds_of(&second) < 3 + 2 + 12 + 12 + 8), "%d descriptors are left",
               fds_of(&second));
     for (int i = 0; i < 12; i++)
@@ -352,6 +352,48 @@ Test(share_relay, without_descriptors_it_is_opened_at_the_first_only)
     for (int i = 0; i < 12; i++) /* an eighth of 64 */
         cr_assert_eq(try_open(tokens[i]), i < 8 ? GS_OK : GS_UNREACHABLE, "block %d", i);
     for (int i = 0; i < 12; i++)
+        side_chunk_free(&exporter, &chunks[i]);
+}
+
+static unsigned discarded; /* atomic */
+
+void __real_gs_discard(int fd, uid_t from);
+void __wrap_gs_discard(int fd, uid_t from);
+void __wrap_gs_discard(int fd, uid_t from)
+{
+    __atomic_add_fetch(&discarded, 1, __ATOMIC_SEQ_CST);
+    __real_gs_discard(fd, from);
+}
+
+#define BLOCKS 24 /* an eighth of 128 are kept */
+
+/* What is closed by others waits for them, and a process has few. */
+Test(share_relay, without_room_for_descriptors_it_asks_for_none)
+{
+    const struct rlimit few = {.rlim_cur = 128, .rlim_max = 1024};
+    struct side_chunk chunks[BLOCKS];
+    struct gs_offer *offers[BLOCKS];
+    unsigned char its[GS_TOKEN_SIZE];
+    CUdeviceptr at[BLOCKS];
+    struct side exporter;
+    unsigned before;
+
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    side_start(&exporter, &options);
+    for (int i = 0; i < BLOCKS; i++) {
+        chunks[i] = side_chunk_new(&exporter, 2 * MIB);
+        cr_assert_eq(side_offer(&exporter, &chunks[i], 0, 512, &offers[i]), GS_OK);
+        gs_offer_token(offers[i], its);
+        cr_assert_eq(gs_share_open(third.share, its, SIDE_CONTEXT, 0, &at[i]), GS_OK);
+    }
+    before = __atomic_load_n(&discarded, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < BLOCKS; i++)
+        cr_assert_eq(gs_share_pass_on(third.share, at[i], its), GS_OK);
+    cr_assert_eq(__atomic_load_n(&discarded, __ATOMIC_SEQ_CST), before);
+    side_stop(&third);
+    side_start(&third, &options);
+    side_stop(&exporter);
+    for (int i = 0; i < BLOCKS; i++)
         side_chunk_free(&exporter, &chunks[i]);
 }
 
