@@ -18,7 +18,6 @@
 #include "core/gpu/map.h"
 #include "core/process/process.h"
 
-
 /* `driver` and `options` are copied. Calls nothing of the driver. GS_NO_HOST_MEMORY, GS_NO_RANDOM
  * (logged). */
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,

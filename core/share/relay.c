@@ -29,7 +29,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-
 /* ---- Passing on ----------------------------------------------------------------------------- */
 
 /* Asks for the descriptor that was not kept, where there is room for it: to be closed again it would
