@@ -58,7 +58,7 @@ static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
 {
     if (--chunk->offers > 0)
         return;
-    HASH_DEL(share->left_chunks, chunk);
+    HASH_DEL(share->store.left_chunks, chunk);
     gs_discard(chunk->fd, chunk->user->uid); /* nobody knows what it is of */
     chunk->user->chunks--;
     gs_user_reap(share, chunk->user);
@@ -71,13 +71,13 @@ static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_
 {
     struct gs_left_chunk *chunk;
 
-    HASH_FIND(hh, share->left_chunks, key, sizeof *key, chunk);
+    HASH_FIND(hh, share->store.left_chunks, key, sizeof *key, chunk);
     if (!chunk) {
         chunk = calloc(1, sizeof *chunk);
         if (!chunk)
             return NULL;
         chunk->key = *key;
-        HASH_ADD(hh, share->left_chunks, key, sizeof chunk->key, chunk);
+        HASH_ADD(hh, share->store.left_chunks, key, sizeof chunk->key, chunk);
         if (!chunk->hh.tbl) {
             free(chunk);
             return NULL;
@@ -96,7 +96,7 @@ static struct gs_offer *offer_of(struct gs_share *share, const struct gs_offer_k
     struct gs_offer *offer;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->offers, key, sizeof *key, offer);
+    HASH_FIND(hh, share->exporter.offers, key, sizeof *key, offer);
     gs_lock_release(&share->lock);
     return offer;
 }
@@ -106,7 +106,7 @@ static void offer_drop(struct gs_share *share, struct gs_offer *offer)
 {
     gs_lock_take(&share->lock);
     gs_offer_told_locked(share, offer);
-    HASH_DEL(share->offers, offer);
+    HASH_DEL(share->exporter.offers, offer);
     gs_lock_release(&share->lock);
     chunk_drop(share, chunk_of(offer));
     gs_leaver_user(offer->leaver)->offers--;
@@ -174,7 +174,7 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
 
     if (client->shares)
         return true;
-    HASH_ITER(hh, share->clients, other, next)
+    HASH_ITER(hh, share->clients.first, other, next)
     {
         if (!other->shares || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
             continue;
@@ -206,19 +206,20 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, int
 {
     unsigned most = share->options.left_max, chunks = chunks_max(share);
     const struct gs_user *user = client->user;
-    bool may = gs_user_may(user, user->offers, HASH_COUNT(share->offers), most) &&
-               gs_user_may(user, user->chunks, HASH_COUNT(share->left_chunks), chunks);
-    bool has = may && fd >= 0 && HASH_COUNT(share->offers) < most && client->left < (most + 1) / 2 &&
-               HASH_COUNT(share->left_chunks) < chunks && client->left_chunks < (chunks + 1) / 2;
+    bool may = gs_user_may(user, user->offers, HASH_COUNT(share->exporter.offers), most) &&
+               gs_user_may(user, user->chunks, HASH_COUNT(share->store.left_chunks), chunks);
+    bool has = may && fd >= 0 && HASH_COUNT(share->exporter.offers) < most &&
+               client->left < (most + 1) / 2 && HASH_COUNT(share->store.left_chunks) < chunks &&
+               client->left_chunks < (chunks + 1) / 2;
 
     if (has)
         return true;
-    gs_log_line(&share->log, share->left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
+    gs_log_line(&share->log, share->store.left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "a block of process %d (%.15s) is not kept: %u of at most %u are "
                 "(share.broker_blocks), in %u chunks of at most %u (ulimit -n)",
-                (int)client->pid, client->name, HASH_COUNT(share->offers), most,
-                HASH_COUNT(share->left_chunks), chunks);
-    share->left_said = true;
+                (int)client->pid, client->name, HASH_COUNT(share->exporter.offers), most,
+                HASH_COUNT(share->store.left_chunks), chunks);
+    share->store.left_said = true;
     return false;
 }
 
@@ -260,7 +261,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     offer->leaver = gs_leaver_ref(client->leaver);
     client->user->offers++;
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
+    HASH_ADD(hh, share->exporter.offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
     gs_lock_release(&share->lock);
     if (entered) {
@@ -290,10 +291,10 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
     offer = offer_of(share, &key);
     if (!offer || offer->owner != client->id) /* one that found no room here */
         return true;
-    chunks = HASH_COUNT(share->left_chunks);
+    chunks = HASH_COUNT(share->store.left_chunks);
     offer_drop(share, offer);
     client->left--;
-    client->left_chunks -= chunks - HASH_COUNT(share->left_chunks);
+    client->left_chunks -= chunks - HASH_COUNT(share->store.left_chunks);
     return true;
 }
 
@@ -302,7 +303,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
     struct gs_offer *offer, *next;
     uint64_t now = gs_now_ns();
 
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
         if (offer->owner != client->id)
             continue;
@@ -316,7 +317,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         gs_lock_release(&share->lock);
     }
     client->left = client->left_chunks = 0;
-    share->left_due_ns = now;
+    share->store.left_due_ns = now;
 }
 
 /* Drops what nobody has had open for long enough; whether something like it is left. */
@@ -325,7 +326,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
     struct gs_offer *offer, *next;
     bool left = false;
 
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
         if (offer->owner)
             continue;
@@ -340,10 +341,10 @@ static bool drop_old(struct gs_share *share, uint64_t now)
 /* Once it has been told that it ends it does. */
 static void note_needed(struct gs_share *share, bool needed, uint64_t now)
 {
-    uint64_t since = __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE);
+    uint64_t since = __atomic_load_n(&share->store.unneeded_since, __ATOMIC_ACQUIRE);
 
     if (since != GS_NEVER && needed != (since == 0))
-        __atomic_compare_exchange_n(&share->unneeded_since, &since, needed ? 0 : now, false,
+        __atomic_compare_exchange_n(&share->store.unneeded_since, &since, needed ? 0 : now, false,
                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
@@ -351,43 +352,43 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t period = share->options.keep_ns / 4;
 
-    if (share->left_due_ns <= now) {
+    if (share->store.left_due_ns <= now) {
         period = period < SCAN_MIN_NS ? SCAN_MIN_NS : period > GS_NS_PER_S ? GS_NS_PER_S : period;
-        share->left_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
+        share->store.left_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
     }
-    note_needed(share, share->client_count > 0 || HASH_COUNT(share->offers) > 0, now);
-    return share->left_due_ns;
+    note_needed(share, share->clients.count > 0 || HASH_COUNT(share->exporter.offers) > 0, now);
+    return share->store.left_due_ns;
 }
 
 bool gs_broker_may_accept(struct gs_share *share)
 {
     note_needed(share, true, 0);
-    return __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE) == 0;
+    return __atomic_load_n(&share->store.unneeded_since, __ATOMIC_ACQUIRE) == 0;
 }
 
 bool gs_share_end_unneeded(struct gs_share *share, uint64_t since)
 {
-    return __atomic_compare_exchange_n(&share->unneeded_since, &since, GS_NEVER, false,
+    return __atomic_compare_exchange_n(&share->store.unneeded_since, &since, GS_NEVER, false,
                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 uint64_t gs_share_unneeded_since(struct gs_share *share)
 {
-    return __atomic_load_n(&share->unneeded_since, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&share->store.unneeded_since, __ATOMIC_ACQUIRE);
 }
 
 void gs_broker_free(struct gs_share *share)
 {
     struct gs_offer *offer, *next;
 
-    if (share->broker_fd >= 0 && gs_fd_is_there(&share->broker_is))
-        gs_hang_up(share->broker_fd);
-    share->broker_fd = -1;
+    if (share->link.fd >= 0 && gs_fd_is_there(&share->link.fd_is))
+        gs_hang_up(share->link.fd);
+    share->link.fd = -1;
     gs_lock_take(&share->lock);
     gs_confirm_end_locked(share);
     gs_lock_release(&share->lock);
     if (!share->options.is_broker)
         return;
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     offer_drop(share, offer);
 }

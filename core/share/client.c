@@ -125,7 +125,7 @@ void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
     struct gs_hold *hold;
     uint64_t id = offer->key.id;
 
-    HASH_ITER(hh, share->clients, client, next)
+    HASH_ITER(hh, share->clients.first, client, next)
     {
         HASH_FIND(hh, client->holds, &id, sizeof id, hold);
         if (!hold || hold->offer != offer || hold->recall != GS_RECALL_NONE || client->fd < 0)

@@ -41,7 +41,7 @@ static struct gs_client *client_find(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client;
 
-    HASH_FIND(hh, share->clients, &id, sizeof id, client);
+    HASH_FIND(hh, share->clients.first, &id, sizeof id, client);
     return client;
 }
 
@@ -103,8 +103,8 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         end_left(share, client);
     client_close_socket(share, client);
     client_forget_exit(share, client);
-    HASH_DEL(share->clients, client);
-    share->client_count--;
+    HASH_DEL(share->clients.first, client);
+    share->clients.count--;
     client->user->clients--;
     gs_user_reap(share, client->user);
     gs_leaver_unref(share, client->leaver);
@@ -282,11 +282,11 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
 static bool make_room(struct gs_share *share, const struct gs_user *user)
 {
     struct gs_client *client, *next, *oldest = NULL;
-    bool over = !gs_user_may(user, user->clients, share->client_count, share->options.max_clients);
+    bool over = !gs_user_may(user, user->clients, share->clients.count, share->options.max_clients);
 
-    if (!over && share->client_count < share->options.max_clients)
+    if (!over && share->clients.count < share->options.max_clients)
         return true;
-    HASH_ITER(hh, share->clients, client, next)
+    HASH_ITER(hh, share->clients.first, client, next)
     {
         if (is_needed(client) || client->fd < 0 || (over && client->user != user))
             continue;
@@ -332,7 +332,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
         return GS_REFUSED_FDS;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    client->id = ++share->next_client;
+    client->id = ++share->clients.next_id;
     client->fd = fd;
     client->kept_fd = gs_fd_keep(fd);
     client->uid = who.uid;
@@ -343,14 +343,14 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
     client->is_seen = who.pid > 0;
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
-    HASH_ADD(hh, share->clients, id, sizeof client->id, client);
+    HASH_ADD(hh, share->clients.first, id, sizeof client->id, client);
     if (!client->hh.tbl) {
         if (client->pidfd >= 0)
             close(client->pidfd);
         free(client);
         return GS_REFUSED_MEMORY;
     }
-    share->client_count++;
+    share->clients.count++;
     user->clients++;
     gs_client_watch_exit(share, client);
     if (gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_CLIENT, client->id) != 0) {
@@ -389,20 +389,20 @@ static bool turn_away_without_fd(struct gs_share *share)
 {
     int fd;
 
-    if (share->spare_fd < 0)
+    if (share->place.spare_fd < 0)
         return false;
-    close(share->spare_fd);
-    fd = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    close(share->place.spare_fd);
+    fd = accept4(share->place.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         turn_away(share, fd, GS_REFUSED_FDS);
-    share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
     return fd >= 0;
 }
 
 static void listener_rest(struct gs_share *share)
 {
-    gs_watch(share, EPOLL_CTL_MOD, share->listener, 0, GS_WATCH_LISTENER, 0);
-    share->listener_pause = gs_now_ns() + PAUSE_NS;
+    gs_watch(share, EPOLL_CTL_MOD, share->place.listener, 0, GS_WATCH_LISTENER, 0);
+    share->clients.listener_pause = gs_now_ns() + PAUSE_NS;
 }
 
 void gs_clients_accept(struct gs_share *share)
@@ -412,7 +412,7 @@ void gs_clients_accept(struct gs_share *share)
         return;
     }
     for (int i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(share->place.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         enum gs_wire_reason reason;
 
         if (fd < 0 && (errno == EMFILE || errno == ENFILE) && turn_away_without_fd(share))
@@ -433,19 +433,19 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     struct gs_client *client, *next;
     uint64_t due = gs_unread_tick(share, now);
 
-    if (share->spare_given) {
-        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
-        share->spare_given = share->spare_fd < 0;
+    if (share->place.spare_given) {
+        share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
+        share->place.spare_given = share->place.spare_fd < 0;
     }
-    if (share->listener_pause && share->listener_pause <= now) {
-        share->listener_pause = 0;
-        if (share->spare_fd < 0)
-            share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
-        gs_watch(share, EPOLL_CTL_MOD, share->listener, EPOLLIN, GS_WATCH_LISTENER, 0);
+    if (share->clients.listener_pause && share->clients.listener_pause <= now) {
+        share->clients.listener_pause = 0;
+        if (share->place.spare_fd < 0)
+            share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
+        gs_watch(share, EPOLL_CTL_MOD, share->place.listener, EPOLLIN, GS_WATCH_LISTENER, 0);
     }
-    if (share->listener_pause && share->listener_pause < due)
-        due = share->listener_pause;
-    HASH_ITER(hh, share->clients, client, next)
+    if (share->clients.listener_pause && share->clients.listener_pause < due)
+        due = share->clients.listener_pause;
+    HASH_ITER(hh, share->clients.first, client, next)
     {
         uint64_t uncrowd = gs_client_uncrowd(client, now);
 
@@ -464,7 +464,7 @@ void gs_clients_free(struct gs_share *share)
 {
     struct gs_client *client, *next;
 
-    HASH_ITER(hh, share->clients, client, next)
+    HASH_ITER(hh, share->clients.first, client, next)
     client_free(share, client);
     gs_unread_free(share);
 }

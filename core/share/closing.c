@@ -21,7 +21,7 @@ static struct gs_opener_context *context_find(struct gs_share *share, CUcontext 
 {
     struct gs_opener_context *found;
 
-    HASH_FIND(hh, share->contexts, &context, sizeof(context), found);
+    HASH_FIND(hh, share->opener.contexts, &context, sizeof(context), found);
     return found;
 }
 
@@ -36,7 +36,7 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
         return GS_NO_HOST_MEMORY;
     added->context = context;
     gs_fence_pool_init(share->fences, &added->pool, context, NULL);
-    HASH_ADD(hh, share->contexts, context, sizeof added->context, added);
+    HASH_ADD(hh, share->opener.contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
     gs_fence_pool_forget(&added->pool);
@@ -137,18 +137,18 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
         if (!opened->uses[i].fence.line)
             use_record(share, &opened->uses[i]);
     }
-    opened->next = share->closing;
-    share->closing = opened;
-    share->poll_ns = POLL_FIRST_NS;
-    if (share->polling)
+    opened->next = share->opener.closing;
+    share->opener.closing = opened;
+    share->opener.poll_ns = POLL_FIRST_NS;
+    if (share->opener.polling)
         return;
-    share->polling = true;
+    share->opener.polling = true;
     gs_thread_wake(share);
 }
 
 void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    struct gs_opened **link = &share->closing;
+    struct gs_opened **link = &share->opener.closing;
 
     while (*link != opened)
         link = &(*link)->next;
@@ -166,20 +166,20 @@ static void wait_for_contexts_locked(struct gs_share *share)
     struct gs_opened *opened;
     CUcontext context = NULL, popped;
 
-    for (opened = share->closing; opened && !context; opened = opened->next)
+    for (opened = share->opener.closing; opened && !context; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++)
             if (opened->uses[i].next == GS_FENCE_SYNCING &&
                 !context_find(share, opened->uses[i].context)->leaving)
                 context = opened->uses[i].context;
     if (!context)
         return;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (share->driver->ctx_push_current(context) == CUDA_SUCCESS) {
         share->driver->ctx_synchronize();
         share->driver->ctx_pop_current(&popped);
     }
-    gs_lock_take(&share->opener_lock);
-    for (opened = share->closing; opened; opened = opened->next)
+    gs_lock_take(&share->opener.lock);
+    for (opened = share->opener.closing; opened; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++)
             if (opened->uses[i].next == GS_FENCE_SYNCING && opened->uses[i].context == context)
                 opened->uses[i].next = GS_FENCE_NONE;
@@ -201,16 +201,16 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     last = import->count == 0 && !opened->keeps;
     if (last)
         gs_import_leave_locked(share, import);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (last)
         gs_import_unmap(share, import);
     else if (share->events.unmapping)
         share->events.unmapping(share->events.arg, opened->address, opened->size);
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     if (last)
         gs_import_recycle_locked(share, import);
     if (!opened->replaced)
-        HASH_DEL(share->opened, opened);
+        HASH_DEL(share->opener.opened, opened);
     peer->opened_count--;
     free(opened->uses);
     opened->uses = NULL;
@@ -233,11 +233,11 @@ void gs_share_look_again(struct gs_share *share)
     int saved = errno;
     bool closing;
 
-    gs_lock_take(&share->opener_lock);
-    closing = share->closing != NULL;
+    gs_lock_take(&share->opener.lock);
+    closing = share->opener.closing != NULL;
     if (closing)
         gs_thread_wake(share);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (closing && !gs_opener_has_thread(share))
         gs_closing_work(share);
     errno = saved;
@@ -246,7 +246,7 @@ void gs_share_look_again(struct gs_share *share)
 /* The blocks whose fences have passed, out of `closing`. */
 static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
-    struct gs_opened **link = &share->closing, *passed = NULL;
+    struct gs_opened **link = &share->opener.closing, *passed = NULL;
 
     while (*link) {
         struct gs_opened *opened = *link;
@@ -270,9 +270,9 @@ static bool flush_all_locked(struct gs_share *share)
     struct gs_peer *peer, *next;
     bool left = false;
 
-    for (const struct gs_opened *opened = share->closing; opened; opened = opened->next)
+    for (const struct gs_opened *opened = share->opener.closing; opened; opened = opened->next)
         left |= !opened->held; /* the end of what holds it is announced */
-    HASH_ITER(hh, share->peers, peer, next)
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         if (!peer->unsent && !peer->unmapped)
             continue;
@@ -291,7 +291,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     look = gs_peers_tick_locked(share, now);
     idle = gs_idle_tick_locked(share, now);
     wait_for_contexts_locked(share);
@@ -303,22 +303,22 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
         if (opened->peer->busy) {
             opened->leaving = false; /* nobody may come for it soon: it can be opened again */
             opened->ready = true;
-            opened->next = share->closing;
-            share->closing = opened;
+            opened->next = share->opener.closing;
+            share->opener.closing = opened;
         } else {
             give_back_locked(share, opened);
         }
     }
     kept = gs_kept_tick_locked(share, now);
-    share->polling = flush_all_locked(share);
-    if (share->polling) {
-        due = now + share->poll_ns;
-        if (share->poll_ns < POLL_LONGEST_NS)
-            share->poll_ns *= 2;
+    share->opener.polling = flush_all_locked(share);
+    if (share->opener.polling) {
+        due = now + share->opener.poll_ns;
+        if (share->opener.poll_ns < POLL_LONGEST_NS)
+            share->opener.poll_ns *= 2;
     }
     flush = gs_flush_tick_locked(share, now);
     due = flush < due ? flush : due;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     due = look < due ? look : due;
     due = due < idle ? due : idle;
     return due < kept ? due : kept;
@@ -327,7 +327,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 /* Whether a block was left because its exporter was busy, and that is over. */
 static bool is_some_ready_locked(const struct gs_share *share)
 {
-    const struct gs_opened *opened = share->closing;
+    const struct gs_opened *opened = share->opener.closing;
 
     while (opened && (!opened->ready || opened->peer->busy))
         opened = opened->next;
@@ -341,18 +341,18 @@ void gs_closing_work(struct gs_share *share)
 
     do {
         gs_closing_tick(share, gs_now_ns());
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
         again = is_some_ready_locked(share) && !__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE);
         gs_thread_wake(share); /* if there is one by now, it has not seen what is left */
-        gs_lock_release(&share->opener_lock);
+        gs_lock_release(&share->opener.lock);
     } while (again);
 }
 
 void gs_opener_release(struct gs_share *share)
 {
-    bool left = share->closing && !share->peers_watched;
+    bool left = share->opener.closing && !share->opener.peers_watched;
 
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (left)
         gs_closing_work(share);
 }
@@ -373,11 +373,11 @@ static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
 {
     struct gs_opener_context *found;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     found = context_find(share, context);
     if (found)
         found->leaving = leaving;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }
 
 void gs_share_context_leaving(struct gs_share *share, CUcontext context)
@@ -397,9 +397,9 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     struct gs_opened *opened, *next;
     bool closing;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     gone = context_find(share, context);
-    HASH_ITER(hh, share->opened, opened, next)
+    HASH_ITER(hh, share->opener.opened, opened, next)
     {
         use_remove(opened, context);
         if (opened->use_count > 0 || opened->count == 0)
@@ -407,15 +407,15 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         opened->count = 0;
         gs_closing_start_locked(share, opened);
     }
-    for (opened = share->closing; opened; opened = opened->next)
+    for (opened = share->opener.closing; opened; opened = opened->next)
         use_remove(opened, context); /* also those that the table has not any more */
     if (gone) {
-        HASH_DEL(share->contexts, gone);
+        HASH_DEL(share->opener.contexts, gone);
         gs_fence_pool_forget(&gone->pool);
         free(gone);
     }
-    closing = share->closing != NULL;
-    gs_lock_release(&share->opener_lock);
+    closing = share->opener.closing != NULL;
+    gs_lock_release(&share->opener.lock);
     if (closing && !gs_opener_has_thread(share))
         gs_closing_work(share);
     errno = saved;
@@ -428,36 +428,36 @@ void gs_closing_finish(struct gs_share *share)
     struct gs_opener_context *context, *next_context;
     struct gs_import *import;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     gs_idle_finish_locked(share);
-    HASH_ITER(hh, share->opened, opened, next_opened)
+    HASH_ITER(hh, share->opener.opened, opened, next_opened)
     {
         if (opened->count > 0)
             gs_closing_start_locked(share, opened);
     }
-    while (share->closing) {
-        opened = share->closing;
-        share->closing = opened->next;
+    while (share->opener.closing) {
+        opened = share->opener.closing;
+        share->opener.closing = opened->next;
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
     gs_kept_finish_locked(share);
-    HASH_ITER(hh, share->peers, peer, next_peer)
+    HASH_ITER(hh, share->opener.peers, peer, next_peer)
     {
         gs_peer_disconnect(share, peer);
         gs_peer_flush_locked(share, peer);
         gs_peer_reap_locked(share, peer);
     }
-    HASH_ITER(hh, share->contexts, context, next_context)
+    HASH_ITER(hh, share->opener.contexts, context, next_context)
     {
-        HASH_DEL(share->contexts, context);
+        HASH_DEL(share->opener.contexts, context);
         gs_fence_pool_destroy(&context->pool);
         free(context);
     }
-    while (share->spare_imports) {
-        import = share->spare_imports;
-        share->spare_imports = import->next;
+    while (share->opener.spare_imports) {
+        import = share->opener.spare_imports;
+        share->opener.spare_imports = import->next;
         free(import);
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }

@@ -94,20 +94,20 @@ int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots)
     *ret_slots = confirmed->count;
     gs_lock_take(&share->lock);
     gs_confirm_end_locked(share);
-    share->confirmed = confirmed;
+    share->link.confirmed = confirmed;
     gs_lock_release(&share->lock);
     return fd;
 }
 
 void gs_confirm_end_locked(struct gs_share *share)
 {
-    confirmed_free(share->confirmed);
-    share->confirmed = NULL;
+    confirmed_free(share->link.confirmed);
+    share->link.confirmed = NULL;
 }
 
 bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_confirmed *confirmed = share->confirmed;
+    struct gs_confirmed *confirmed = share->link.confirmed;
 
     if (!confirmed || (confirmed->free_count == 0 && confirmed->used == confirmed->count))
         return false;
@@ -119,7 +119,7 @@ bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer)
 
 void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_confirmed *confirmed = share->confirmed;
+    struct gs_confirmed *confirmed = share->link.confirmed;
 
     /* Before the block's memory is anybody else's: the pool's locks are behind this. */
     __atomic_store_n(&confirmed->ids[offer->slot], 0, __ATOMIC_SEQ_CST);
@@ -128,7 +128,7 @@ void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer)
 
 void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    struct gs_confirmed *confirmed = share->confirmed;
+    struct gs_confirmed *confirmed = share->link.confirmed;
 
     gs_confirm_cancel_locked(share, offer);
     /* There is room: nothing new is left with a broker that was not told all of this, and by then
@@ -139,20 +139,21 @@ void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer)
 
 uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes)
 {
-    *ret_bytes = share->confirmed ? share->confirmed->untold_bytes : 0;
-    return share->confirmed ? share->confirmed->untold_count : 0;
+    *ret_bytes = share->link.confirmed ? share->link.confirmed->untold_bytes : 0;
+    return share->link.confirmed ? share->link.confirmed->untold_count : 0;
 }
 
 int gs_confirm_tell_locked(struct gs_share *share)
 {
-    struct gs_confirmed *confirmed = share->confirmed;
+    struct gs_confirmed *confirmed = share->link.confirmed;
     union gs_wire_message message;
-    int error = gs_fd_is_there(&share->broker_is) ? 0 : -EBADF; /* the program may have closed it */
+    /* The program may have closed it. */
+    int error = gs_fd_is_there(&share->link.fd_is) ? 0 : -EBADF;
 
     while (!error && confirmed && confirmed->untold_count > 0) {
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         message.unshare.block_id = confirmed->untold[confirmed->untold_count - 1];
-        error = gs_wire_send(share->broker_fd, &message, -1);
+        error = gs_wire_send(share->link.fd, &message, -1);
         if (!error)
             confirmed->untold_count--;
     }

@@ -25,7 +25,7 @@
 struct gs_export {
     uint64_t chunk_id;
     struct gs_fd fd; /* the program may have closed it, and another file may have its number */
-    uint64_t used; /* share->export_uses at its last use */
+    uint64_t used; /* share->exporter.export_uses at its last use */
     UT_hash_handle hh;
 };
 
@@ -45,13 +45,13 @@ static void shrink(struct gs_share *share, unsigned keep)
         struct gs_export *entry, *next, *oldest = NULL;
 
         gs_lock_take(&share->lock);
-        if (HASH_COUNT(share->exports) > keep) {
-            HASH_ITER(hh, share->exports, entry, next)
+        if (HASH_COUNT(share->exporter.exports) > keep) {
+            HASH_ITER(hh, share->exporter.exports, entry, next)
             {
                 if (!oldest || entry->used < oldest->used)
                     oldest = entry;
             }
-            HASH_DEL(share->exports, oldest);
+            HASH_DEL(share->exporter.exports, oldest);
         }
         gs_lock_release(&share->lock);
         if (!oldest)
@@ -66,7 +66,7 @@ static unsigned count_kept(struct gs_share *share)
     unsigned count;
 
     gs_lock_take(&share->lock);
-    count = HASH_COUNT(share->exports);
+    count = HASH_COUNT(share->exporter.exports);
     gs_lock_release(&share->lock);
     return count;
 }
@@ -77,12 +77,12 @@ static int find(struct gs_share *share, uint64_t chunk_id)
     int fd = -1;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exports, &chunk_id, sizeof chunk_id, entry);
+    HASH_FIND(hh, share->exporter.exports, &chunk_id, sizeof chunk_id, entry);
     if (entry && gs_fd_is_there(&entry->fd)) {
-        entry->used = ++share->export_uses;
+        entry->used = ++share->exporter.export_uses;
         fd = entry->fd.fd;
     } else if (entry) {
-        HASH_DEL(share->exports, entry);
+        HASH_DEL(share->exporter.exports, entry);
         free(entry);
     }
     gs_lock_release(&share->lock);
@@ -92,7 +92,8 @@ static int find(struct gs_share *share, uint64_t chunk_id)
 /* As the last one tells: the lowest free number is given out, and tables end at multiples of 64. */
 bool gs_export_has_room(const struct gs_share *share)
 {
-    return share->fds_made || share->last_export % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
+    return share->loop.fds_made ||
+           share->exporter.last_export % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
 }
 
 void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
@@ -108,8 +109,8 @@ void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd
         entry->chunk_id = offer->source.chunk_id;
         entry->fd = gs_fd_keep(fd);
         gs_lock_take(&share->lock);
-        entry->used = ++share->export_uses;
-        HASH_ADD(hh, share->exports, chunk_id, sizeof entry->chunk_id, entry);
+        entry->used = ++share->exporter.export_uses;
+        HASH_ADD(hh, share->exporter.exports, chunk_id, sizeof entry->chunk_id, entry);
         kept = entry->hh.tbl != NULL;
         gs_lock_release(&share->lock);
     }
@@ -126,8 +127,8 @@ bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
     bool wanted;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exports, &offer->source.chunk_id, sizeof entry->chunk_id, entry);
-    wanted = !entry && HASH_COUNT(share->exports) < max;
+    HASH_FIND(hh, share->exporter.exports, &offer->source.chunk_id, sizeof entry->chunk_id, entry);
+    wanted = !entry && HASH_COUNT(share->exporter.exports) < max;
     gs_lock_release(&share->lock);
     return wanted;
 }
@@ -148,7 +149,7 @@ CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *re
         }
         if (result != CUDA_SUCCESS)
             return result;
-        share->last_export = (unsigned)fd;
+        share->exporter.last_export = (unsigned)fd;
     }
     *ret_fd = fd;
     return CUDA_SUCCESS;
@@ -160,9 +161,9 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     struct gs_export *entry;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exports, &chunk_id, sizeof chunk_id, entry);
+    HASH_FIND(hh, share->exporter.exports, &chunk_id, sizeof chunk_id, entry);
     if (entry)
-        HASH_DEL(share->exports, entry);
+        HASH_DEL(share->exporter.exports, entry);
     gs_keep_chunk_gone_locked(share, chunk_id);
     gs_lock_release(&share->lock);
     if (entry) {

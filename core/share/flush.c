@@ -35,9 +35,9 @@ static void set_awaited_locked(struct gs_share *share, struct gs_client *client,
     if (client->awaited == awaited)
         return;
     client->awaited = awaited;
-    share->flush_awaited += awaited ? 1 : -1;
+    share->asked.flush_awaited += awaited ? 1 : -1;
     if (!awaited)
-        pthread_cond_broadcast(&share->given_back);
+        pthread_cond_broadcast(&share->asked.given_back);
 }
 
 static void set_awaited(struct gs_share *share, struct gs_client *client, bool awaited)
@@ -54,7 +54,7 @@ static bool ask(struct gs_share *share, struct gs_client *client, uint64_t now)
         client->flush_again = true;
         return now - client->flush_ns < SILENT_NS;
     }
-    client->flush = ++share->flushes_sent;
+    client->flush = ++share->asked.flushes_sent;
     client->flush_again = false;
     client->flush_ns = now;
     client->flush_due = true;
@@ -70,12 +70,13 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     bool recalling;
 
     gs_lock_take(&share->lock);
-    wanted = share->flush_wanted;
-    recalling = share->work[GS_WORK_RECALL].first != NULL;
+    wanted = share->asked.flush_wanted;
+    recalling = share->exporter.work[GS_WORK_RECALL].first != NULL;
     gs_lock_release(&share->lock);
-    if (wanted == share->flush_begun || recalling) /* those come first: again in the next round */
+    if (wanted == share->asked.flush_begun ||
+        recalling) /* those come first: again in the next round */
         return;
-    HASH_ITER(hh, share->clients, client, next)
+    HASH_ITER(hh, share->clients.first, client, next)
     {
         if (client->parted || !holds_freed(client))
             continue;
@@ -87,9 +88,9 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         }
     }
     gs_lock_take(&share->lock);
-    share->flush_begun = wanted;
-    share->flush_ends_ns = ends;
-    pthread_cond_broadcast(&share->given_back);
+    share->asked.flush_begun = wanted;
+    share->asked.flush_ends_ns = ends;
+    pthread_cond_broadcast(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
@@ -107,8 +108,8 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client)
 {
     gs_lock_take(&share->lock);
-    if (client->awaited && client->due_ns > share->flush_ends_ns)
-        share->flush_ends_ns = client->due_ns;
+    if (client->awaited && client->due_ns > share->asked.flush_ends_ns)
+        share->asked.flush_ends_ns = client->due_ns;
     gs_lock_release(&share->lock);
 }
 
@@ -132,7 +133,7 @@ struct wait {
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
-    const struct gs_offer *offer = share->limbo_newest;
+    const struct gs_offer *offer = share->limbo.newest;
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
     *ret_any = false;
@@ -152,10 +153,10 @@ static uint64_t holders_until_locked(const struct gs_share *share, const struct 
 {
     uint64_t until = wait->begun_ns + SILENT_NS;
 
-    if (share->flush_begun >= wait->number && share->flush_awaited == 0)
+    if (share->asked.flush_begun >= wait->number && share->asked.flush_awaited == 0)
         return 0;
-    if (share->flush_begun >= wait->number && share->flush_ends_ns + SILENT_NS > until)
-        until = share->flush_ends_ns + SILENT_NS;
+    if (share->asked.flush_begun >= wait->number && share->asked.flush_ends_ns + SILENT_NS > until)
+        until = share->asked.flush_ends_ns + SILENT_NS;
     return until < wait->begun_ns + ENDING_NS ? until : wait->begun_ns + ENDING_NS;
 }
 
@@ -169,10 +170,10 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
     gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
     if (share->thread_start == GS_STARTED &&
-        pthread_equal(share->background.thread, pthread_self()))
+        pthread_equal(share->loop.background.thread, pthread_self()))
         any = false; /* the thread that others wait for here */
     if (any) {
-        wait.number = ++share->flush_wanted;
+        wait.number = ++share->asked.flush_wanted;
         gs_thread_wake(share);
     }
     while (any) {

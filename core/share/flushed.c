@@ -16,7 +16,7 @@ bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64
  * that ends when its owner says so. */
 static bool is_closing_locked(const struct gs_share *share, const struct gs_peer *peer)
 {
-    const struct gs_opened *opened = share->closing;
+    const struct gs_opened *opened = share->opener.closing;
 
     while (opened && (opened->peer != peer || opened->held))
         opened = opened->next;
@@ -28,7 +28,7 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
     struct gs_peer *peer, *next;
     uint64_t due = GS_NEVER;
 
-    HASH_ITER(hh, share->peers, peer, next)
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         union gs_wire_message message;
         uint64_t at = peer->flushed_ns + AGAIN_NS;

@@ -77,13 +77,13 @@ void gs_held_work(struct gs_share *share, uint64_t now)
     bool any_device;
 
     gs_lock_take(&share->lock);
-    wanted = share->held_wanted;
-    any_device = share->held_any_device;
-    memcpy(uuid, share->held_uuid, sizeof uuid);
+    wanted = share->asked.held_wanted;
+    any_device = share->asked.held_any_device;
+    memcpy(uuid, share->asked.held_uuid, sizeof uuid);
     gs_lock_release(&share->lock);
-    if (wanted == share->held_told)
+    if (wanted == share->asked.held_told)
         return;
-    for (client = share->clients; client; client = client->hh.next) {
+    for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_share_holder holder;
 
         look_at(share, client, any_device ? NULL : uuid, now, &holder);
@@ -93,16 +93,16 @@ void gs_held_work(struct gs_share *share, uint64_t now)
         enter(&held, &holder);
     }
     gs_lock_take(&share->lock);
-    share->held = held;
-    share->held_told = wanted;
-    pthread_cond_broadcast(&share->given_back);
+    share->asked.held = held;
+    share->asked.held_told = wanted;
+    pthread_cond_broadcast(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
 /* Called with the lock held. Else there is nothing to be told, nor to wait for. */
 static bool has_any_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_offer *offer = share->limbo_newest;
+    const struct gs_offer *offer = share->limbo.newest;
 
     while (offer && (!offer->limbo_held || !gs_is_of_device(uuid, offer->source.uuid)))
         offer = offer->limbo_older;
@@ -118,17 +118,17 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
     memset(ret_held, 0, sizeof *ret_held);
     gs_lock_take(&share->lock);
     more = share->thread_start == GS_STARTED && has_any_locked(share, uuid) &&
-           !pthread_equal(share->background.thread, pthread_self());
+           !pthread_equal(share->loop.background.thread, pthread_self());
     if (more) {
-        wanted = ++share->held_wanted;
-        share->held_any_device = uuid == NULL;
+        wanted = ++share->asked.held_wanted;
+        share->asked.held_any_device = uuid == NULL;
         if (uuid)
-            memcpy(share->held_uuid, uuid, sizeof share->held_uuid);
+            memcpy(share->asked.held_uuid, uuid, sizeof share->asked.held_uuid);
         gs_thread_wake(share);
-        while (share->held_told < wanted && more)
+        while (share->asked.held_told < wanted && more)
             more = gs_wait_given_back_locked(share, end);
-        if (share->held_told >= wanted)
-            *ret_held = share->held;
+        if (share->asked.held_told >= wanted)
+            *ret_held = share->asked.held;
     }
     gs_lock_release(&share->lock);
 }

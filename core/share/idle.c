@@ -18,15 +18,15 @@ void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened)
     if (opened->older)
         opened->older->next = opened->next;
     else
-        share->idle_oldest = opened->next;
+        share->opener.idle_oldest = opened->next;
     if (opened->next)
         opened->next->older = opened->older;
     else
-        share->idle_newest = opened->older;
+        share->opener.idle_newest = opened->older;
     opened->next = opened->older = NULL;
     opened->idle = false;
-    share->idle_count--;
-    share->passed_idle -= opened->passed_on;
+    share->opener.idle_count--;
+    share->opener.passed_idle -= opened->passed_on;
 }
 
 /* How long it stays idle. What was passed on stays for the grace at least. */
@@ -67,23 +67,23 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         gs_closing_start_locked(share, opened);
         return;
     }
-    if (share->idle_count + share->kept_count >= share->options.idle_blocks &&
-        !gs_kept_evict_locked(share) && share->idle_oldest)
-        end_locked(share, share->idle_oldest);
+    if (share->opener.idle_count + share->opener.kept_count >= share->options.idle_blocks &&
+        !gs_kept_evict_locked(share) && share->opener.idle_oldest)
+        end_locked(share, share->opener.idle_oldest);
     opened->idle = true;
     opened->idle_ns = gs_now_ns();
     opened->next = NULL;
-    opened->older = share->idle_newest;
+    opened->older = share->opener.idle_newest;
     if (opened->older)
         opened->older->next = opened;
     else
-        share->idle_oldest = opened;
-    share->idle_newest = opened;
-    share->idle_count++;
-    share->passed_idle += opened->passed_on;
-    if (share->idle_armed)
+        share->opener.idle_oldest = opened;
+    share->opener.idle_newest = opened;
+    share->opener.idle_count++;
+    share->opener.passed_idle += opened->passed_on;
+    if (share->opener.idle_armed)
         return;
-    share->idle_armed = true;
+    share->opener.idle_armed = true;
     gs_thread_wake(share);
 }
 
@@ -93,7 +93,7 @@ bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_
     struct gs_opened *opened;
 
     memcpy(key.instance, peer->instance, sizeof key.instance);
-    HASH_FIND(hh, share->opened, &key, sizeof key, opened);
+    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
     if (!opened || opened->recalled)
         return false;
     opened->recalled = true;
@@ -109,7 +109,7 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     peer->known = peer->connection;
     gs_kept_lost_locked(share);
-    HASH_ITER(hh, share->opened, opened, next)
+    HASH_ITER(hh, share->opener.opened, opened, next)
     {
         if (opened->peer != peer || opened->connection == peer->connection)
             continue;
@@ -120,7 +120,7 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
 
 uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
 {
-    struct gs_opened *opened = share->idle_oldest, *newer;
+    struct gs_opened *opened = share->opener.idle_oldest, *newer;
     uint64_t due = GS_NEVER;
 
     for (; opened; opened = newer) {
@@ -131,15 +131,15 @@ uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
         }
         if (opened->idle_ns + stays_ns(share, opened) < due)
             due = opened->idle_ns + stays_ns(share, opened);
-        if (!share->passed_idle)
+        if (!share->opener.passed_idle)
             break; /* all stay for the same time */
     }
-    share->idle_armed = share->idle_oldest != NULL;
+    share->opener.idle_armed = share->opener.idle_oldest != NULL;
     return due;
 }
 
 void gs_idle_finish_locked(struct gs_share *share)
 {
-    while (share->idle_oldest)
-        end_locked(share, share->idle_oldest);
+    while (share->opener.idle_oldest)
+        end_locked(share, share->opener.idle_oldest);
 }

@@ -57,11 +57,11 @@ static struct gs_import *record_new(struct gs_share *share)
 {
     struct gs_import *import;
 
-    gs_lock_take(&share->opener_lock);
-    import = share->spare_imports;
+    gs_lock_take(&share->opener.lock);
+    import = share->opener.spare_imports;
     if (import)
-        share->spare_imports = import->next;
-    gs_lock_release(&share->opener_lock);
+        share->opener.spare_imports = import->next;
+    gs_lock_release(&share->opener.lock);
     if (import)
         return import;
     import = calloc(1, sizeof *import);
@@ -75,8 +75,8 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
     free(import->sorted);
     import->sorted = NULL;
     import->count = import->room = 0;
-    import->next = share->spare_imports;
-    share->spare_imports = import;
+    import->next = share->opener.spare_imports;
+    share->opener.spare_imports = import;
 }
 
 #define ROOM_MOST (UINT64_C(1) << 40) /* a handle may have been changed */
@@ -176,9 +176,9 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
         }
         share->driver->mem_release(import->handle);
     }
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return status;
 }
 
@@ -301,9 +301,9 @@ bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd,
 {
     unsigned kept, most = gs_import_fds_max(passed_on);
 
-    kept = __atomic_add_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
+    kept = __atomic_add_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
     if (kept > most) {
-        __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
         return false;
     }
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -318,5 +318,5 @@ void gs_import_close_fd(struct gs_share *share, struct gs_import *import)
         return;
     gs_fd_close(&import->kept_fd);
     import->fd = -1;
-    __atomic_sub_fetch(&share->kept_fds, 1, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
 }

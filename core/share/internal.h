@@ -60,62 +60,114 @@ struct gs_peer;
 struct gs_opened;
 struct gs_opener_context;
 
-struct gs_share {
-    const struct gs_driver *driver;
-    struct gs_map *map;
-    struct gs_fences *fences;
-    struct gs_log log;
-    struct gs_share_options options;
-    struct gs_share_events events;
-    pid_t pid; /* of the process that made this: a forked child keeps away */
-    unsigned char instance[GS_INSTANCE_SIZE];
-    char name[GS_BROKER_NAME_SIZE]; /* of its socket */
-    bool ending; /* atomic: the process ends, the driver is not called any more */
-    bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
+/* ---- The parts of struct gs_share ----------------------------------------------------------- */
 
-    struct gs_lock lock; /* rank SHARE: from here to the blank line */
-    pthread_cond_t started;
-    /* GS_GIVEN_UP: the thread that was at it was killed. */
-    enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
-        socket_start;
-    pid_t starter; /* the thread that is at it: of both at a time one at most is starting */
-    char socket_path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
-    uint64_t socket_inode, socket_device; /* what was put up there */
+/* This process's place in the runtime directory (socket.c). */
+struct gs_place {
+    char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
+    uint64_t inode, device;                          /* what was put up there */
     struct gs_fd directory_is, listener_is;
-    int broker_fd;     /* the connection to the broker, or -1; what it is: */
-    struct gs_fd broker_is;
+    int directory,
+        listener; /* written before it is watched; then socket.c exchanges what they are */
+    /* The share thread's own. */
+    int spare_fd;      /* given up for a moment to refuse a caller when no other is left */
+    bool spare_given;  /* a message has got it: another is to be had */
+    uint64_t sweep_ns; /* atomic: when to clear the directory; GS_NEVER */
+    uint64_t touch_ns; /* when to say in the directory that this process lives */
+    uint64_t look_ns;  /* when to look whether the socket is still there */
+};
+
+/* The share thread, and what it is told (loop.c). */
+struct gs_loop {
+    /* Written before it starts, then read only. */
+    struct gs_background background;
+    void *(*run)(void *share); /* gs_thread_run */
+    uint64_t asked_ns;         /* when it was started */
+    int epoll;
+    int wake,
+        woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
+    struct gs_fd wake_kept, woken_kept;
+    bool stop; /* atomic */
+    /* Its own. */
+    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
+    uint64_t offered_ns;  /* and the first one of an opener until then */
+    uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
+    uint64_t rested_ns; /* the next one of a row not before then: it was in vain */
+    bool fds_made;      /* the table of descriptors has its final size, or never will */
+};
+
+/* The connection to a broker (leave.c). */
+struct gs_link {
+    int fd; /* or -1; what it is: */
+    struct gs_fd fd_is;
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
-    uint64_t broker_found_ns, broker_retry_ns, broker_pause_ns;
-    uint64_t broker_slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
-    bool broker_full;        /* atomic: its socket has no room, and the kernel says when it has; */
-    uint64_t broker_full_ns; /* when that is told of */
-    struct gs_offer *put_off; /* what is to be left with it then */
+    uint64_t found_ns, retry_ns, pause_ns;
+    uint64_t slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
+    bool full;        /* atomic: its socket has no room, and the kernel says when it has; */
+    uint64_t full_ns; /* when that is told of */
+    struct gs_offer *put_off;       /* what is to be left with it then */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
-    uint64_t unneeded_since; /* of a broker: atomic; GS_NEVER: it takes nobody in any more */
-    struct gs_left_chunk *left_chunks; /* of a broker: the share thread's own */
-    struct gs_leaver *leavers;         /* likewise */
-    struct gs_user *users;             /* the share thread's own */
-    struct gs_unread *unread;          /* the same; and when they are looked at, if there are any */
-    uint64_t unread_look_ns;
+};
+
+/* Of a broker: what was left with it (broker.c, leaver.c). */
+struct gs_store {
+    uint64_t unneeded_since; /* atomic; GS_NEVER: it takes nobody in any more */
+    /* The share thread's own. */
+    struct gs_left_chunk *left_chunks;
+    struct gs_leaver *leavers;
     uint64_t left_due_ns;
     bool left_said; /* a limit was met */
-    struct gs_offer *limbo_oldest, *limbo_newest; /* freed, and held by others or pinned */
-    uint64_t limbo_count, limbo_bytes; /* of those that are held */
-    uint64_t limbo_due_ns; /* when to look whether that is too much; GS_NEVER */
-    bool limbo_said;       /* it is, and was said */
-    bool ever_opened;   /* atomic: some handle of this process's was */
-    bool unopened_said; /* atomic: or none was, and that was said */
-    bool refusal_said; /* atomic: why something is not offered was logged as a warning */
+};
+
+/* What is freed, and held by others or pinned (limbo.c). */
+struct gs_limbo {
+    struct gs_offer *oldest, *newest;
+    uint64_t count, bytes; /* of those that are held */
+    uint64_t due_ns;       /* when to look whether that is too much; GS_NEVER */
+    bool said;             /* it is, and was said */
+};
+
+/* What is on offer (offers.c, queue.c, exports.c, keepers.c). */
+struct gs_exporter {
     struct gs_offer *offers;
     uint64_t next_offer; /* atomic */
     struct gs_work_queue {
         struct gs_offer *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
+    struct gs_offer *grace_oldest, *grace_newest;
+    struct gs_offer *ended_oldest,
+        *ended_newest;     /* leases and graces that are over, to be told of */
+    uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
+    struct gs_export *exports; /* the share thread adds and uses; others remove */
+    uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
     struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
-    pthread_cond_t given_back;         /* there are fewer of these, or in limbo */
+    bool ever_opened;   /* atomic: some handle of this process's was */
+    bool unopened_said; /* atomic: or none was, and that was said */
+    bool refusal_said;  /* atomic: why something is not offered was logged as a warning */
+    /* The share thread's own. */
+    uint64_t served_ns, exported_ns; /* the last open, and export ahead */
+    unsigned last_export;            /* the number of the descriptor that was made last */
+};
+
+/* The share thread's own: who is connected (clients.c, quota.c, report.c). */
+struct gs_clients {
+    struct gs_client *first;
+    unsigned count;
+    uint64_t next_id;
+    struct gs_user *users;
+    struct gs_unread *unread; /* and when they are looked at, if there are any */
+    uint64_t unread_look_ns;
+    uint64_t listener_pause; /* when to listen again; 0: listening */
+    struct gs_share_stats stats; /* as they were told last, */
+    uint64_t stats_due_ns;       /* and are told until then */
+};
+
+/* What threads of this process ask the share thread (held.c, flush.c). */
+struct gs_asked {
+    pthread_cond_t given_back; /* there is less of what others keep mapped, or in limbo */
     uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
     unsigned char held_uuid[16];
     bool held_any_device;
@@ -123,45 +175,13 @@ struct gs_share {
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
     uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
     unsigned flush_awaited;             /* clients that are to answer, or rest */
-    struct gs_export *exports;   /* the share thread adds and uses; others remove */
-    uint64_t export_uses;
-    struct gs_offer *grace_oldest, *grace_newest;
-    struct gs_offer *ended_oldest, *ended_newest; /* leases and graces that are over, to be told of */
-    uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
+    uint64_t flushes_sent;              /* the share thread's own */
+};
 
-    /* Written before the thread starts, then read only. */
-    struct gs_background background;
-    void *(*run)(void *share); /* gs_thread_run */ /* the share thread */
-    uint64_t thread_asked_ns;        /* when it was started */
-    int epoll;
-    int wake, woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
-    struct gs_fd wake_kept, woken_kept;
-    int directory, listener; /* written before it is watched; then socket.c exchanges what they are */
-    bool stop; /* atomic */
-
-    /* The share thread's own. */
-    struct gs_client *clients;
-    unsigned client_count;
-    uint64_t next_client;
-    uint64_t flushes_sent;
-    uint64_t served_ns, exported_ns; /* the last open, and export ahead */
-    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
-    uint64_t offered_ns;  /* and the first one of an opener until then */
-    uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
-    uint64_t rested_ns; /* the next one of a row not before then: it was in vain */
-    unsigned last_export;    /* the number of the descriptor that was made last */
-    bool fds_made;           /* the table of descriptors has its final size, or never will */
-    int spare_fd;            /* given up for a moment to refuse a caller when no other is left */
-    bool spare_given;        /* a message has got it: another is to be had */
-    uint64_t sweep_ns;       /* atomic: when to clear the directory; GS_NEVER */
-    uint64_t touch_ns;       /* when to say in the directory that this process lives */
-    uint64_t socket_look_ns; /* when to look whether the socket is still there */
-    uint64_t listener_pause; /* when to listen again; 0: listening */
-    struct gs_share_stats stats; /* as they were told last, */
-    uint64_t stats_due_ns;       /* and are told until then */
-
-    struct gs_lock opener_lock;    /* rank OPENER: from here on */
-    pthread_cond_t opener_changed; /* a peer is no longer busy */
+/* What this process has opened (opener.h). */
+struct gs_opener {
+    struct gs_lock lock;    /* rank OPENER; protects all of it */
+    pthread_cond_t changed; /* a peer is no longer busy */
     struct gs_peer *peers;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
@@ -170,7 +190,8 @@ struct gs_share {
     struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
     unsigned kept_count; /* those that are to stay */
     unsigned kept_fds;                 /* atomic; descriptors of imports */
-    struct gs_relay_name *relay_names; /* atomic; names put up, added under `lock`, freed at the end */
+    struct gs_relay_name *relay_names; /* atomic; names put up, added under `share->lock`, freed at
+                                          the end */
     unsigned passed_idle;              /* idle blocks that were passed on */
     bool kept_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
@@ -184,6 +205,36 @@ struct gs_share {
     uint64_t poll_ns;
     bool unreachable_said;
     uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
+};
+
+struct gs_share {
+    const struct gs_driver *driver;
+    struct gs_map *map;
+    struct gs_fences *fences;
+    struct gs_log log;
+    struct gs_share_options options;
+    struct gs_share_events events;
+    pid_t pid; /* of the process that made this: a forked child keeps away */
+    unsigned char instance[GS_INSTANCE_SIZE];
+    char name[GS_BROKER_NAME_SIZE]; /* of its socket */
+    bool ending; /* atomic: the process ends, the driver is not called any more */
+    bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
+    struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
+                            thread's own, and the opener's part */
+    pthread_cond_t started;
+    /* GS_GIVEN_UP: the thread that was at it was killed. */
+    enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
+        socket_start;
+    pid_t starter; /* the thread that is at it: of both at a time one at most is starting */
+    struct gs_place place;
+    struct gs_loop loop;
+    struct gs_link link;
+    struct gs_store store;
+    struct gs_limbo limbo;
+    struct gs_exporter exporter;
+    struct gs_clients clients;
+    struct gs_asked asked;
+    struct gs_opener opener;
 };
 
 /* ---- share.c, thread.c ---------------------------------------------------------------------- */

@@ -22,23 +22,23 @@ static void leave_list(struct gs_share *share, struct gs_import *import)
     if (import->kept_older)
         import->kept_older->kept_newer = import->kept_newer;
     else
-        share->kept_oldest = import->kept_newer;
+        share->opener.kept_oldest = import->kept_newer;
     if (import->kept_newer)
         import->kept_newer->kept_older = import->kept_older;
     else
-        share->kept_newest = import->kept_older;
+        share->opener.kept_newest = import->kept_older;
     import->kept_older = import->kept_newer = NULL;
     import->kept = false;
-    share->kept_count -= !import->unwanted;
+    share->opener.kept_count -= !import->unwanted;
 }
 
 static void set_unwanted(struct gs_share *share, struct gs_import *import)
 {
-    share->kept_count -= import->kept && !import->unwanted; /* another may take its place */
+    share->opener.kept_count -= import->kept && !import->unwanted; /* another may take its place */
     import->unwanted = true;
     if (!import->kept)
         return;
-    share->kept_unwanted = true;
+    share->opener.kept_unwanted = true;
     gs_thread_wake(share);
 }
 
@@ -56,7 +56,7 @@ static bool may_be_kept(const struct gs_share *share, const struct gs_import *im
 
 bool gs_kept_evict_locked(struct gs_share *share)
 {
-    struct gs_import *oldest = share->kept_oldest;
+    struct gs_import *oldest = share->opener.kept_oldest;
 
     while (oldest && oldest->unwanted)
         oldest = oldest->kept_newer;
@@ -70,19 +70,19 @@ bool gs_kept_start_locked(struct gs_share *share, struct gs_import *import,
 {
     if (!may_be_kept(share, import, last))
         return false;
-    if (share->idle_count + share->kept_count >= share->options.idle_blocks &&
+    if (share->opener.idle_count + share->opener.kept_count >= share->options.idle_blocks &&
         !gs_kept_evict_locked(share))
         return false;
     import->kept = true;
     import->kept_ns = gs_now_ns();
     import->kept_newer = NULL;
-    import->kept_older = share->kept_newest;
+    import->kept_older = share->opener.kept_newest;
     if (import->kept_older)
         import->kept_older->kept_newer = import;
     else
-        share->kept_oldest = import;
-    share->kept_newest = import;
-    share->kept_count++;
+        share->opener.kept_oldest = import;
+    share->opener.kept_newest = import;
+    share->opener.kept_count++;
     return true;
 }
 
@@ -110,9 +110,9 @@ bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint
 
 void gs_kept_lost_locked(struct gs_share *share)
 {
-    if (!share->kept_oldest)
+    if (!share->opener.kept_oldest)
         return;
-    share->kept_unwanted = true;
+    share->opener.kept_unwanted = true;
     gs_thread_wake(share);
 }
 
@@ -123,9 +123,9 @@ static void unmap_locked(struct gs_share *share, struct gs_import *import)
     peer->busy = true;
     leave_list(share, import);
     gs_import_leave_locked(share, import);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     gs_import_unmap(share, import);
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     import->next = peer->unmapped;
     peer->unmapped = import;
     gs_peer_flush_locked(share, peer);
@@ -141,12 +141,12 @@ static bool is_to_go(const struct gs_share *share, const struct gs_import *impor
 /* The oldest one that is to go and whose exporter no thread works with. */
 static struct gs_import *next_to_go(struct gs_share *share, uint64_t now, bool *ret_busy)
 {
-    struct gs_import *import = share->kept_oldest;
+    struct gs_import *import = share->opener.kept_oldest;
 
     *ret_busy = false;
     for (; import; import = import->kept_newer) {
         if (!is_to_go(share, import, now)) {
-            if (!share->kept_unwanted)
+            if (!share->opener.kept_unwanted)
                 return NULL; /* and the newer ones' time is not over either */
         } else if (!import->peer->busy) {
             return import;
@@ -164,10 +164,11 @@ uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now)
 
     while ((import = next_to_go(share, now, &busy)))
         unmap_locked(share, import);
-    share->kept_unwanted = busy;
+    share->opener.kept_unwanted = busy;
     if (busy)
         return now + BUSY_NS;
-    return share->kept_oldest ? share->kept_oldest->kept_ns + share->options.idle_ns : GS_NEVER;
+    return share->opener.kept_oldest ? share->opener.kept_oldest->kept_ns + share->options.idle_ns
+                                     : GS_NEVER;
 }
 
 bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer)
@@ -190,6 +191,6 @@ bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer)
 
 void gs_kept_finish_locked(struct gs_share *share)
 {
-    while (share->kept_oldest)
-        unmap_locked(share, share->kept_oldest);
+    while (share->opener.kept_oldest)
+        unmap_locked(share, share->opener.kept_oldest);
 }

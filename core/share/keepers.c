@@ -22,7 +22,7 @@ struct gs_kept_chunk {
     unsigned char uuid[16]; /* of the device that holds it */
     size_t size;
     unsigned keepers; /* clients */
-    bool gone;        /* its memory is to go: among share->unmaps, unless waited for in vain */
+    bool gone; /* its memory is to go: among share->exporter.unmaps, unless waited for in vain */
     bool asked;       /* and they have been asked */
     struct gs_kept_chunk *next;
     UT_hash_handle hh;
@@ -32,7 +32,7 @@ static struct gs_kept_chunk *chunk_locked(struct gs_share *share, uint64_t chunk
 {
     struct gs_kept_chunk *chunk;
 
-    HASH_FIND(hh, share->kept_chunks, &chunk_id, sizeof chunk_id, chunk);
+    HASH_FIND(hh, share->exporter.kept_chunks, &chunk_id, sizeof chunk_id, chunk);
     return chunk;
 }
 
@@ -48,7 +48,7 @@ static bool count_locked(struct gs_share *share, const struct gs_share_source *s
         chunk->chunk_id = source->chunk_id;
         memcpy(chunk->uuid, source->uuid, sizeof chunk->uuid);
         chunk->size = source->chunk_size;
-        HASH_ADD(hh, share->kept_chunks, chunk_id, sizeof chunk->chunk_id, chunk);
+        HASH_ADD(hh, share->exporter.kept_chunks, chunk_id, sizeof chunk->chunk_id, chunk);
         if (!chunk->hh.tbl) {
             free(chunk);
             return false;
@@ -60,7 +60,7 @@ static bool count_locked(struct gs_share *share, const struct gs_share_source *s
 
 static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
 {
-    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id), **link = &share->unmaps;
+    struct gs_kept_chunk *chunk = chunk_locked(share, chunk_id), **link = &share->exporter.unmaps;
 
     if (--chunk->keepers > 0)
         return;
@@ -68,9 +68,9 @@ static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
         while (*link != chunk)
             link = &(*link)->next;
         *link = chunk->next;
-        pthread_cond_broadcast(&share->given_back);
+        pthread_cond_broadcast(&share->asked.given_back);
     }
-    HASH_DEL(share->kept_chunks, chunk);
+    HASH_DEL(share->exporter.kept_chunks, chunk);
     free(chunk);
 }
 
@@ -139,7 +139,7 @@ void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t c
 
 bool gs_keep_any_asked_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_kept_chunk *chunk = share->kept_chunks;
+    const struct gs_kept_chunk *chunk = share->exporter.kept_chunks;
 
     while (chunk && (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid)))
         chunk = chunk->hh.next;
@@ -178,9 +178,9 @@ void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id)
     if (!chunk || chunk->gone)
         return;
     chunk->gone = true;
-    chunk->next = share->unmaps;
-    share->unmaps = chunk;
-    share->unmaps_new = true;
+    chunk->next = share->exporter.unmaps;
+    share->exporter.unmaps = chunk;
+    share->exporter.unmaps_new = true;
     gs_thread_wake(share);
 }
 
@@ -190,14 +190,14 @@ static bool next_gone(struct gs_share *share, uint64_t *ret_chunk_id)
     struct gs_kept_chunk *chunk = NULL;
 
     gs_lock_take(&share->lock);
-    if (share->unmaps_new)
-        for (chunk = share->unmaps; chunk && chunk->asked; chunk = chunk->next)
+    if (share->exporter.unmaps_new)
+        for (chunk = share->exporter.unmaps; chunk && chunk->asked; chunk = chunk->next)
             continue;
     if (chunk) {
         chunk->asked = true;
         *ret_chunk_id = chunk->chunk_id;
     } else {
-        share->unmaps_new = false;
+        share->exporter.unmaps_new = false;
     }
     gs_lock_release(&share->lock);
     return chunk != NULL;
@@ -209,7 +209,7 @@ void gs_keep_work(struct gs_share *share)
     uint64_t chunk_id;
 
     while (next_gone(share, &chunk_id))
-        HASH_ITER(hh, share->clients, client, next)
+        HASH_ITER(hh, share->clients.first, client, next)
         {
             struct gs_keep *keep = keep_of(client, chunk_id);
 
@@ -228,7 +228,7 @@ bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16
 
 static bool is_due_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_kept_chunk *chunk = share->unmaps;
+    const struct gs_kept_chunk *chunk = share->exporter.unmaps;
 
     while (chunk && !gs_is_of_device(uuid, chunk->uuid))
         chunk = chunk->next;
@@ -238,7 +238,7 @@ static bool is_due_locked(const struct gs_share *share, const unsigned char *uui
 /* Whoever has been asked and does not answer is not waited for again. */
 static void give_up_locked(struct gs_share *share, const unsigned char *uuid)
 {
-    struct gs_kept_chunk **link = &share->unmaps;
+    struct gs_kept_chunk **link = &share->exporter.unmaps;
 
     while (*link) {
         struct gs_kept_chunk *chunk = *link;
@@ -258,7 +258,7 @@ bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
     const struct timespec end = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
                                  .tv_nsec = (long)(until_ns % GS_NS_PER_S)};
 
-    return pthread_cond_timedwait(&share->given_back, &share->lock.mutex, &end) == 0;
+    return pthread_cond_timedwait(&share->asked.given_back, &share->lock.mutex, &end) == 0;
 }
 
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
@@ -279,9 +279,9 @@ void gs_keeps_free(struct gs_share *share)
 {
     struct gs_kept_chunk *chunk, *next;
 
-    HASH_ITER(hh, share->kept_chunks, chunk, next)
+    HASH_ITER(hh, share->exporter.kept_chunks, chunk, next)
     {
-        HASH_DEL(share->kept_chunks, chunk);
+        HASH_DEL(share->exporter.kept_chunks, chunk);
         free(chunk);
     }
 }

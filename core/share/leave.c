@@ -194,7 +194,7 @@ static int connect_broker(struct gs_share *share)
     int error, fd;
 
     gs_broker_name(name);
-    fd = gs_directory_connect(share->directory, &share->options, name,
+    fd = gs_directory_connect(share->place.directory, &share->options, name,
                               SEND_WAIT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
@@ -202,7 +202,7 @@ static int connect_broker(struct gs_share *share)
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
+        gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker is of user %u, who is not to be trusted with memory; name him "
                     "(share.uids), or let it run as this user",
                     (unsigned)who.uid);
@@ -234,20 +234,20 @@ static int connect_started(struct gs_share *share, bool again)
         poll(NULL, 0, 2);
         fd = connect_broker(share);
     } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now_ns() < end &&
-             !__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE));
+             !__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE));
     return fd;
 }
 
 /* All that lose a broker lose it at once: up to half as late again, so that one starts the next. */
 static void pause_looking(struct gs_share *share)
 {
-    uint64_t pause = 2 * share->broker_pause_ns;
+    uint64_t pause = 2 * share->link.pause_ns;
 
-    share->broker_pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
+    share->link.pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
                              : pause > LOOK_LAST_NS ? LOOK_LAST_NS
                                                     : pause;
-    share->broker_retry_ns = gs_now_ns() + share->broker_pause_ns +
-                             share->broker_pause_ns / 512 * share->instance[0];
+    share->link.retry_ns = gs_now_ns() + share->link.pause_ns +
+                             share->link.pause_ns / 512 * share->instance[0];
 }
 
 /* Whether it is to be left with a broker, and is not yet. */
@@ -262,11 +262,11 @@ static void put_off(struct gs_share *share, struct gs_offer *offer)
 {
     gs_lock_take(&share->lock);
     if (!offer->put_off_at && is_to_leave(offer)) {
-        offer->put_off_at = &share->put_off;
-        offer->put_off_next = share->put_off;
-        if (share->put_off)
-            share->put_off->put_off_at = &offer->put_off_next;
-        share->put_off = offer;
+        offer->put_off_at = &share->link.put_off;
+        offer->put_off_next = share->link.put_off;
+        if (share->link.put_off)
+            share->link.put_off->put_off_at = &offer->put_off_next;
+        share->link.put_off = offer;
     }
     gs_lock_release(&share->lock);
 }
@@ -288,7 +288,7 @@ static bool leave_some(struct gs_share *share)
     int count = 0;
 
     gs_lock_take(&share->lock);
-    for (; count < LEAVE_MAX && (offer = share->put_off); count++) {
+    for (; count < LEAVE_MAX && (offer = share->link.put_off); count++) {
         put_off_stop_locked(offer);
         if (is_to_leave(offer))
             gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
@@ -303,7 +303,7 @@ static void leave_all(struct gs_share *share)
     struct gs_offer *offer, *next;
 
     gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
         if (is_to_leave(offer))
             gs_offer_ask_locked(share, offer, GS_WORK_EXPORT);
@@ -317,10 +317,10 @@ static void forget(struct gs_share *share)
     struct gs_offer *offer, *next;
 
     gs_lock_take(&share->lock);
-    share->broker_slow_ns = 0;
-    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
-    share->broker_fd = -1;
-    HASH_ITER(hh, share->offers, offer, next)
+    share->link.slow_ns = 0;
+    __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
+    share->link.fd = -1;
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     offer->brokered = false;
     gs_confirm_end_locked(share);
     gs_lock_release(&share->lock);
@@ -328,8 +328,8 @@ static void forget(struct gs_share *share)
 
 static void look_for_next(struct gs_share *share)
 {
-    if (gs_now_ns() - share->broker_found_ns >= LOOK_LAST_NS)
-        share->broker_pause_ns = 0; /* it was a good one */
+    if (gs_now_ns() - share->link.found_ns >= LOOK_LAST_NS)
+        share->link.pause_ns = 0; /* it was a good one */
     pause_looking(share);
 }
 
@@ -337,8 +337,8 @@ static void look_for_next(struct gs_share *share)
  * file's. */
 static bool is_connected(struct gs_share *share)
 {
-    if (share->broker_fd < 0 || gs_fd_is_there(&share->broker_is))
-        return share->broker_fd >= 0;
+    if (share->link.fd < 0 || gs_fd_is_there(&share->link.fd_is))
+        return share->link.fd >= 0;
     forget(share);
     look_for_next(share);
     gs_log_line(&share->log, GS_LOG_INFO,
@@ -350,7 +350,7 @@ static bool is_connected(struct gs_share *share)
 /* One attempt. A failure is said at the first. */
 static void find_broker(struct gs_share *share)
 {
-    bool again = share->broker_pause_ns > 0;
+    bool again = share->link.pause_ns > 0;
     int fd = connect_broker(share);
 
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
@@ -367,10 +367,10 @@ static void find_broker(struct gs_share *share)
         return;
     }
     gs_lock_take(&share->lock);
-    share->broker_fd = fd;
-    share->broker_is = gs_fd_keep(fd);
+    share->link.fd = fd;
+    share->link.fd_is = gs_fd_keep(fd);
     gs_lock_release(&share->lock);
-    share->broker_found_ns = gs_now_ns();
+    share->link.found_ns = gs_now_ns();
     if (!again)
         return;
     gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
@@ -384,7 +384,7 @@ static bool has_offers(struct gs_share *share)
     bool has = false;
 
     gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
         has = is_to_leave(offer);
         if (has)
@@ -397,11 +397,11 @@ static bool has_offers(struct gs_share *share)
 /* The broker's socket is full: nobody waits, the kernel says when it has read. */
 static void await_room(struct gs_share *share)
 {
-    if (share->broker_full)
+    if (share->link.full)
         return;
-    share->broker_full_ns = gs_now_ns() + FULL_SAID_NS;
-    __atomic_store_n(&share->broker_full, true, __ATOMIC_RELEASE);
-    gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN | EPOLLOUT, GS_WATCH_BROKER, 0);
+    share->link.full_ns = gs_now_ns() + FULL_SAID_NS;
+    __atomic_store_n(&share->link.full, true, __ATOMIC_RELEASE);
+    gs_watch(share, EPOLL_CTL_MOD, share->link.fd, EPOLLIN | EPOLLOUT, GS_WATCH_BROKER, 0);
 }
 
 static void say_full(struct gs_share *share, uint64_t now)
@@ -414,8 +414,8 @@ static void say_full(struct gs_share *share, uint64_t now)
     gs_lock_take(&share->lock);
     blocks = gs_confirm_untold_locked(share, &bytes);
     gs_lock_release(&share->lock);
-    share->broker_full_ns = now + FULL_AGAIN_NS;
-    getsockopt(share->broker_fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+    share->link.full_ns = now + FULL_AGAIN_NS;
+    getsockopt(share->link.fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the broker (process %d) reads nothing: %u blocks that were freed here, %llu KiB, "
                 "are kept by it, so the driver does not get them back, and what is shared now is "
@@ -429,7 +429,7 @@ static void take_note(struct gs_share *share, int error)
     if (error == -EAGAIN)
         await_room(share);
     else if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
-        share->broker_slow_ns = gs_now_ns() + RETRY_NS;
+        share->link.slow_ns = gs_now_ns() + RETRY_NS;
 }
 
 /* It is told what it was not told yet; false: not now. */
@@ -448,28 +448,28 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
 {
     bool connected = is_connected(share);
 
-    if (connected && share->broker_full) {
-        if (now >= share->broker_full_ns)
+    if (connected && share->link.full) {
+        if (now >= share->link.full_ns)
             say_full(share, now);
-        return share->broker_full_ns;
+        return share->link.full_ns;
     }
-    if (connected && now >= share->broker_slow_ns) {
-        share->broker_slow_ns = 0;
+    if (connected && now >= share->link.slow_ns) {
+        share->link.slow_ns = 0;
         if (tell(share) && leave_some(share))
             return now;
     }
     if (connected)
-        return share->broker_full      ? share->broker_full_ns
-               : share->broker_slow_ns ? share->broker_slow_ns
+        return share->link.full      ? share->link.full_ns
+               : share->link.slow_ns ? share->link.slow_ns
                                        : GS_NEVER;
-    if (!share->broker_pause_ns)
+    if (!share->link.pause_ns)
         return GS_NEVER;
-    if (now < share->broker_retry_ns)
-        return share->broker_retry_ns;
+    if (now < share->link.retry_ns)
+        return share->link.retry_ns;
     if (!has_offers(share))
         return GS_NEVER;
     find_broker(share);
-    return share->broker_fd < 0 ? share->broker_retry_ns : GS_NEVER;
+    return share->link.fd < 0 ? share->link.retry_ns : GS_NEVER;
 }
 
 /* Whether the offer has its place in what this process confirms. */
@@ -489,7 +489,7 @@ static bool confirm(struct gs_share *share, struct gs_offer *offer)
 
 bool gs_broker_takes(struct gs_share *share, struct gs_offer *offer)
 {
-    bool takes = !share->broker_full && !share->broker_slow_ns;
+    bool takes = !share->link.full && !share->link.slow_ns;
 
     if (share->options.broker && !takes)
         put_off(share, offer);
@@ -501,9 +501,9 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     union gs_wire_message message;
     int error;
 
-    if (!is_connected(share) && gs_now_ns() >= share->broker_retry_ns)
+    if (!is_connected(share) && gs_now_ns() >= share->link.retry_ns)
         find_broker(share);
-    if (share->broker_fd < 0 || offer->brokered)
+    if (share->link.fd < 0 || offer->brokered)
         return;
     if (!tell(share)) {
         put_off(share, offer);
@@ -518,9 +518,9 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
     memcpy(message.share.uuid, offer->source.uuid, sizeof message.share.uuid);
     message.share.read_only = offer->read_only;
     message.share.slot = offer->slot;
-    error = gs_wire_send(share->broker_fd, &message, fd);
+    error = gs_wire_send(share->link.fd, &message, fd);
     take_note(share, error);
-    if (share->broker_full || share->broker_slow_ns)
+    if (share->link.full || share->link.slow_ns)
         put_off(share, offer);
     else if (error)
         gs_log_line(&share->log, GS_LOG_WARNING,
@@ -536,11 +536,11 @@ void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd)
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer)
 {
     put_off_stop_locked(offer);
-    if (!offer->brokered || share->broker_fd < 0)
+    if (!offer->brokered || share->link.fd < 0)
         return;
     offer->brokered = false;
     gs_confirm_revoke_locked(share, offer);
-    if (!__atomic_load_n(&share->broker_full, __ATOMIC_ACQUIRE) &&
+    if (!__atomic_load_n(&share->link.full, __ATOMIC_ACQUIRE) &&
         gs_wire_goes_later(gs_confirm_tell_locked(share)))
         gs_thread_wake(share);
 }
@@ -552,7 +552,7 @@ static void say_lost(struct gs_share *share, int fd)
     int error = gs_wire_receive(fd, &message, NULL);
 
     if (error == -EPROTONOSUPPORT)
-        gs_log_line(&share->log, share->broker_pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
+        gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker has " GS_WIRE_VERSION_TEXT
                     ": memory is shared as long as this process runs; use the same for both",
                     (unsigned)message.head.version, GS_WIRE_VERSION);
@@ -569,19 +569,19 @@ static void say_lost(struct gs_share *share, int fd)
 /* The broker reads again. */
 static void on_room(struct gs_share *share)
 {
-    __atomic_store_n(&share->broker_full, false, __ATOMIC_RELEASE);
-    gs_watch(share, EPOLL_CTL_MOD, share->broker_fd, EPOLLIN, GS_WATCH_BROKER, 0);
+    __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
+    gs_watch(share, EPOLL_CTL_MOD, share->link.fd, EPOLLIN, GS_WATCH_BROKER, 0);
 }
 
 void gs_broker_event(struct gs_share *share)
 {
-    struct pollfd state = {.fd = share->broker_fd, .events = POLLIN | POLLOUT};
-    int fd = share->broker_fd;
+    struct pollfd state = {.fd = share->link.fd, .events = POLLIN | POLLOUT};
+    int fd = share->link.fd;
 
     if (!is_connected(share) || poll(&state, 1, 0) != 1)
         return;
     if (!(state.revents & ~POLLOUT)) {
-        if (share->broker_full)
+        if (share->link.full)
             on_room(share);
         return;
     }

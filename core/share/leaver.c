@@ -44,7 +44,7 @@ static void take_ids(struct gs_leaver *leaver, const struct gs_wire_leave *messa
 static void let_in(struct gs_share *share, const struct gs_leaver *leaver)
 {
     if (leaver->uid_count + leaver->gid_count > 0 && !gs_socket_is_given(share) &&
-        fchmodat(share->directory, share->name, 0666, 0) != 0)
+        fchmodat(share->place.directory, share->name, 0666, 0) != 0)
         gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
                     strerror(errno));
 }
@@ -75,10 +75,10 @@ bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,
     leaver->slots = message->slots;
     *fd = -1;
     take_ids(leaver, message);
-    leaver->next = share->leavers;
+    leaver->next = share->store.leavers;
     if (leaver->next)
         leaver->next->previous = leaver;
-    share->leavers = leaver;
+    share->store.leavers = leaver;
     client->leaver = leaver;
     let_in(share, leaver);
     return true;
@@ -109,7 +109,7 @@ bool gs_leaver_lets(const struct gs_leaver *leaver, uid_t uid, gid_t gid)
 
 bool gs_leavers_let(const struct gs_share *share, uid_t uid, gid_t gid)
 {
-    for (const struct gs_leaver *leaver = share->leavers; leaver; leaver = leaver->next)
+    for (const struct gs_leaver *leaver = share->store.leavers; leaver; leaver = leaver->next)
         if (gs_leaver_lets(leaver, uid, gid))
             return true;
     return false;
@@ -135,7 +135,7 @@ void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver)
     if (leaver->previous)
         leaver->previous->next = leaver->next;
     else
-        share->leavers = leaver->next;
+        share->store.leavers = leaver->next;
     gs_discard(leaver->memory, leaver->user->uid); /* what it is of was seen, not what its close does */
     leaver->user->refs--;
     gs_user_reap(share, leaver->user);

@@ -18,7 +18,7 @@ static bool has_bound(const struct gs_share_options *options)
 /* Called with the lock held. The first of those that others hold. */
 static const struct gs_offer *oldest_held_locked(const struct gs_share *share)
 {
-    const struct gs_offer *offer = share->limbo_oldest;
+    const struct gs_offer *offer = share->limbo.oldest;
 
     while (offer && !offer->limbo_held)
         offer = offer->limbo_newer;
@@ -33,9 +33,9 @@ static bool is_much_locked(const struct gs_share *share, uint64_t now, uint64_t 
 
     if (!oldest)
         return false;
-    return (options->limbo_warning && share->limbo_bytes >= options->limbo_warning / part) ||
+    return (options->limbo_warning && share->limbo.bytes >= options->limbo_warning / part) ||
            (options->limbo_warning_blocks &&
-            share->limbo_count >= (options->limbo_warning_blocks + part - 1) / part) ||
+            share->limbo.count >= (options->limbo_warning_blocks + part - 1) / part) ||
            (options->limbo_warning_ns && now > oldest->freed_ns &&
             now - oldest->freed_ns >= options->limbo_warning_ns / part);
 }
@@ -43,9 +43,9 @@ static bool is_much_locked(const struct gs_share *share, uint64_t now, uint64_t 
 /* Called with the lock held: look at `due` at the latest. Others than the share thread wake it. */
 static void look_by_locked(struct gs_share *share, uint64_t due)
 {
-    if (due >= share->limbo_due_ns)
+    if (due >= share->limbo.due_ns)
         return;
-    share->limbo_due_ns = due;
+    share->limbo.due_ns = due;
     gs_thread_wake(share);
 }
 
@@ -54,35 +54,35 @@ static void look_by_locked(struct gs_share *share, uint64_t due)
 static void enter_locked(struct gs_share *share, struct gs_offer *offer)
 {
     offer->limbo_newer = NULL;
-    offer->limbo_older = share->limbo_newest;
-    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo_oldest) = offer;
-    share->limbo_newest = offer;
+    offer->limbo_older = share->limbo.newest;
+    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo.oldest) = offer;
+    share->limbo.newest = offer;
 }
 
 static void leave_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo_oldest) =
+    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo.oldest) =
         offer->limbo_newer;
-    *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo_newest) =
+    *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo.newest) =
         offer->limbo_older;
-    pthread_cond_broadcast(&share->given_back);
+    pthread_cond_broadcast(&share->asked.given_back);
 }
 
 static void count_locked(struct gs_share *share, const struct gs_offer *offer)
 {
-    share->limbo_count++;
-    share->limbo_bytes += offer->source.size;
-    if (has_bound(&share->options) && !share->limbo_said)
+    share->limbo.count++;
+    share->limbo.bytes += offer->source.size;
+    if (has_bound(&share->options) && !share->limbo.said)
         look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
 static void uncount_locked(struct gs_share *share, const struct gs_offer *offer)
 {
-    share->limbo_count--;
-    share->limbo_bytes -= offer->source.size;
-    if (!share->limbo_said || is_much_locked(share, gs_now_ns(), 2))
+    share->limbo.count--;
+    share->limbo.bytes -= offer->source.size;
+    if (!share->limbo.said || is_much_locked(share, gs_now_ns(), 2))
         return;
-    share->limbo_said = false;
+    share->limbo.said = false;
     look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
@@ -99,7 +99,7 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
             leave_locked(share, offer);
     }
     if (limbo && offer->pins == 0)
-        pthread_cond_broadcast(&share->given_back); /* it is held now, or held no more */
+        pthread_cond_broadcast(&share->asked.given_back); /* it is held now, or held no more */
     if (held == offer->limbo_held)
         return;
     offer->limbo_held = held;
@@ -114,7 +114,7 @@ bool gs_limbo_is_full(struct gs_share *share)
     bool full;
 
     gs_lock_take(&share->lock);
-    full = share->options.limbo_limit && share->limbo_bytes >= share->options.limbo_limit;
+    full = share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
     gs_lock_release(&share->lock);
     return full;
 }
@@ -141,7 +141,7 @@ bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
 
     if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
         return false;
-    for (other = share->clients; other; other = other->hh.next) {
+    for (other = share->clients.first; other; other = other->hh.next) {
         uint64_t bytes = freed_bytes(other);
 
         own += other->uid == client->uid ? bytes : 0;
@@ -160,7 +160,7 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
     const struct gs_client *client;
 
     *ret_most = *ret_first = (struct gs_wire_report){0};
-    for (client = share->clients; client; client = client->hh.next) {
+    for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_wire_report report = {0};
 
         gs_report_client(client, now, &report);
@@ -198,16 +198,16 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)
     bool much = false;
 
     gs_lock_take(&share->lock);
-    if (share->limbo_due_ns <= now) {
+    if (share->limbo.due_ns <= now) {
         const struct gs_offer *oldest = oldest_held_locked(share);
 
         much = is_much_locked(share, now, 1);
-        share->limbo_said |= much;
-        share->limbo_due_ns = much || !age || !oldest ? GS_NEVER : oldest->freed_ns + age;
+        share->limbo.said |= much;
+        share->limbo.due_ns = much || !age || !oldest ? GS_NEVER : oldest->freed_ns + age;
     }
-    due = share->limbo_due_ns;
-    count = share->limbo_count;
-    bytes = share->limbo_bytes;
+    due = share->limbo.due_ns;
+    count = share->limbo.count;
+    bytes = share->limbo.bytes;
     gs_lock_release(&share->lock);
     if (much)
         say(share, now, count, bytes);

@@ -21,8 +21,8 @@ bool gs_epoll_is_there(const struct gs_share *share)
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
 
     /* Any epoll looks like any other, but in ours alone is that pipe. */
-    return gs_fd_is_there(&share->woken_kept) &&
-           epoll_ctl(share->epoll, EPOLL_CTL_MOD, share->woken, &event) == 0;
+    return gs_fd_is_there(&share->loop.woken_kept) &&
+           epoll_ctl(share->loop.epoll, EPOLL_CTL_MOD, share->loop.woken, &event) == 0;
 }
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
@@ -33,50 +33,50 @@ int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_wa
 
     if (kind != GS_WATCH_WAKE && !gs_epoll_is_there(share))
         return -EBADF;
-    return epoll_ctl(share->epoll, op, fd, &event) == 0 ? 0 : -errno;
+    return epoll_ctl(share->loop.epoll, op, fd, &event) == 0 ? 0 : -errno;
 }
 
 void gs_unwatch(struct gs_share *share, int fd)
 {
     if (gs_epoll_is_there(share))
-        epoll_ctl(share->epoll, EPOLL_CTL_DEL, fd, NULL);
+        epoll_ctl(share->loop.epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
 void gs_thread_wake(struct gs_share *share)
 {
     GS_UNCANCELLED;
-    ssize_t ignored = gs_fd_is_there(&share->wake_kept) ? write(share->wake, "", 1) : 0;
+    ssize_t ignored = gs_fd_is_there(&share->loop.wake_kept) ? write(share->loop.wake, "", 1) : 0;
 
     (void)ignored; /* it fails only when the thread has many wake-ups to come already */
 }
 
 void gs_thread_expect(struct gs_share *share, uint64_t now)
 {
-    share->expected_ns = now + SPIN_NS;
+    share->loop.expected_ns = now + SPIN_NS;
 }
 
 void gs_thread_offered(struct gs_share *share, uint64_t now)
 {
-    share->offered_ns = now + GS_OFFERED_NS;
+    share->loop.offered_ns = now + GS_OFFERED_NS;
 }
 
 void gs_loop_close(struct gs_share *share)
 {
-    struct gs_fd spare = share->wake_kept; /* the same pipe, */
+    struct gs_fd spare = share->loop.wake_kept; /* the same pipe, */
 
-    spare.fd = share->spare_fd; /* by another number */
-    if (share->spare_fd >= 0)
+    spare.fd = share->place.spare_fd; /* by another number */
+    if (share->place.spare_fd >= 0)
         gs_fd_close(&spare);
-    gs_fd_close(&share->listener_is);
-    gs_fd_close(&share->directory_is);
-    share->listener_is = share->directory_is = (struct gs_fd){0};
-    share->listener = share->directory = share->spare_fd = -1;
-    if (share->epoll >= 0 && gs_epoll_is_there(share))
-        close(share->epoll);
-    gs_fd_close(&share->wake_kept);
-    gs_fd_close(&share->woken_kept);
-    share->wake_kept = share->woken_kept = (struct gs_fd){0};
-    share->epoll = share->wake = share->woken = -1;
+    gs_fd_close(&share->place.listener_is);
+    gs_fd_close(&share->place.directory_is);
+    share->place.listener_is = share->place.directory_is = (struct gs_fd){0};
+    share->place.listener = share->place.directory = share->place.spare_fd = -1;
+    if (share->loop.epoll >= 0 && gs_epoll_is_there(share))
+        close(share->loop.epoll);
+    gs_fd_close(&share->loop.wake_kept);
+    gs_fd_close(&share->loop.woken_kept);
+    share->loop.wake_kept = share->loop.woken_kept = (struct gs_fd){0};
+    share->loop.epoll = share->loop.wake = share->loop.woken = -1;
 }
 
 /* Until another thread has started it. One that a filter of system calls has killed meanwhile
@@ -134,13 +134,13 @@ static int thread_descriptors(struct gs_share *share)
 
     if (epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
         error = errno;
-    gs_lock_take(&share->opener_lock);
-    share->epoll = epoll;
-    share->woken = ends[0];
-    share->wake = ends[1];
-    share->woken_kept = gs_fd_keep(share->woken);
-    share->wake_kept = gs_fd_keep(share->wake);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
+    share->loop.epoll = epoll;
+    share->loop.woken = ends[0];
+    share->loop.wake = ends[1];
+    share->loop.woken_kept = gs_fd_keep(share->loop.woken);
+    share->loop.wake_kept = gs_fd_keep(share->loop.wake);
+    gs_lock_release(&share->opener.lock);
     return error;
 }
 
@@ -150,15 +150,15 @@ static gs_status thread_start(struct gs_share *share)
     int error = thread_descriptors(share);
 
     if (!error)
-        error = -gs_watch(share, EPOLL_CTL_ADD, share->woken, EPOLLIN, GS_WATCH_WAKE, 0);
-    share->thread_asked_ns = gs_now_ns();
+        error = -gs_watch(share, EPOLL_CTL_ADD, share->loop.woken, EPOLLIN, GS_WATCH_WAKE, 0);
+    share->loop.asked_ns = gs_now_ns();
     if (!error)
-        error = gs_background_start(&share->background, share->run, share);
+        error = gs_background_start(&share->loop.background, share->loop.run, share);
     if (!error)
         return GS_OK;
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     gs_loop_close(share);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
              error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
     gs_say_not_offered(share, reason);

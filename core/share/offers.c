@@ -46,7 +46,7 @@ static bool prepare(struct gs_share *share, struct gs_offer *offer)
 
 static struct gs_offer *next_work(struct gs_share *share, enum gs_work work)
 {
-    struct gs_work_queue *queue = &share->work[work];
+    struct gs_work_queue *queue = &share->exporter.work[work];
     struct gs_offer *offer;
 
     gs_lock_take(&share->lock);
@@ -71,9 +71,10 @@ static uint64_t export_next(struct gs_share *share, uint64_t now)
     struct gs_offer *offer;
     bool exported = false;
 
-    if (!share->options.broker && now - share->served_ns < CALM_NS &&
-        now - share->exported_ns < CALM_NS && share->exported_ns >= share->served_ns)
-        return share->exported_ns + CALM_NS;
+    if (!share->options.broker && now - share->exporter.served_ns < CALM_NS &&
+        now - share->exporter.exported_ns < CALM_NS &&
+        share->exporter.exported_ns >= share->exporter.served_ns)
+        return share->exporter.exported_ns + CALM_NS;
     if (!share->options.broker && !gs_export_has_room(share))
         return GS_NEVER; /* the thread is woken when there is */
     for (int i = 0; i < WORK_MAX && !exported; i++) {
@@ -85,7 +86,7 @@ static uint64_t export_next(struct gs_share *share, uint64_t now)
         gs_offer_unpin(share, offer, false);
     }
     if (exported)
-        share->exported_ns = now;
+        share->exporter.exported_ns = now;
     return now;
 }
 
@@ -151,7 +152,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
         return status == GS_OK ? no_host_memory(share) : status;
     offer->source = *source;
     offer->read_only = share->options.read_only;
-    offer->key.id = __atomic_add_fetch(&share->next_offer, 1, __ATOMIC_RELAXED);
+    offer->key.id = __atomic_add_fetch(&share->exporter.next_offer, 1, __ATOMIC_RELAXED);
     memcpy(offer->key.instance, share->instance, sizeof offer->key.instance);
     if (!write_token(share, offer)) {
         gs_say_not_offered(share, "the kernel gives no random bytes for its handle (getrandom); "
@@ -161,7 +162,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
         return GS_NO_RANDOM;
     }
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->offers, key, sizeof offer->key, offer);
+    HASH_ADD(hh, share->exporter.offers, key, sizeof offer->key, offer);
     entered = offer->hh.tbl != NULL;
     gs_lock_release(&share->lock);
     if (!entered) {
@@ -196,7 +197,7 @@ static bool next_ended(struct gs_share *share, uint64_t *ret_address)
     struct gs_offer *offer;
 
     gs_lock_take(&share->lock);
-    offer = share->ended_oldest;
+    offer = share->exporter.ended_oldest;
     if (offer) {
         *ret_address = offer->source.address; /* the offer may go as soon as the lock is let go */
         gs_offer_told_locked(share, offer);
@@ -229,8 +230,9 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
     gs_limbo_note_locked(share, offer);
     if (!offer->opened)
         gs_grace_start_locked(share, offer);
-    if (!offer->opened && offer == share->grace_oldest && end < share->grace_due_ns) {
-        share->grace_due_ns = end;
+    if (!offer->opened && offer == share->exporter.grace_oldest &&
+        end < share->exporter.grace_due_ns) {
+        share->exporter.grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
@@ -243,19 +245,20 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
     uint64_t due;
 
     gs_lock_take(&share->lock);
-    if (share->grace_due_ns <= now) {
+    if (share->exporter.grace_due_ns <= now) {
         struct gs_offer *oldest;
 
-        while ((oldest = share->grace_oldest) &&
+        while ((oldest = share->exporter.grace_oldest) &&
                (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
             gs_grace_stop_locked(share, oldest);
             gs_offer_ended_locked(share, oldest);
         }
-        share->grace_due_ns = oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
-        if (share->grace_due_ns < now + GRACES_NS)
-            share->grace_due_ns = now + GRACES_NS;
+        share->exporter.grace_due_ns =
+            oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
+        if (share->exporter.grace_due_ns < now + GRACES_NS)
+            share->exporter.grace_due_ns = now + GRACES_NS;
     }
-    due = share->grace_due_ns;
+    due = share->exporter.grace_due_ns;
     gs_lock_release(&share->lock);
     return due;
 }
@@ -276,7 +279,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t 
         gs_broker_take_back_locked(share, offer);
         gs_grace_stop_locked(share, offer);
         gs_offer_told_locked(share, offer);
-        HASH_DEL(share->offers, offer);
+        HASH_DEL(share->exporter.offers, offer);
     }
     gs_lock_release(&share->lock);
     if (held || in_grace)
@@ -302,7 +305,7 @@ struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[
     memcpy(key.instance, read.instance, sizeof key.instance);
     key.id = read.block_id;
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->offers, &key, sizeof key, offer);
+    HASH_FIND(hh, share->exporter.offers, &key, sizeof key, offer);
     if (offer && (!gs_bytes_equal(token, offer->token, GS_TOKEN_SIZE) ||
                   gs_offer_is_stale(share, offer)))
         offer = NULL;
@@ -348,7 +351,7 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
     gs_limbo_note_locked(share, offer);
     if (granted) {
         offer->opened = true;
-        __atomic_store_n(&share->ever_opened, true, __ATOMIC_RELAXED);
+        __atomic_store_n(&share->exporter.ever_opened, true, __ATOMIC_RELAXED);
         offer->recalled = false; /* the newest holder was not asked */
     }
     if (offer->freed_ns || offer->wanted)
@@ -370,9 +373,9 @@ void gs_offers_free(struct gs_share *share)
 {
     struct gs_offer *offer, *next;
 
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
-        HASH_DEL(share->offers, offer);
+        HASH_DEL(share->exporter.offers, offer);
         free(offer);
     }
 }

@@ -24,7 +24,7 @@ struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_
     struct gs_opened_key key = key_of(token);
     struct gs_opened *opened;
 
-    HASH_FIND(hh, share->opened, &key, sizeof key, opened);
+    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
     return opened;
 }
 
@@ -139,7 +139,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
     opened->connection = peer->connection;
     opened->address = granted->import->span.base + granted->grant.offset;
     opened->size = granted->grant.size;
-    opened->id = ++share->next_import;
+    opened->id = ++share->opener.next_import;
     opened->count = 1;
     if (granted->fresh)
         status = gs_import_enter_locked(share, peer, granted->import);
@@ -153,7 +153,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_UNREACHABLE)
         say_senseless(share);
     if (status == GS_OK) {
-        HASH_ADD(hh, share->opened, key, sizeof opened->key, opened);
+        HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
             if (granted->import->kept)
                 gs_kept_stop_locked(share, granted->import);
@@ -189,12 +189,12 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
     opened->key = key_of(token);
     memcpy(opened->token, bytes, GS_TOKEN_SIZE);
     status = gs_use_add_locked(share, opened, context);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (status == GS_OK) {
         status = ask(share, peer, token, bytes, device, &granted);
         if (status == GS_OK)
             tell(share, &granted, peer);
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
         if (status != GS_OK) {
             if (granted.import && !granted.fresh)
                 gs_kept_doubt_locked(share, granted.import);
@@ -206,17 +206,17 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
             *ret_address = opened->address;
             return GS_OK;
         }
-        gs_lock_release(&share->opener_lock);
+        gs_lock_release(&share->opener.lock);
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
         gs_peer_return(peer, token->block_id);
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
         else
             gs_kept_doubt_locked(share, granted.import);
     } else {
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
     }
     opened_free(opened);
     return status;
@@ -247,9 +247,9 @@ static gs_status allow_locked(struct gs_share *share, struct gs_opened *opened, 
     struct gs_import *import = opened->import;
     gs_status status;
 
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     status = gs_import_allow(share, import, device);
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     return status;
 }
 
@@ -264,7 +264,7 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
 {
     *ret_done = true;
     if (opened && opened->count == 0 && !opened->idle && opened->connection != peer->connection) {
-        HASH_DEL(share->opened, opened); /* its lease was lost; the thread finishes it */
+        HASH_DEL(share->opener.opened, opened); /* its lease was lost; the thread finishes it */
         opened->replaced = opened->leaving = true;
         opened = NULL;
     }
@@ -349,7 +349,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
                     "an IPC handle was opened in the process that made it");
         return GS_SAME_PROCESS;
     }
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     status = open_locked(share, &read, token, context, device, ret_address);
     gs_opener_release(share);
     if (status == GS_NO_HOST_MEMORY)
@@ -395,7 +395,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     if (!is_import(share, address))
         return GS_NOT_OURS;
     has_thread = gs_opener_has_thread(share);
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     opened = gs_opened_at_locked(share, address);
     if (opened && opened->address == address) {
         if (--opened->count == 0) {
@@ -406,7 +406,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
         }
         status = GS_OK;
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     if (!has_thread) /* what the GPU may still use follows with the next close or open */
         gs_closing_work(share);
     errno = saved;
@@ -421,7 +421,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     opened = gs_opened_at_locked(share, address);
     if (opened) {
         *ret_info = (struct gs_import_info){.base = opened->address,
@@ -430,7 +430,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                                             .context = opened->uses[0].context};
         status = GS_OK;
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return status;
 }
 
@@ -439,10 +439,10 @@ bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice devi
     struct gs_import *import;
     bool home;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     import = import_locked(share, address);
     home = import && is_home(import, device);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return home;
 }
 
@@ -451,11 +451,11 @@ gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice de
     struct gs_import *import;
     gs_status status;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     import = import_locked(share, address);
     /* Under the lock it stays mapped: it leaves the map first. */
     status = import ? gs_import_give(share, import, device) : GS_NOT_OURS;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return status;
 }
 
@@ -464,10 +464,10 @@ void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
 {
     const struct gs_import *import;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     import = import_locked(share, address);
     for (unsigned i = 0; import && i < import->count; i++)
         for (unsigned k = 0; k < import->sorted[i]->use_count; k++)
             visit(import->sorted[i]->uses[k].context, arg);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }

@@ -30,7 +30,7 @@ struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char 
 {
     struct gs_peer *peer;
 
-    HASH_FIND(hh, share->peers, instance, GS_INSTANCE_SIZE, peer);
+    HASH_FIND(hh, share->opener.peers, instance, GS_INSTANCE_SIZE, peer);
     return peer;
 }
 
@@ -41,9 +41,9 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     if (!peer)
         return NULL;
     memcpy(peer->instance, instance, sizeof peer->instance);
-    peer->id = ++share->next_peer;
+    peer->id = ++share->opener.next_peer;
     peer->fd = peer->pidfd = -1;
-    HASH_ADD(hh, share->peers, instance, sizeof peer->instance, peer);
+    HASH_ADD(hh, share->opener.peers, instance, sizeof peer->instance, peer);
     if (peer->hh.tbl)
         return peer;
     free(peer);
@@ -114,7 +114,7 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     if (peer->passes_on)
         gs_relay_leave(share, peer);
-    HASH_DEL(share->peers, peer);
+    HASH_DEL(share->opener.peers, peer);
     free(peer);
 }
 
@@ -143,19 +143,19 @@ void gs_peers_watch(struct gs_share *share)
 {
     struct gs_peer *peer, *next;
 
-    gs_lock_take(&share->opener_lock);
-    __atomic_store_n(&share->peers_watched, true, __ATOMIC_RELEASE);
-    HASH_ITER(hh, share->peers, peer, next)
+    gs_lock_take(&share->opener.lock);
+    __atomic_store_n(&share->opener.peers_watched, true, __ATOMIC_RELEASE);
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         if (!peer->busy && peer->fd >= 0 && !peer->watched)
             watch_on(share, peer);
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }
 
 bool gs_opener_has_thread(struct gs_share *share)
 {
-    return __atomic_load_n(&share->peers_watched, __ATOMIC_ACQUIRE) ||
+    return __atomic_load_n(&share->opener.peers_watched, __ATOMIC_ACQUIRE) ||
            __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
 }
 
@@ -240,9 +240,9 @@ static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, 
     peer->deaf = false;
     peer->crossing = 0;
     peer->connected_ns = gs_now_ns();
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     peer->flush = 0;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }
 
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
@@ -424,9 +424,9 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
                         const union gs_wire_message *message, int fd)
 {
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     gs_peer_take_other_locked(share, peer, message, fd);
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }
 
 bool gs_peer_hung_up(const struct gs_peer *peer)
@@ -443,7 +443,7 @@ bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
 
     if (gs_now_ns() >= deadline_ns)
         return false;
-    pthread_cond_timedwait(&share->opener_changed, &share->opener_lock.mutex, &end);
+    pthread_cond_timedwait(&share->opener.changed, &share->opener.lock.mutex, &end);
     return true;
 }
 
@@ -451,17 +451,18 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
     gs_peer_look(peer);
     if (peer->fd >= 0 && !peer->watched) {
-        if (share->peers_watched) {
-            gs_lock_release(&share->opener_lock); /* a thread killed in it does not die with the lock */
+        if (share->opener.peers_watched) {
+            gs_lock_release(
+                &share->opener.lock); /* a thread killed in it does not die with the lock */
             watch_on(share, peer);
-            gs_lock_take(&share->opener_lock);
+            gs_lock_take(&share->opener.lock);
         } else if (peer->opened_count == 0) { /* or nobody would see the exporter hang up on it */
             gs_peer_disconnect(share, peer);
         }
     }
     gs_idle_lost_locked(share, peer);
     peer->busy = false;
-    pthread_cond_broadcast(&share->opener_changed);
+    pthread_cond_broadcast(&share->opener.changed);
     gs_peer_reap_locked(share, peer);
 }
 
@@ -503,34 +504,34 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     peer->noticed = true;
-    share->look_ns = gs_now_ns() + ROOM_NS;
+    share->opener.look_ns = gs_now_ns() + ROOM_NS;
 }
 
 void gs_peer_event(struct gs_share *share, uint64_t id)
 {
     struct gs_peer *peer, *next;
 
-    gs_lock_take(&share->opener_lock);
-    HASH_ITER(hh, share->peers, peer, next)
+    gs_lock_take(&share->opener.lock);
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         if (peer->id != id)
             continue;
         if (peer->busy) { /* most likely with the answer that has come */
             peer->noticed = true;
-            share->look_ns = gs_now_ns() + LOOK_NS;
+            share->opener.look_ns = gs_now_ns() + LOOK_NS;
         } else {
             look_locked(share, peer);
         }
         break;
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
 }
 
 static struct gs_peer *next_astray_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_peer *peer, *next;
 
-    HASH_ITER(hh, share->peers, peer, next)
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         if (peer->busy)
             continue;
@@ -546,40 +547,40 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_peer *peer;
 
-    if (!share->peers)
+    if (!share->opener.peers)
         return GS_NEVER;
-    if (now < share->astray_ns)
-        return share->astray_ns;
+    if (now < share->opener.astray_ns)
+        return share->opener.astray_ns;
     while ((peer = next_astray_locked(share, now))) {
         peer->busy = true;
         peer->astray_ns = now;
         peer->deadline_ns = gs_now_ns() + ASTRAY_WAIT_NS;
-        gs_lock_release(&share->opener_lock);
+        gs_lock_release(&share->opener.lock);
         resume(share, peer);
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
         gs_peer_release_locked(share, peer);
     }
-    share->astray_ns = now + ASTRAY_NS;
-    return share->astray_ns;
+    share->opener.astray_ns = now + ASTRAY_NS;
+    return share->opener.astray_ns;
 }
 
 static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_peer *peer, *next;
 
-    if (share->look_ns > now)
-        return share->look_ns;
-    share->look_ns = GS_NEVER;
-    HASH_ITER(hh, share->peers, peer, next)
+    if (share->opener.look_ns > now)
+        return share->opener.look_ns;
+    share->opener.look_ns = GS_NEVER;
+    HASH_ITER(hh, share->opener.peers, peer, next)
     {
         if (!peer->noticed)
             continue;
         if (!peer->busy)
             look_locked(share, peer);
-        else if (share->look_ns > now + LOOK_NS)
-            share->look_ns = now + LOOK_NS;
+        else if (share->opener.look_ns > now + LOOK_NS)
+            share->opener.look_ns = now + LOOK_NS;
     }
-    return share->look_ns;
+    return share->opener.look_ns;
 }
 
 uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now)

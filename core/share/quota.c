@@ -35,14 +35,14 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid)
 {
     struct gs_user *user;
 
-    HASH_FIND(hh, share->users, &uid, sizeof uid, user);
+    HASH_FIND(hh, share->clients.users, &uid, sizeof uid, user);
     if (user)
         return user;
     user = calloc(1, sizeof *user);
     if (!user)
         return NULL;
     user->uid = uid;
-    HASH_ADD(hh, share->users, uid, sizeof user->uid, user);
+    HASH_ADD(hh, share->clients.users, uid, sizeof user->uid, user);
     if (user->hh.tbl)
         return user;
     free(user);
@@ -53,7 +53,7 @@ void gs_user_reap(struct gs_share *share, struct gs_user *user)
 {
     if (user->refs + user->clients + user->offers + user->chunks > 0)
         return;
-    HASH_DEL(share->users, user);
+    HASH_DEL(share->clients.users, user);
     free(user);
 }
 
@@ -82,7 +82,7 @@ static void count_read(struct gs_user *user, unsigned *count)
 /* Gives up the connections of which all has been read, or all of them. */
 static void unread_drop(struct gs_share *share, bool all)
 {
-    for (struct gs_unread **link = &share->unread; *link;) {
+    for (struct gs_unread **link = &share->clients.unread; *link;) {
         struct gs_unread *unread = *link;
 
         if (!all && !is_all_read(&unread->fd)) {
@@ -104,7 +104,7 @@ static uint64_t count_unread(const struct gs_share *share)
     const struct gs_user *user;
     uint64_t count = 0;
 
-    for (user = share->users; user; user = user->hh.next)
+    for (user = share->clients.users; user; user = user->hh.next)
         count += user->unread;
     return count;
 }
@@ -120,7 +120,7 @@ static bool may_send(struct gs_share *share, const struct gs_user *user)
     most = limit.rlim_cur / UNREAD_PART + 1;
     if (gs_user_may(user, user->unread, count_unread(share), most))
         return true;
-    HASH_ITER(hh, share->clients, client, next)
+    HASH_ITER(hh, share->clients.first, client, next)
     {
         if (client->unread && is_all_read(&client->kept_fd))
             count_read(client->user, &client->unread);
@@ -158,10 +158,11 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
     if (client->unread && !is_all_read(&client->kept_fd))
         unread = malloc(sizeof *unread);
     if (unread) {
-        *unread = (struct gs_unread){client->kept_fd, client->unread, client->user, share->unread};
-        if (!share->unread)
-            share->unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
-        share->unread = unread;
+        *unread = (struct gs_unread){client->kept_fd, client->unread, client->user,
+                                     share->clients.unread};
+        if (!share->clients.unread)
+            share->clients.unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
+        share->clients.unread = unread;
         client->user->unread += unread->count;
         client->user->refs++;
         shutdown(client->fd, SHUT_RDWR);
@@ -173,11 +174,11 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
 
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)
 {
-    if (share->unread && share->unread_look_ns <= now) {
+    if (share->clients.unread && share->clients.unread_look_ns <= now) {
         unread_drop(share, false);
-        share->unread_look_ns = now + UNREAD_LOOK_NS;
+        share->clients.unread_look_ns = now + UNREAD_LOOK_NS;
     }
-    return share->unread ? share->unread_look_ns : GS_NEVER;
+    return share->clients.unread ? share->clients.unread_look_ns : GS_NEVER;
 }
 
 void gs_unread_free(struct gs_share *share)
@@ -212,11 +213,11 @@ static int receive_fd(struct gs_share *share, struct gs_client *client,
         sched_yield();
         return -EAGAIN;
     }
-    if (error != -EMFILE || !share->options.is_broker || share->spare_fd < 0)
+    if (error != -EMFILE || !share->options.is_broker || share->place.spare_fd < 0)
         return error;
-    close(share->spare_fd);
-    share->spare_fd = -1;
-    share->spare_given = true;
+    close(share->place.spare_fd);
+    share->place.spare_fd = -1;
+    share->place.spare_given = true;
     return gs_wire_receive(client->fd, ret_message, ret_fd);
 }
 

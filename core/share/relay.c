@@ -40,7 +40,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     struct gs_token token;
     int fd = -1;
 
-    if (__atomic_load_n(&share->kept_fds, __ATOMIC_RELAXED) >= gs_import_fds_max(true) ||
+    if (__atomic_load_n(&share->opener.kept_fds, __ATOMIC_RELAXED) >= gs_import_fds_max(true) ||
         gs_token_read(bytes, &token) != GS_OK ||
         gs_peer_request(share, peer, &token, bytes, true, NULL, &grant, &fd) != GS_OK)
         return;
@@ -73,7 +73,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
     struct gs_opened *opened;
     struct gs_peer *peer;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     while ((opened = gs_opened_at_locked(share, address)) && !opened->passed_on &&
            opened->peer->busy && gs_peer_await_locked(share, deadline))
         continue;
@@ -85,9 +85,9 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
         peer = opened->peer;
         peer->busy = true; /* so nothing of it is unmapped meanwhile */
         peer->deadline_ns = deadline;
-        gs_lock_release(&share->opener_lock);
+        gs_lock_release(&share->opener.lock);
         pass_on(share, peer, opened->import, ret_token);
-        gs_lock_take(&share->opener_lock);
+        gs_lock_take(&share->opener.lock);
         gs_peer_release_locked(share, peer);
     }
     gs_opener_release(share);
@@ -100,10 +100,10 @@ bool gs_relay_knows(struct gs_share *share, const unsigned char *instance)
     const struct gs_peer *peer;
     bool knows;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     peer = gs_peer_find_locked(share, instance);
     knows = peer && peer->passes_on;
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return knows;
 }
 
@@ -123,7 +123,7 @@ static enum gs_wire_reason find_passed_on(struct gs_share *share, const unsigned
 
     if (gs_token_read(bytes, &token) != GS_OK)
         return reason;
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     opened = gs_opened_find_locked(share, &token);
     if (opened && opened->passed_on && !opened->leaving && opened->import->fd >= 0 &&
         gs_fd_is_there(&opened->import->kept_fd) &&
@@ -142,7 +142,7 @@ static enum gs_wire_reason find_passed_on(struct gs_share *share, const unsigned
         if (!reason && *ret_fd < 0)
             reason = GS_REFUSED_FDS;
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     return reason;
 }
 
@@ -157,7 +157,7 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
     gs_wire_start(&message, GS_WIRE_GRANT, open->head.request);
     reason = find_passed_on(share, open->token, &message.grant, &fd);
     gs_instance_name(client->instance, name);
-    if (!reason && !gs_directory_is_gone(share->directory, &share->options, name))
+    if (!reason && !gs_directory_is_gone(share->place.directory, &share->options, name))
         reason = GS_REFUSED_EARLY;
     if (!reason)
         error = gs_client_send(share, client, &message, fd);

@@ -27,7 +27,7 @@ bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
     if (!entry)
         return false;
     relay_name(share, peer->instance, entry->name);
-    if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0 &&
+    if (linkat(share->place.directory, share->name, share->place.directory, entry->name, 0) != 0 &&
         errno != EEXIST) {
         gs_log_line(&share->log, GS_LOG_INFO,
                     "what is passed on can be opened while the process that shared it runs: no "
@@ -37,11 +37,11 @@ bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
         return false;
     }
     gs_lock_take(&share->lock);
-    for (known = share->relay_names; known && strcmp(known->name, entry->name) != 0;)
+    for (known = share->opener.relay_names; known && strcmp(known->name, entry->name) != 0;)
         known = known->next;
     if (!known) {
-        entry->next = share->relay_names;
-        __atomic_store_n(&share->relay_names, entry, __ATOMIC_RELEASE);
+        entry->next = share->opener.relay_names;
+        __atomic_store_n(&share->opener.relay_names, entry, __ATOMIC_RELEASE);
     }
     gs_lock_release(&share->lock);
     if (known)
@@ -54,22 +54,25 @@ void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
     char name[GS_RELAY_NAME_SIZE];
 
     relay_name(share, peer->instance, name);
-    unlinkat(share->directory, name, 0);
+    unlinkat(share->place.directory, name, 0);
 }
 
 void gs_relay_put_up_again(struct gs_share *share)
 {
-    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
+    const struct gs_relay_name *entry =
+        __atomic_load_n(&share->opener.relay_names, __ATOMIC_ACQUIRE);
 
     for (; entry; entry = entry->next)
-        if (linkat(share->directory, share->name, share->directory, entry->name, 0) != 0)
+        if (linkat(share->place.directory, share->name, share->place.directory, entry->name, 0) !=
+            0)
             gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
                         strerror(errno));
 }
 
 void gs_relay_at_exit(struct gs_share *share, int directory)
 {
-    const struct gs_relay_name *entry = __atomic_load_n(&share->relay_names, __ATOMIC_ACQUIRE);
+    const struct gs_relay_name *entry =
+        __atomic_load_n(&share->opener.relay_names, __ATOMIC_ACQUIRE);
 
     for (; entry; entry = entry->next)
         unlinkat(directory, entry->name, 0);
@@ -77,10 +80,10 @@ void gs_relay_at_exit(struct gs_share *share, int directory)
 
 void gs_relay_free(struct gs_share *share)
 {
-    while (share->relay_names) {
-        struct gs_relay_name *entry = share->relay_names;
+    while (share->opener.relay_names) {
+        struct gs_relay_name *entry = share->opener.relay_names;
 
-        share->relay_names = entry->next;
+        share->opener.relay_names = entry->next;
         free(entry);
     }
 }

@@ -45,7 +45,7 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
     struct gs_offer *offer, *next;
 
     gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->offers, offer, next)
+    HASH_ITER(hh, share->exporter.offers, offer, next)
     {
         stats.offers++;
         stats.bytes += offer->source.size;
@@ -65,11 +65,11 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
  * again is told what was found before. */
 static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t now)
 {
-    if (now >= share->stats_due_ns) {
-        gs_share_stats(share, &share->stats);
-        share->stats_due_ns = now + STATS_PART * (gs_now_ns() - now);
+    if (now >= share->clients.stats_due_ns) {
+        gs_share_stats(share, &share->clients.stats);
+        share->clients.stats_due_ns = now + STATS_PART * (gs_now_ns() - now);
     }
-    return &share->stats;
+    return &share->clients.stats;
 }
 
 void gs_report_client(const struct gs_client *client, uint64_t now,
@@ -106,9 +106,9 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     if (stats->limbo_ns && now > stats->limbo_ns) /* or it was freed just now */
         message.report.limbo_age_ns = now - stats->limbo_ns;
     message.report.is_broker = share->options.is_broker;
-    message.report.clients = share->client_count;
+    message.report.clients = share->clients.count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
-    HASH_ITER(hh, share->clients, other, next)
+    HASH_ITER(hh, share->clients.first, other, next)
     {
         if (index++ != query->index)
             continue;

@@ -73,7 +73,7 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
     unsigned count = 0;
     int error;
 
-    gs_lock_take(&share->opener_lock);
+    gs_lock_take(&share->opener.lock);
     for (import = peer->imports; import; import = import->next)
         gs_kept_doubt_locked(share, import); /* he does not know any more who keeps what */
     while (peer->unsent) { /* what is not taken up he gets back without a word */
@@ -82,12 +82,12 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
         free(opened);
     }
     ids = calloc(peer->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
-    HASH_ITER(hh, share->opened, opened, next)
+    HASH_ITER(hh, share->opener.opened, opened, next)
     {
         if (ids && opened->peer == peer && opened->connection == peer->connection)
             ids[count++] = opened->key.block_id;
     }
-    gs_lock_release(&share->opener_lock);
+    gs_lock_release(&share->opener.lock);
     error = ids ? send_hello(share, peer, peer->deadline_ns) : -ENOMEM;
     peer->greeted = error == 0;
     for (unsigned i = 0; !error && i <= count; i++) {
@@ -135,7 +135,7 @@ static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *r
 static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
 {
     return share->spins &&
-           peer->sent_ns >= __atomic_load_n(&share->sleep_until_ns, __ATOMIC_RELAXED);
+           peer->sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -151,7 +151,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
         return true;
     }
     if (*until)
-        __atomic_store_n(&share->sleep_until_ns, now + GS_SPIN_REST_NS, __ATOMIC_RELAXED);
+        __atomic_store_n(&share->opener.sleep_until_ns, now + GS_SPIN_REST_NS, __ATOMIC_RELAXED);
     *until = 0;
     return false;
 }
@@ -264,7 +264,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     peer->sent_ns = gs_now_ns();
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
-    if (peer->opened_count > 0 || __atomic_load_n(&share->peers_watched, __ATOMIC_RELAXED))
+    if (peer->opened_count > 0 || __atomic_load_n(&share->opener.peers_watched, __ATOMIC_RELAXED))
         gs_peer_watch(share, peer);
     if (sent && want_fd && room)
         gs_room_make(share, token->size, room);

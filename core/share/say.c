@@ -3,7 +3,7 @@
 
 void gs_say_not_offered(struct gs_share *share, const char *reason)
 {
-    bool said = __atomic_exchange_n(&share->refusal_said, true, __ATOMIC_RELAXED);
+    bool said = __atomic_exchange_n(&share->exporter.refusal_said, true, __ATOMIC_RELAXED);
 
     gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING, "memory cannot be shared: %s",
                 reason);
@@ -11,11 +11,11 @@ void gs_say_not_offered(struct gs_share *share, const char *reason)
 
 void gs_say_unopened(struct gs_share *share)
 {
-    uint64_t handles = __atomic_load_n(&share->next_offer, __ATOMIC_RELAXED);
+    uint64_t handles = __atomic_load_n(&share->exporter.next_offer, __ATOMIC_RELAXED);
 
     if (handles == 0 || share->options.broker || share->options.is_broker ||
-        __atomic_load_n(&share->ever_opened, __ATOMIC_RELAXED) ||
-        __atomic_exchange_n(&share->unopened_said, true, __ATOMIC_RELAXED))
+        __atomic_load_n(&share->exporter.ever_opened, __ATOMIC_RELAXED) ||
+        __atomic_exchange_n(&share->exporter.unopened_said, true, __ATOMIC_RELAXED))
         return;
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "%llu IPC handle%s given out and none was ever opened: is the library loaded "
@@ -25,7 +25,7 @@ void gs_say_unopened(struct gs_share *share)
 
 void gs_say_unreachable(struct gs_share *share, const char *reason)
 {
-    bool said = __atomic_exchange_n(&share->unreachable_said, true, __ATOMIC_RELAXED);
+    bool said = __atomic_exchange_n(&share->opener.unreachable_said, true, __ATOMIC_RELAXED);
 
     gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "another process's memory cannot be opened: %s", reason);

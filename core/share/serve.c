@@ -173,9 +173,9 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
                     (unsigned long long)(exported - begun) / 1000,
                     (unsigned long long)(gs_now_ns() - exported) / 1000,
                     (unsigned long long)begun / 1000);
-    if (exported - share->served_ns < ROW_NS)
+    if (exported - share->exporter.served_ns < ROW_NS)
         gs_thread_expect(share, exported);
-    share->served_ns = exported;
+    share->exporter.served_ns = exported;
     gs_offer_unpin(share, offer, hold != NULL);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
@@ -240,7 +240,7 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
     struct gs_client *other, *next;
     struct gs_hold *hold;
 
-    HASH_ITER(hh, share->clients, other, next)
+    HASH_ITER(hh, share->clients.first, other, next)
     {
         if (other == client || !gs_client_is_same(client, other))
             continue;
@@ -264,7 +264,7 @@ static bool on_take_up(struct gs_share *share, struct gs_client *client, uint64_
         return gs_client_fault(client, "it did not greet first");
     if (block_id)
         return take_up_one(share, client, block_id);
-    HASH_ITER(hh, share->clients, other, next)
+    HASH_ITER(hh, share->clients.first, other, next)
     {
         if (other != client && gs_client_is_same(client, other))
             gs_client_end(share, other);

@@ -53,18 +53,20 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->pid = getpid();
-    share->run = gs_thread_run;
+    share->loop.run = gs_thread_run;
     share->spins = has_cpus();
-    share->grace_due_ns = share->limbo_due_ns = share->sweep_ns = share->look_ns = GS_NEVER;
-    share->broker_fd = -1;
-    share->epoll = share->wake = share->woken = share->directory = share->listener = share->spare_fd = -1;
+    share->exporter.grace_due_ns = share->limbo.due_ns = share->place.sweep_ns =
+        share->opener.look_ns = GS_NEVER;
+    share->link.fd = -1;
+    share->loop.epoll = share->loop.wake = share->loop.woken = share->place.directory =
+        share->place.listener = share->place.spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
-    gs_lock_init(&share->opener_lock, GS_RANK_OPENER);
+    gs_lock_init(&share->opener.lock, GS_RANK_OPENER);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&share->started, &monotonic);
-    pthread_cond_init(&share->opener_changed, &monotonic);
-    pthread_cond_init(&share->given_back, &monotonic);
+    pthread_cond_init(&share->opener.changed, &monotonic);
+    pthread_cond_init(&share->asked.given_back, &monotonic);
     pthread_condattr_destroy(&monotonic);
     *ret_share = share;
     return GS_OK;
@@ -75,12 +77,12 @@ void gs_share_destroy(struct gs_share *share)
     if (!share)
         return;
     if (share->thread_start == GS_STARTED) {
-        __atomic_store_n(&share->stop, true, __ATOMIC_RELEASE);
+        __atomic_store_n(&share->loop.stop, true, __ATOMIC_RELEASE);
         gs_thread_wake(share);
-        pthread_join(share->background.thread, NULL);
+        pthread_join(share->loop.background.thread, NULL);
     }
-    if (share->directory >= 0 && !gs_socket_is_given(share)) {
-        unlinkat(share->directory, share->name, 0);
+    if (share->place.directory >= 0 && !gs_socket_is_given(share)) {
+        unlinkat(share->place.directory, share->name, 0);
         gs_sweep(share);
     }
     gs_closing_finish(share);
@@ -92,10 +94,10 @@ void gs_share_destroy(struct gs_share *share)
     gs_keeps_free(share);
     gs_loop_close(share);
     pthread_cond_destroy(&share->started);
-    pthread_cond_destroy(&share->opener_changed);
-    pthread_cond_destroy(&share->given_back);
+    pthread_cond_destroy(&share->opener.changed);
+    pthread_cond_destroy(&share->asked.given_back);
     gs_lock_destroy(&share->lock);
-    gs_lock_destroy(&share->opener_lock);
+    gs_lock_destroy(&share->opener.lock);
     free(share);
 }
 
@@ -108,7 +110,7 @@ void gs_share_at_exit(struct gs_share *share)
         return;
     gs_say_unopened(share);
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
-    directory = __atomic_load_n(&share->directory, __ATOMIC_ACQUIRE);
+    directory = __atomic_load_n(&share->place.directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {
         unlinkat(directory, share->name, 0);
         gs_relay_at_exit(share, directory);

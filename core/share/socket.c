@@ -48,29 +48,29 @@ static void remember_locked(struct gs_share *share, int directory)
     struct statx info;
 
     gs_directory_path(&share->options, directory, folder);
-    snprintf(share->socket_path, sizeof share->socket_path, "%s/%s", folder, share->name);
-    if (folder[0] == 0 || look_at(share->socket_path, &info) != 0) {
-        share->socket_path[0] = 0;
+    snprintf(share->place.path, sizeof share->place.path, "%s/%s", folder, share->name);
+    if (folder[0] == 0 || look_at(share->place.path, &info) != 0) {
+        share->place.path[0] = 0;
         return;
     }
-    share->socket_inode = info.stx_ino;
-    share->socket_device = device_of(&info);
+    share->place.inode = info.stx_ino;
+    share->place.device = device_of(&info);
 }
 
 /* One call into the kernel, by the path that openers use. Whoever cannot be seen from here any more
  * (this process has another user or root now) may be there. */
 static bool is_lost(struct gs_share *share)
 {
-    char path[sizeof share->socket_path];
+    char path[sizeof share->place.path];
     uint64_t inode, device;
     struct statx info;
     bool any;
 
     gs_lock_take(&share->lock);
-    any = share->socket_start == GS_STARTED && share->socket_path[0];
-    memcpy(path, share->socket_path, sizeof path);
-    inode = share->socket_inode;
-    device = share->socket_device;
+    any = share->socket_start == GS_STARTED && share->place.path[0];
+    memcpy(path, share->place.path, sizeof path);
+    inode = share->place.inode;
+    device = share->place.device;
     gs_lock_release(&share->lock);
     if (!any)
         return false;
@@ -111,15 +111,16 @@ static int adopt(struct gs_share *share, int directory, int listener)
     int error;
 
     gs_lock_take(&share->lock);
-    if (share->listener >= 0)
-        gs_unwatch(share, share->listener);
-    if (share->directory >= 0 && gs_fd_is_there(&share->directory_is))
-        unlinkat(share->directory, share->name, 0); /* it may have been moved away with its folder */
-    exchange_locked(&share->directory, &share->directory_is, directory);
-    exchange_locked(&share->listener, &share->listener_is, listener);
-    error = gs_watch(share, EPOLL_CTL_ADD, share->listener, EPOLLIN, GS_WATCH_LISTENER, 0);
+    if (share->place.listener >= 0)
+        gs_unwatch(share, share->place.listener);
+    if (share->place.directory >= 0 && gs_fd_is_there(&share->place.directory_is))
+        unlinkat(share->place.directory, share->name,
+                 0); /* it may have been moved away with its folder */
+    exchange_locked(&share->place.directory, &share->place.directory_is, directory);
+    exchange_locked(&share->place.listener, &share->place.listener_is, listener);
+    error = gs_watch(share, EPOLL_CTL_ADD, share->place.listener, EPOLLIN, GS_WATCH_LISTENER, 0);
     if (!error && !gs_socket_is_given(share))
-        remember_locked(share, share->directory);
+        remember_locked(share, share->place.directory);
     gs_lock_release(&share->lock);
     return error;
 }
@@ -130,13 +131,13 @@ static void say_again(struct gs_share *share)
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",
-                share->socket_path);
+                share->place.path);
 }
 
 static gs_status socket_start(struct gs_share *share)
 {
     char reason[GS_REASON_SIZE];
-    bool again = share->listener >= 0;
+    bool again = share->place.listener >= 0;
     int directory = -1, error;
     int listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
                                        &directory, reason);
@@ -145,8 +146,8 @@ static gs_status socket_start(struct gs_share *share)
         gs_say_not_offered(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (share->spare_fd < 0) /* an attempt before this one may have failed below */
-        share->spare_fd = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    if (share->place.spare_fd < 0) /* an attempt before this one may have failed below */
+        share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
     /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
      * stopped. */
     if (!share->options.is_broker && tells_who(listener))
@@ -154,16 +155,16 @@ static gs_status socket_start(struct gs_share *share)
     error = adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
-        unlinkat(share->directory, share->name, 0);
-        close(share->listener);
-        close(share->directory);
-        share->listener = share->directory = -1;
+        unlinkat(share->place.directory, share->name, 0);
+        close(share->place.listener);
+        close(share->place.directory);
+        share->place.listener = share->place.directory = -1;
         gs_say_not_offered(share, reason);
         return GS_NOT_OFFERED;
     }
     if (again)
         say_again(share);
-    __atomic_store_n(&share->sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+    __atomic_store_n(&share->place.sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
     gs_thread_wake(share); /* or it sleeps until somebody connects */
     return GS_OK;
 }
@@ -178,7 +179,7 @@ gs_status gs_socket_start(struct gs_share *share)
         gs_lock_take(&share->lock);
         if (share->socket_start == GS_STARTED)
             share->socket_start = GS_NOT_STARTED;
-        __atomic_store_n(&share->refusal_said, false, __ATOMIC_RELAXED);
+        __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
         gs_lock_release(&share->lock);
     }
     return gs_start_once(share, &share->socket_start, socket_start);
@@ -208,36 +209,36 @@ bool gs_share_can(struct gs_share *share, char *ret_reason)
 /* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
 void gs_sweep(struct gs_share *share)
 {
-    if (__atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
+    if (__atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
         return;
     if (!share->options.is_broker) {
-        gs_directory_sweep(share->directory, &share->options);
-        gs_page_sweep(share->directory);
+        gs_directory_sweep(share->place.directory, &share->options);
+        gs_page_sweep(share->place.directory);
     }
-    __atomic_store_n(&share->sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
+    __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t due = __atomic_load_n(&share->sweep_ns, __ATOMIC_ACQUIRE);
+    uint64_t due = __atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE);
 
     if (due <= now) {
         gs_sweep(share);
         due = GS_NEVER;
     }
-    if (__atomic_load_n(&share->listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))
+    if (__atomic_load_n(&share->place.listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))
         return due;
-    if (share->touch_ns == 0)
-        share->touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
-    if (now >= share->touch_ns) {
-        share->touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
-        gs_directory_touch(share->directory, share->name);
-        __atomic_store_n(&share->sweep_ns, now, __ATOMIC_RELEASE);
+    if (share->place.touch_ns == 0)
+        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+    if (now >= share->place.touch_ns) {
+        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+        gs_directory_touch(share->place.directory, share->name);
+        __atomic_store_n(&share->place.sweep_ns, now, __ATOMIC_RELEASE);
         due = now;
     }
-    if (now >= share->socket_look_ns) {
+    if (now >= share->place.look_ns) {
         gs_socket_start(share);
-        share->socket_look_ns = gs_now_ns() + LOOK_NS;
+        share->place.look_ns = gs_now_ns() + LOOK_NS;
     }
-    return due < share->socket_look_ns ? due : share->socket_look_ns;
+    return due < share->place.look_ns ? due : share->place.look_ns;
 }

@@ -28,8 +28,8 @@ static void wake_clear(struct gs_share *share)
 {
     char many[512];
 
-    while (gs_fd_is_there(&share->woken_kept) &&
-           read(share->woken, many, sizeof many) == (ssize_t)sizeof many)
+    while (gs_fd_is_there(&share->loop.woken_kept) &&
+           read(share->loop.woken, many, sizeof many) == (ssize_t)sizeof many)
         continue;
 }
 
@@ -124,14 +124,14 @@ static void grow_fd_table(const struct gs_share *share)
     rlim_t most;
     int lowest, highest;
 
-    lowest = fcntl(share->wake, F_DUPFD_CLOEXEC, 0);
+    lowest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
     if (lowest < 0)
         return;
     close(lowest);
     most = (rlim_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && most >= limit.rlim_cur)
         most = limit.rlim_cur - 1;
-    highest = fcntl(share->wake, F_DUPFD_CLOEXEC, (int)most);
+    highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);
     if (highest >= 0)
         close(highest);
 }
@@ -150,33 +150,33 @@ static void *make_fd_table(void *arg)
 /* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
 static bool may_spin(struct gs_share *share, uint64_t now)
 {
-    uint64_t over = (now - share->spin_ns) / SPIN_PART;
+    uint64_t over = (now - share->loop.spin_ns) / SPIN_PART;
 
-    share->spun_ns = share->spun_ns > over ? share->spun_ns - over : 0;
-    share->spin_ns = now;
-    return share->spun_ns < SPINS_MOST;
+    share->loop.spun_ns = share->loop.spun_ns > over ? share->loop.spun_ns - over : 0;
+    share->loop.spin_ns = now;
+    return share->loop.spun_ns < SPINS_MOST;
 }
 
 /* Looks for events without sleeping while a message is expected; how many there are. */
 static int spin(struct gs_share *share, struct epoll_event *events)
 {
-    uint64_t begun = gs_now_ns(), now = begun, until = share->offered_ns;
-    bool row = begun < share->expected_ns && begun >= share->rested_ns;
+    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.offered_ns;
+    bool row = begun < share->loop.expected_ns && begun >= share->loop.rested_ns;
     int count = 0;
 
-    if (row && until < share->expected_ns)
-        until = share->expected_ns;
+    if (row && until < share->loop.expected_ns)
+        until = share->loop.expected_ns;
     if (begun >= until || !may_spin(share, begun))
         return 0;
     while (count == 0 && now < until) {
-        count = epoll_wait(share->epoll, events, EVENTS_MAX, 0);
+        count = epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
         if (count == 0)
             sched_yield(); /* who is looked for may wait for this very CPU */
         now = gs_now_ns();
     }
-    share->spun_ns += now - begun;
+    share->loop.spun_ns += now - begun;
     if (count == 0 && row)
-        share->rested_ns = now + GS_SPIN_REST_NS;
+        share->loop.rested_ns = now + GS_SPIN_REST_NS;
     return count;
 }
 
@@ -185,7 +185,7 @@ static bool is_due(const struct fd_table *table, uint64_t now)
 {
     if (now < table->due_ns)
         return false;
-    return (now >= table->share->expected_ns && now >= table->share->offered_ns) ||
+    return (now >= table->share->loop.expected_ns && now >= table->share->loop.offered_ns) ||
            now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
 }
 
@@ -194,12 +194,12 @@ static void fd_table_tick(struct fd_table *table)
     if (is_due(table, gs_now_ns())) {
         table->due_ns = GS_NEVER;
         table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
-        table->share->fds_made = !table->runs;
+        table->share->loop.fds_made = !table->runs;
     }
     if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
         pthread_join(table->background.thread, NULL);
         table->runs = false;
-        table->share->fds_made = true;
+        table->share->loop.fds_made = true;
     }
 }
 
@@ -217,7 +217,7 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
         limit = FDS_AFTER_MS;
     if (share->spins && limit != 0)
         count = spin(share, events);
-    return count ? count : epoll_wait(share->epoll, events, EVENTS_MAX, limit);
+    return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, limit);
 }
 
 void *gs_thread_run(void *arg)
@@ -228,11 +228,11 @@ void *gs_thread_run(void *arg)
                              .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
 
     gs_log_line(&share->log, GS_LOG_DEBUG, "the share thread runs %llu us after its start, at %llu us",
-                (unsigned long long)(gs_now_ns() - share->thread_asked_ns) / 1000,
+                (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_peers_watch(share);
-    while (!__atomic_load_n(&share->stop, __ATOMIC_ACQUIRE)) {
+    while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);
 
         if (count < 0 && errno != EINTR) {

@@ -259,7 +259,7 @@ static struct gs_offer *must_offer(struct exporter *exporter, int chunk, size_t 
 
 static bool has_message(void)
 {
-    struct pollfd message = {.fd = side.share->peers->fd, .events = POLLIN};
+    struct pollfd message = {.fd = side.share->opener.peers->fd, .events = POLLIN};
 
     return poll(&message, 1, 0) == 1;
 }
@@ -303,9 +303,9 @@ static bool is_busy(void)
 {
     bool busy;
 
-    gs_lock_take(&side.share->opener_lock);
-    busy = side.share->peers && side.share->peers->busy;
-    gs_lock_release(&side.share->opener_lock);
+    gs_lock_take(&side.share->opener.lock);
+    busy = side.share->opener.peers && side.share->opener.peers->busy;
+    gs_lock_release(&side.share->opener.lock);
     return busy;
 }
 
@@ -471,7 +471,7 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
     other_offer(&other, 512, 512, 8, next);
     is_full = true;
     open_it(next);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->peers_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.peers_watched, __ATOMIC_ACQUIRE)));
     is_full = false;
     other_offer(&other, 1024, 512, 9, next);
     address = open_it(next);
@@ -493,7 +493,7 @@ Test(share_first, connection_is_watched_without_a_lock)
     cr_assert(all_rest(0)); /* it has looked for a thread, and waits */
     __atomic_store_n(&stays, true, __ATOMIC_SEQ_CST);
     cr_assert_eq(gs_thread_start(side.share), GS_OK);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->peers_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.peers_watched, __ATOMIC_ACQUIRE)));
     kill(other.pid, SIGCONT);
     cr_assert(SIDE_WAIT(__atomic_load_n(&is_in, __ATOMIC_SEQ_CST)), "it was not watched");
     since = side_now();
@@ -557,7 +557,7 @@ Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_
     refuses = waits = true;
     cr_assert_eq(__real_pthread_create(&closes, NULL, close_it, &address), 0);
     cr_assert(SIDE_WAIT(__atomic_load_n(&starts, __ATOMIC_SEQ_CST)));
-    wake = side.share->wake;
+    wake = side.share->loop.wake;
     __atomic_store_n(&looks_at, wake, __ATOMIC_SEQ_CST);
     cr_assert_eq(__real_pthread_create(&ends, NULL, end_context, SIDE_CONTEXT), 0);
     cr_assert(SIDE_WAIT(fcntl(wake, F_GETFD) < 0));

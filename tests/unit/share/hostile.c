@@ -535,7 +535,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
     int highest;
 
     /* Until then the thread that enlarges the table has descriptors for a moment. */
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->fds_made, __ATOMIC_RELAXED)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_RELAXED)));
     highest = dup(0);
     close(highest);
     getrlimit(RLIMIT_NOFILE, &before);
