@@ -337,6 +337,14 @@ static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
     return (size + unit - 1) & ~(unit - 1);
 }
 
+/* Records, zeroed; NULL: no host memory. */
+struct gs_chunk *gs_chunk_record_new(void);
+struct gs_block *gs_block_record_new(struct gs_pool *pool);
+/* The index of a chunk's blocks. False: no host memory. */
+bool gs_index_make(struct gs_chunk *chunk);
+void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
+void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
+
 /* The block, in any state, that covers an address within the chunk; and the one that starts at an
  * address, or NULL. */
 struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
@@ -441,7 +449,11 @@ bool gs_pool_poll(struct gs_pool *pool);
 /* Whether work may still touch what was ready at once. */
 bool gs_pool_touched(struct gs_pool *pool);
 /* Bytes that retire. */
-size_t gs_pool_behind_bytes(const struct gs_pool *pool);
+static inline size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+{
+    return pool->reserved - pool->live - pool->ready - pool->guarded.limbo.bytes -
+           pool->order.bytes;
+}
 /* What held a block, if it is in limbo, may do so no more. */
 void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block);
 /* The same of all that are. `no_grace`: memory is out. */
@@ -473,6 +485,11 @@ bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
  * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
 void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
+ * last block came into it. */
+void gs_epoch_close(struct gs_pool *pool, bool at_free);
+/* Whether a large block of that size may be in one. */
+bool gs_epochs_have(struct gs_pool *pool, size_t size);
 /* Takes a block out of an epoch's list, and puts a retiring one in no list into one. */
 void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
 void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);

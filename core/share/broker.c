@@ -217,7 +217,7 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, int
     gs_log_line(&share->log, share->store.left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "a block of process %d (%.15s) is not kept: %u of at most %u are "
                 "(share.broker_blocks), in %u chunks of at most %u (ulimit -n)",
-                (int)client->pid, client->name, HASH_COUNT(share->exporter.offers), most,
+                (int)client->pid, client->said.name, HASH_COUNT(share->exporter.offers), most,
                 HASH_COUNT(share->store.left_chunks), chunks);
     share->store.left_said = true;
     return false;

@@ -14,7 +14,7 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     int error;
 
     gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
-                (int)client->pid, client->name, (unsigned)client->uid,
+                (int)client->pid, client->said.name, (unsigned)client->uid,
                 gs_wire_reason_text(reason));
     if (driver_error)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the driver's error was %u", (unsigned)driver_error);
@@ -111,9 +111,9 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
         keep->unmap = GS_UNMAP_SENT;
         client->recalls_due--;
     }
-    if (client->flush_due && client->recalls_due == 1 &&
-        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush)) {
-        client->flush_due = false;
+    if (client->flush.due && client->recalls_due == 1 &&
+        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush.number)) {
+        client->flush.due = false;
         client->recalls_due--;
     }
     watch_messages(share, client);

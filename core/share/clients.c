@@ -67,7 +67,7 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->holds || client->left > 0 || (client->shares && !client->exited);
+    return client->holds || client->left > 0 || (client->shares && !client->over.exited);
 }
 
 /* What it left here is served from now on, if it can be seen to have ended. */
@@ -78,7 +78,7 @@ static void end_left(struct gs_share *share, struct gs_client *client)
     if (!ended && client->fd < 0)
         gs_log_line(&share->log, GS_LOG_INFO,
                     "what process %d (%.15s) left here is dropped: its connection has ended, %s",
-                    (int)client->pid, client->name,
+                    (int)client->pid, client->said.name,
                     client->pidfd >= 0 || client->is_seen
                         ? "and it runs on"
                         : "and whether it has cannot be seen from here on this kernel (it sent no "
@@ -123,10 +123,10 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     client_close_socket(share, client);
     client->due_ns = now + share->options.settle_ns;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
-    client->exited = gs_client_has_exited(client);
-    if (client->pidfd >= 0 ? !client->exited : client->left && !gs_client_has_ended(client))
+    client->over.exited = gs_client_has_exited(client);
+    if (client->pidfd >= 0 ? !client->over.exited : client->left && !gs_client_has_ended(client))
         client->due_ns += LIVING_NS;
-    if (client->exited)
+    if (client->over.exited)
         client_forget_exit(share, client);
     gs_flush_hung_up(share, client);
 }
@@ -155,7 +155,7 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
         reason = GS_REFUSED_MESSAGE;
     }
     gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) is hung up on: %s",
-                (int)client->pid, client->name,
+                (int)client->pid, client->said.name,
                 client->fault ? client->fault : "it does not read its answers");
     if (reason)
         gs_client_refuse(share, client, error == 0 || error == -EMFILE ? message->head.request : 0,
@@ -190,16 +190,16 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
 /* What is due of one that has hung up: whether its process goes on with what it holds. */
 static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
-    if (client->fd >= 0 || !client->holds || client->done || !gs_client_lives(client))
+    if (client->fd >= 0 || !client->holds || client->over.done || !gs_client_lives(client))
         return false;
     client->due_ns = now + PARTED_NS;
-    if (client->parted)
+    if (client->over.parted)
         return true;
-    client->parted = true;
+    client->over.parted = true;
     gs_log_line(&share->log, GS_LOG_INFO,
                 "process %d (%.15s) runs on without its connection: what it has open is its own "
                 "until it connects again or ends",
-                (int)client->pid, client->name);
+                (int)client->pid, client->said.name);
     gs_keep_client_gone(share, client);
     gs_flush_client_gone(share, client);
     if (client->left)
@@ -209,7 +209,7 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
 
 void gs_client_end(struct gs_share *share, struct gs_client *client)
 {
-    client->done = true;
+    client->over.done = true;
     if (client->fd < 0) /* else a forked child has it still, and what its parent had */
         client_free(share, client);
 }
@@ -220,7 +220,7 @@ static void end_sharing(struct gs_share *share, struct gs_client *client)
 {
     struct pollfd more = {.fd = client->fd, .events = POLLIN};
 
-    if (client->exited && client->left && (client->fd < 0 || poll(&more, 1, 0) <= 0))
+    if (client->over.exited && client->left && (client->fd < 0 || poll(&more, 1, 0) <= 0))
         gs_broker_client_gone(share, client, true);
 }
 
@@ -234,7 +234,7 @@ void gs_client_exited(struct gs_share *share, uint64_t id)
         client_free(share, client);
         return;
     }
-    client->exited = true;
+    client->over.exited = true;
     client_forget_exit(share, client);
     end_sharing(share, client);
 }
@@ -271,7 +271,8 @@ static struct ucred caller_of(int fd)
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)
 {
     struct ucred who = caller_of(fd);
-    struct gs_client caller = {.fd = fd, .pid = who.pid, .uid = who.uid, .name = "not served"};
+    struct gs_client caller = {
+        .fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
     gs_hang_up(fd);

@@ -13,6 +13,12 @@ struct gs_offer_key {
     uint64_t id;
 };
 
+/* Of an offer in a list. */
+struct gs_offer_place {
+    bool is_in;
+    struct gs_offer *older, *newer;
+};
+
 struct gs_offer {
     struct gs_offer_key key;
     struct gs_share_source source;
@@ -33,10 +39,8 @@ struct gs_offer {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_offer *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
-    bool in_grace; /* freed and never opened, in the list of such by the time of the free */
-    struct gs_offer *grace_older, *grace_newer;
-    bool ended; /* its end is to be told of */
-    struct gs_offer *ended_older, *ended_newer;
+    struct gs_offer_place grace; /* freed and never opened: by the time of the free */
+    struct gs_offer_place ended; /* its end is to be told of */
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
     struct gs_offer *limbo_older, *limbo_newer;
@@ -121,6 +125,30 @@ struct gs_keep {
     UT_hash_handle hh;
 };
 
+/* The FLUSH that a client is asked. */
+struct gs_flush {
+    uint64_t number; /* not answered yet; 0: none; since: */
+    uint64_t since_ns;
+    bool due;     /* it is not sent yet: counted in recalls_due */
+    bool again;   /* it is to be asked once more then */
+    bool awaited; /* counted in flush_awaited: under the lock */
+};
+
+/* Who a client says it is. */
+struct gs_said {
+    char name[16];
+    unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
+    uint64_t stack; /* where the stack of its program begins; 0: not known */
+};
+
+/* What is over of a client. */
+struct gs_over {
+    bool exited;   /* the exit was seen */
+    bool parted;   /* hung up, and its process runs on with what it holds */
+    bool done;     /* its process uses nothing over this connection any more */
+    bool has_lost; /* it was to take up what it does not hold, and will close that */
+};
+
 struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
@@ -134,27 +162,18 @@ struct gs_client {
     unsigned left_chunks; /* in so many chunks, each with a descriptor */
     bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
-    bool exited; /* the exit was seen */
+    struct gs_over over;
     uid_t uid;
     gid_t gid;
     struct gs_user *user;
     pid_t pid; /* for people: who holds what */
     bool is_seen; /* the kernel told pid; else the process did, of its own PID namespace */
-    char name[16];
-    unsigned char from[GS_INSTANCE_SIZE]; /* its own instance, as it says; zero: none */
-    uint64_t stack; /* where the stack of its program begins, as it says; 0: not known */
-    bool parted;    /* hung up, and its process runs on with what it holds */
-    bool done;      /* its process uses nothing over this connection any more */
-    bool has_lost;  /* it was to take up what it does not hold, and will close that */
+    struct gs_said said;
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_hold *holds;
     struct gs_keep *keeps; /* chunks that it has mapped without a hold */
-    uint64_t flush;    /* the FLUSH that it has not answered, 0: none; since: */
-    uint64_t flush_ns;
-    bool flush_due;    /* it is not sent yet: counted in recalls_due */
-    bool flush_again;  /* it is to be asked once more then */
-    bool awaited;      /* counted in flush_awaited: under the lock */
+    struct gs_flush flush;
     unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */

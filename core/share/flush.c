@@ -32,9 +32,9 @@ static bool holds_freed(const struct gs_client *client)
 /* Called with the lock held. */
 static void set_awaited_locked(struct gs_share *share, struct gs_client *client, bool awaited)
 {
-    if (client->awaited == awaited)
+    if (client->flush.awaited == awaited)
         return;
-    client->awaited = awaited;
+    client->flush.awaited = awaited;
     share->asked.flush_awaited += awaited ? 1 : -1;
     if (!awaited)
         pthread_cond_broadcast(&share->asked.given_back);
@@ -50,14 +50,14 @@ static void set_awaited(struct gs_share *share, struct gs_client *client, bool a
 /* Sends FLUSH, behind what is due already. Whether the client can be expected to answer. */
 static bool ask(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
-    if (client->flush) {
-        client->flush_again = true;
-        return now - client->flush_ns < SILENT_NS;
+    if (client->flush.number) {
+        client->flush.again = true;
+        return now - client->flush.since_ns < SILENT_NS;
     }
-    client->flush = ++share->asked.flushes_sent;
-    client->flush_again = false;
-    client->flush_ns = now;
-    client->flush_due = true;
+    client->flush.number = ++share->asked.flushes_sent;
+    client->flush.again = false;
+    client->flush.since_ns = now;
+    client->flush.due = true;
     client->recalls_due++;
     gs_client_send_due(share, client);
     return true;
@@ -78,7 +78,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (client->parted || !holds_freed(client))
+        if (client->over.parted || !holds_freed(client))
             continue;
         if (client->fd >= 0) {
             set_awaited(share, client, ask(share, client, now));
@@ -96,11 +96,11 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
 
 bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_t number)
 {
-    bool again = client->flush_again;
+    bool again = client->flush.again;
 
-    if (!client->flush || number != client->flush)
+    if (!client->flush.number || number != client->flush.number)
         return gs_client_fault(client, "it answers what it was not asked");
-    client->flush = 0;
+    client->flush.number = 0;
     set_awaited(share, client, again && ask(share, client, gs_now_ns()));
     return true;
 }
@@ -108,14 +108,14 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client)
 {
     gs_lock_take(&share->lock);
-    if (client->awaited && client->due_ns > share->asked.flush_ends_ns)
+    if (client->flush.awaited && client->due_ns > share->asked.flush_ends_ns)
         share->asked.flush_ends_ns = client->due_ns;
     gs_lock_release(&share->lock);
 }
 
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client)
 {
-    if (client->awaited)
+    if (client->flush.awaited)
         set_awaited(share, client, false);
 }
 

@@ -36,7 +36,7 @@ static void look_at(struct gs_share *share, const struct gs_client *client,
     const struct gs_hold *hold;
 
     *ret = (struct gs_share_holder){.pid = client->pid};
-    memcpy(ret->name, client->name, sizeof ret->name);
+    memcpy(ret->name, client->said.name, sizeof ret->name);
     for (hold = client->holds; hold; hold = hold->hh.next) {
         const struct gs_offer *offer = hold->offer;
 

@@ -24,7 +24,7 @@ bool gs_client_has_exited(const struct gs_client *client)
 {
     struct pollfd exit = {.fd = client->pidfd, .events = POLLIN};
 
-    return client->exited || (has_pidfd(client) && poll(&exit, 1, 0) > 0);
+    return client->over.exited || (has_pidfd(client) && poll(&exit, 1, 0) > 0);
 }
 
 /* Whether the process is there and more than an entry that its parent has not read yet. One that
@@ -60,7 +60,7 @@ static bool is_running(pid_t pid)
  * if the process is in it: one of another PID namespace may go on. */
 bool gs_client_has_ended(const struct gs_client *client)
 {
-    if (client->exited || has_pidfd(client))
+    if (client->over.exited || has_pidfd(client))
         return gs_client_has_exited(client);
     return client->is_seen && !is_running(client->pid);
 }
@@ -90,14 +90,14 @@ static uint64_t stack_of(pid_t pid)
  * of what was open, as of a program that called exec: it would be held until the process ends. */
 static bool runs_the_same_program(const struct gs_client *client)
 {
-    return client->stack && client->is_seen && stack_of(client->pid) == client->stack;
+    return client->said.stack && client->is_seen && stack_of(client->pid) == client->said.stack;
 }
 
 static bool has_name(const struct gs_client *client)
 {
     static const unsigned char none[GS_INSTANCE_SIZE];
 
-    return memcmp(client->from, none, sizeof none) != 0;
+    return memcmp(client->said.from, none, sizeof none) != 0;
 }
 
 bool gs_client_lives(const struct gs_client *client)
@@ -108,6 +108,6 @@ bool gs_client_lives(const struct gs_client *client)
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other)
 {
     return has_name(client) && client->uid == other->uid && client->pid == other->pid &&
-           memcmp(client->from, other->from, sizeof client->from) == 0 &&
+           memcmp(client->said.from, other->said.from, sizeof client->said.from) == 0 &&
            memcmp(client->instance, other->instance, sizeof client->instance) == 0;
 }

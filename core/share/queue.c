@@ -29,48 +29,48 @@ void gs_grace_start_locked(struct gs_share *share, struct gs_offer *offer)
 {
     struct gs_offer *older = share->exporter.grace_newest;
 
-    if (offer->in_grace)
+    if (offer->grace.is_in)
         return;
     while (older && older->freed_ns > offer->freed_ns)
-        older = older->grace_older;
-    offer->in_grace = true;
-    offer->grace_older = older;
-    offer->grace_newer = older ? older->grace_newer : share->exporter.grace_oldest;
-    *(older ? &older->grace_newer : &share->exporter.grace_oldest) = offer;
-    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->exporter.grace_newest) =
+        older = older->grace.older;
+    offer->grace.is_in = true;
+    offer->grace.older = older;
+    offer->grace.newer = older ? older->grace.newer : share->exporter.grace_oldest;
+    *(older ? &older->grace.newer : &share->exporter.grace_oldest) = offer;
+    *(offer->grace.newer ? &offer->grace.newer->grace.older : &share->exporter.grace_newest) =
         offer;
 }
 
 void gs_grace_stop_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    if (!offer->in_grace)
+    if (!offer->grace.is_in)
         return;
-    *(offer->grace_older ? &offer->grace_older->grace_newer : &share->exporter.grace_oldest) =
-        offer->grace_newer;
-    *(offer->grace_newer ? &offer->grace_newer->grace_older : &share->exporter.grace_newest) =
-        offer->grace_older;
-    offer->in_grace = false;
+    *(offer->grace.older ? &offer->grace.older->grace.newer : &share->exporter.grace_oldest) =
+        offer->grace.newer;
+    *(offer->grace.newer ? &offer->grace.newer->grace.older : &share->exporter.grace_newest) =
+        offer->grace.older;
+    offer->grace.is_in = false;
 }
 
 void gs_offer_ended_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    if (offer->ended)
+    if (offer->ended.is_in)
         return;
-    offer->ended = true;
-    offer->ended_newer = NULL;
-    offer->ended_older = share->exporter.ended_newest;
-    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->exporter.ended_oldest) =
+    offer->ended.is_in = true;
+    offer->ended.newer = NULL;
+    offer->ended.older = share->exporter.ended_newest;
+    *(offer->ended.older ? &offer->ended.older->ended.newer : &share->exporter.ended_oldest) =
         offer;
     share->exporter.ended_newest = offer;
 }
 
 void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer)
 {
-    if (!offer->ended)
+    if (!offer->ended.is_in)
         return;
-    offer->ended = false;
-    *(offer->ended_older ? &offer->ended_older->ended_newer : &share->exporter.ended_oldest) =
-        offer->ended_newer;
-    *(offer->ended_newer ? &offer->ended_newer->ended_older : &share->exporter.ended_newest) =
-        offer->ended_older;
+    offer->ended.is_in = false;
+    *(offer->ended.older ? &offer->ended.older->ended.newer : &share->exporter.ended_oldest) =
+        offer->ended.newer;
+    *(offer->ended.newer ? &offer->ended.newer->ended.older : &share->exporter.ended_newest) =
+        offer->ended.older;
 }

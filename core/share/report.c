@@ -80,7 +80,7 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
     report->left = client->left;
-    memcpy(report->client_name, client->name, sizeof report->client_name);
+    memcpy(report->client_name, client->said.name, sizeof report->client_name);
     for (hold = client->holds; hold; hold = hold->hh.next)
         count_hold(hold, now, report);
 }

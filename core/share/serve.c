@@ -40,10 +40,10 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
-    memcpy(client->from, hello->from, sizeof client->from);
-    client->stack = hello->stack;
-    memcpy(client->name, hello->name, sizeof client->name - 1);
-    gs_wire_printable(client->name);
+    memcpy(client->said.from, hello->from, sizeof client->said.from);
+    client->said.stack = hello->stack;
+    memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
+    gs_wire_printable(client->said.name);
     if (client->pidfd < 0 && *fd >= 0 && is_pidfd(*fd)) {
         client->pidfd = *fd;
         *fd = -1;
@@ -169,7 +169,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
     if (hold)
         gs_log_line(&share->log, GS_LOG_DEBUG,
                     "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
-                    (unsigned long long)offer->key.id, (int)client->pid, client->name,
+                    (unsigned long long)offer->key.id, (int)client->pid, client->said.name,
                     (unsigned long long)(exported - begun) / 1000,
                     (unsigned long long)(gs_now_ns() - exported) / 1000,
                     (unsigned long long)begun / 1000);
@@ -223,7 +223,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
 
     HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
     if (!hold)
-        return client->has_lost ||
+        return client->over.has_lost ||
                gs_client_fault(client, "it closed a block that it does not hold");
     if (keeps && !gs_keep_add(share, client, hold->offer))
         return gs_client_fault(client, "it keeps mapped what it may not");
@@ -252,7 +252,7 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
         gs_offer_take_up(share, hold->offer);
         return true;
     }
-    client->has_lost = true; /* its lease had ended: this kernel does not tell who lives */
+    client->over.has_lost = true; /* its lease had ended: this kernel does not tell who lives */
     return true;
 }
 
@@ -290,7 +290,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_LEAVE:
         return gs_leaver_on_leave(share, client, &message->leave, fd);
     case GS_WIRE_BYE:
-        client->done = true;
+        client->over.done = true;
         return client->greeted;
     case GS_WIRE_TAKE_UP:
         return on_take_up(share, client, message->take_up.block_id);
