@@ -38,7 +38,9 @@ static void teardown(void)
     side_dir_remove(dir);
 }
 
-TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 120);
+/* One of them takes long with a sanitizer on a busy machine; a test's own limit beside its suite's
+ * leaks in Criterion 2.4.1. */
+TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 600);
 
 /* Offers bytes of the chunk, has them opened, closed, and taken back: where they were mapped. With
  * `at_once` the opener's close and the exporter's call meet. */
@@ -335,7 +337,7 @@ Test(share_keep, a_false_keep_ends_the_connection)
 
 /* More chunks than are noted of one opener: what is too many is called back, and nothing is lost of
  * what it holds. With ASan on a busy machine it takes minutes. */
-Test(share_keep, one_too_many_is_called_back, .timeout = 600)
+Test(share_keep, one_too_many_is_called_back)
 {
     enum { MOST = 65536 };
     struct gs_share_source source = {
