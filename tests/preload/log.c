@@ -74,17 +74,23 @@ static void levels(void)
           "the log is\n%s", contents());
 }
 
+static void say_now(char time_text[40])
+{
+    struct timespec now;
+    struct tm parts;
+
+    clock_gettime(CLOCK_REALTIME, &now); /* time(NULL) is up to a tick behind it */
+    strftime(time_text, 40, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
+}
+
 /* The day and the hour are those that libc's own calendar says. */
 static void time_of_a_line(void)
 {
     char before[40], after[40];
-    time_t now = time(NULL);
-    struct tm parts;
 
-    strftime(before, sizeof before, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &parts));
+    say_now(before);
     gs_log(GS_LOG_INFO, "what time it is");
-    now = time(NULL);
-    strftime(after, sizeof after, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &parts));
+    say_now(after);
     const char *line = strstr(contents(), "what time it is");
     while (line && line > contents() && line[-1] != '\n')
         line--;
