@@ -405,11 +405,6 @@ const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg)
     return &reg->key;
 }
 
-uint64_t gs_reg_base(const struct gs_reg *reg)
-{
-    return reg->base;
-}
-
 size_t gs_reg_size(const struct gs_reg *reg)
 {
     return reg->end - reg->base;
