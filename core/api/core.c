@@ -1,12 +1,10 @@
-/* The public face of core (core/api/core.h): allocating, freeing, asking, sharing. */
+/* Making a core, and its end (core/api/core.h). */
 #include "core/api/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/cancel.h"
 #include "core/process/context.h"
-#include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 static bool import_held(void *arg, uint64_t base, size_t size)

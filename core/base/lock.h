@@ -18,13 +18,13 @@ enum gs_rank {
     GS_RANK_LONE = 15,     /* core/gpu/lone.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20, /* core/process/context.c: the table of contexts and devices */
     GS_RANK_POOL = 30,     /* core/pool/pool.h: one context's chunks, blocks and epochs */
-    GS_RANK_PEERS = 35,    /* core/api/reach.c: who has access to whose memory */
+    GS_RANK_PEERS = 35,    /* core/process/peers.c: who has access to whose memory */
     GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */
     GS_RANK_RELEASES = 65, /* core/process/release.c: chunks on their way to the driver */
-    GS_RANK_RECORDS = 70,  /* core/pool/block.c: spare chunk records */
+    GS_RANK_RECORDS = 70,  /* core/pool/index.c: spare chunk records */
     GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
 };
 

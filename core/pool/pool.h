@@ -78,11 +78,18 @@ struct gs_block {
     bool elsewhere; /* another stream than the lone one has work on it */
 };
 
-/* Whether somebody may have it beyond its free. */
+/* As guard->may_go; of what cannot be guarded nobody is asked. */
+static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block,
+                                   bool no_grace)
+{
+    return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
+           guard->may_go(guard->arg, block, no_grace);
+}
+
+/* Whether somebody may have it beyond its free. What is exported stays so. */
 static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
 {
-    return block->offer || (__atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) > 0 &&
-                            !guard->may_go(guard->arg, block, false));
+    return block->offer || !gs_block_may_go(guard, block, false);
 }
 
 /* Blocks linked through entry.prev and entry.next. */
@@ -126,6 +133,7 @@ struct gs_apart {
 };
 
 #define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
+#define GS_LATER_WAIT_NS UINT64_C(10000000000)  /* gs_pool_wait_oldest: for what was recorded late */
 
 /* How long somebody waits for the GPU: since when, and at most. */
 struct gs_patience {
@@ -337,19 +345,6 @@ static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
     return (size + unit - 1) & ~(unit - 1);
 }
 
-/* Records, zeroed; NULL: no host memory. */
-struct gs_chunk *gs_chunk_record_new(void);
-struct gs_block *gs_block_record_new(struct gs_pool *pool);
-/* The index of a chunk's blocks. False: no host memory. */
-bool gs_index_make(struct gs_chunk *chunk);
-void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
-void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
-
-/* The block, in any state, that covers an address within the chunk; and the one that starts at an
- * address, or NULL. */
-struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
-struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
-
 /* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
 /* The same from a ready block that is large enough. */
@@ -400,6 +395,24 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
                             CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
 
+/* ---- Records, and where blocks start (index.c) ------------------------------------------- */
+
+/* Records, zeroed; NULL: no host memory. */
+struct gs_chunk *gs_chunk_record_new(void);
+struct gs_block *gs_block_record_new(struct gs_pool *pool);
+/* The record of a detached chunk is free for the next. Lock not held. */
+void gs_chunk_record_free(struct gs_chunk *chunk);
+void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
+/* The index of a chunk's blocks. False: no host memory. */
+bool gs_index_make(struct gs_chunk *chunk);
+void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
+void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
+
+/* The block, in any state, that covers an address within the chunk; and the one that starts at an
+ * address, or NULL. */
+struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
+
 /* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
 
 /* Detaches chunks of about `bytes` together, in as few pieces as it takes. */
@@ -421,9 +434,6 @@ void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
 void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
 /* Weighs the time that this took lately against the memory that would save it, now and then. */
 void gs_pool_weigh(struct gs_pool *pool);
-/* The record of a detached chunk is free for the next. Lock not held. */
-void gs_chunk_record_free(struct gs_chunk *chunk);
-void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 
@@ -446,8 +456,6 @@ void gs_pool_collect(struct gs_pool *pool);
 void gs_pool_look(struct gs_pool *pool);
 /* Takes back what passed; returns whether anything did. */
 bool gs_pool_poll(struct gs_pool *pool);
-/* Whether work may still touch what was ready at once. */
-bool gs_pool_touched(struct gs_pool *pool);
 /* Bytes that retire. */
 static inline size_t gs_pool_behind_bytes(const struct gs_pool *pool)
 {
@@ -458,26 +466,8 @@ static inline size_t gs_pool_behind_bytes(const struct gs_pool *pool)
 void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block);
 /* The same of all that are. `no_grace`: memory is out. */
 void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
-/*
- * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
- * else what was ready at once. False: there is none, it did not pass in time, or it cannot be waited
- * for now (a capture is open).
- *
- * What cuMemFree freed may be waited for without end: natively that call would have waited for the
- * same work, in the same thread, while nobody else could submit any (measured on an H200). So that
- * it is the same, the fence is recorded at the free or before anything is submitted that can stop
- * the GPU (gs_lone_stalls). Where it was recorded later, it may be behind a kernel that waits for
- * this very thread; and what was freed in the order of a stream may be behind anything. Both are
- * waited for so long and no longer.
- */
-bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_pool_close(struct gs_pool *pool);
-/* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
- * large block of that very size does and the pool has half that much more than was live lately.
- * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
- * fits. */
-bool gs_pool_behind(struct gs_pool *pool, size_t size);
 /* A live block that the program does not know yet is its device's stream-ordered memory. True: once
  * no lock is held, gs_async_look is to be called. */
 bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
@@ -508,6 +498,29 @@ void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_b
  * in limbo. */
 void gs_pool_context_over(struct gs_pool *pool);
 
+/* ---- Waiting for the GPU (wait.c) -------------------------------------------------------- */
+
+/* Whether work may still touch what was ready at once. */
+bool gs_pool_touched(struct gs_pool *pool);
+/*
+ * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
+ * else what was ready at once. False: there is none, it did not pass in time, or it cannot be waited
+ * for now (a capture is open).
+ *
+ * What cuMemFree freed may be waited for without end: natively that call would have waited for the
+ * same work, in the same thread, while nobody else could submit any (measured on an H200). So that
+ * it is the same, the fence is recorded at the free or before anything is submitted that can stop
+ * the GPU (gs_lone_stalls). Where it was recorded later, it may be behind a kernel that waits for
+ * this very thread; and what was freed in the order of a stream may be behind anything. Both are
+ * waited for so long and no longer.
+ */
+bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience);
+/* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
+ * large block of that very size does and the pool has half that much more than was live lately.
+ * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
+ * fits. */
+bool gs_pool_behind(struct gs_pool *pool, size_t size);
+
 /* ---- Stream order (order.c) -------------------------------------------------------------- */
 
 /* A live block was freed in the order of a stream. */
@@ -528,7 +541,7 @@ static inline bool gs_block_has_stream(const struct gs_block *block)
     return block->stream_id && block->stream->id == block->stream_id;
 }
 
-/* ---- Apart (apart.c) --------------------------------------------------------------------- */
+/* ---- Apart (apart.c, run.c) ------------------------------------------------------------- */
 
 /* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
  * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */

@@ -13,8 +13,8 @@
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
-#define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
-#define EXACT_MIN ((size_t)32 << 20) 
+#define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
+
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
 {
     block->entry.next = NULL;
@@ -60,16 +60,6 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* Whether nobody has a block beyond its free. */
-static bool may_go(struct gs_pool *pool, struct gs_block *block, bool no_grace)
-{
-    const struct gs_guard *guard = &pool->shared->guard;
-
-    if (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0)
-        return true;
-    return guard->may_go(guard->arg, block, no_grace);
-}
-
 /* Another process had the block: it is overwritten before anybody gets it. What has no context any
  * more cannot be; its chunk goes to the driver. */
 static bool is_to_wipe(const struct gs_pool *pool, bool shared)
@@ -100,7 +90,7 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!may_go(pool, block, false)) {
+    if (!gs_block_may_go(&pool->shared->guard, block, false)) {
         block->state = GS_BLOCK_LIMBO;
         gs_block_list_push(&pool->guarded.limbo, block);
         return;
@@ -188,7 +178,7 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *p
 
     if (pool->epochs.open.bytes >= EXACT_MIN)
         gs_fence_query(&pool->events, &fence);
-    return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : LATER_WAIT_NS;
+    return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : GS_LATER_WAIT_NS;
 }
 
 /* `at_free`: nothing was submitted since the last block came into it that native frees would not
@@ -198,7 +188,7 @@ static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, boo
     if (!pool->epochs.plain)
         return GS_ORDERED_WAIT_NS;
     if (!at_free)
-        return LATER_WAIT_NS;
+        return GS_LATER_WAIT_NS;
     return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1) ? UINT64_MAX
                                                                     : wait_for_later(pool, epoch);
 }
@@ -406,7 +396,7 @@ static void leave_limbo(struct gs_pool *pool, struct gs_block *block, bool no_gr
 {
     bool shared = block->offer != NULL;
 
-    if (!may_go(pool, block, no_grace))
+    if (!gs_block_may_go(&pool->shared->guard, block, no_grace))
         return;
     gs_block_list_remove(&pool->guarded.limbo, block);
     go_on(pool, block, shared, false);

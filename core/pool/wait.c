@@ -6,9 +6,6 @@
 
 /* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
-/* small blocks that are ready at once, until the decay thread is told */
-#define LATER_WAIT_NS UINT64_C(10000000000) /* gs_pool_wait_oldest: for what was recorded late */
-/* an epoch of so much has its event at once */
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
 bool gs_pool_touched(struct gs_pool *pool)
@@ -48,13 +45,13 @@ static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patie
 {
     struct gs_fence fence = pool->freed;
     uint64_t began = gs_now_ns(), deadline_ns;
+    bool known; /* what is before it */
 
     if (pool->leaving || !gs_pool_touched(pool))
         return false;
     touched_chunks(pool, &fence);
-    deadline_ns = gs_patience_ends(
-        patience, gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence) ? UINT64_MAX
-                                                                                 : LATER_WAIT_NS);
+    known = gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence);
+    deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
     GS_COUNT(pool->counts.waits);
     gs_latch_release(&pool->lock);
     gs_fence_wait(&fence, deadline_ns);

@@ -69,7 +69,7 @@ struct gs_core {
     bool probed; /* whether the driver records context events was found out, once and for all */
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
-    struct gs_peers peers; 
+    struct gs_peers peers;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     struct gs_device_figures figures;
     int device_count;      /* atomic; 0: not asked yet */

@@ -4,7 +4,6 @@
 #include "core/process/reclaim.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "core/process/context.h"
 #include "core/process/shortage.h"

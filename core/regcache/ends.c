@@ -6,7 +6,6 @@
 #include "core/regcache/internal.h"
 
 #include <string.h>
-#include <time.h>
 
 static _Thread_local unsigned unpinning;
 

@@ -62,6 +62,12 @@ const uint64_t *gs_regcache_count(const struct gs_regcache *cache)
     return &cache->entries;
 }
 
+static void announce(struct gs_regcache *cache)
+{
+    if (cache->events.released)
+        cache->events.released(cache->events.arg);
+}
+
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 struct growth {
@@ -195,8 +201,8 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
         cache->stats.failures++;
         pthread_cond_broadcast(&cache->left);
         gs_lock_release(&cache->lock);
-        if (awaited && cache->events.released)
-            cache->events.released(cache->events.arg);
+        if (awaited)
+            announce(cache);
         return error;
     }
     cache->stats.pins++;
@@ -216,29 +222,6 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
 
 /* ---- Using and releasing ------------------------------------------------------------------------- */
 
-/* The last use of one that is not kept. */
-static int end_unkept(struct gs_regcache *cache, struct gs_reg *reg)
-{
-    struct gs_reg_leavers leavers = {NULL};
-    uint32_t one = 1;
-    int error;
-
-    gs_lock_take(&cache->lock);
-    if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_DOOMED, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED)) {
-        __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_RELEASE); /* shared: another's use goes on */
-        gs_lock_release(&cache->lock);
-        return 0;
-    }
-    gs_reg_depart(cache, &leavers, reg);
-    gs_lock_release(&cache->lock);
-    error = gs_reg_unpin_one(cache, reg);
-    if (error)
-        __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
-    gs_lock_release(&cache->lock);
-    return error;
-}
-
 /* What a flag that came during the use asks for after it. */
 static void end_dropped(struct gs_regcache *cache, struct gs_reg *reg)
 {
@@ -251,24 +234,6 @@ static void end_dropped(struct gs_regcache *cache, struct gs_reg *reg)
     gs_reg_unpin(cache, &leavers);
 }
 
-static void announce(struct gs_regcache *cache)
-{
-    if (cache->events.released)
-        cache->events.released(cache->events.arg);
-}
-
-static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
-{
-    unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-    int error = end_unkept(cache, reg);
-
-    if (error)
-        __atomic_fetch_or(&reg->flags, flags & GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-    else if (flags & GS_REG_AWAITED)
-        announce(cache);
-    return error;
-}
-
 /* From the end of its use on it may be another's: a flag of theirs that is taken here is only
  * announced early, and one of theirs that is to be dropped and idle is to be dropped. */
 static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
@@ -279,6 +244,35 @@ static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
         end_dropped(cache, reg);
     if (flags & GS_REG_AWAITED)
         announce(cache);
+}
+
+/* The last use of one that is not kept unpins it. */
+static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
+{
+    struct gs_reg_leavers leavers = {NULL};
+    uint32_t one = 1;
+    bool awaited;
+    int error;
+
+    gs_lock_take(&cache->lock);
+    if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_DOOMED, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED)) {
+        __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST); /* shared: another's use goes on, */
+        gs_lock_release(&cache->lock);
+        after_release(cache, reg); /* or has ended meanwhile */
+        return 0;
+    }
+    gs_reg_depart(cache, &leavers, reg);
+    /* Who awaits its end has the lock and finds it in use: nobody does from here on. */
+    awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
+    gs_lock_release(&cache->lock);
+    error = gs_reg_unpin_one(cache, reg);
+    if (error)
+        __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
+    gs_lock_release(&cache->lock);
+    if (awaited && !error)
+        announce(cache);
+    return error;
 }
 
 int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg)
@@ -327,6 +321,8 @@ bool gs_regcache_knows(struct gs_regcache *cache, const struct gs_reg_backend *b
 void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
                         const struct gs_reg_request *request)
 {
+    unsigned flags;
+
     gs_lock_take(&cache->lock);
     /* Not to be found while it changes. */
     __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
@@ -334,9 +330,12 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
     gs_reg_describe(reg, request, request->base, request->base + request->size);
     reg->exact = true;
     __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
+    flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_RELAXED);
     gs_reg_enter(cache, reg);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     gs_lock_release(&cache->lock);
+    if (flags & GS_REG_AWAITED) /* of the old range, whose use has ended */
+        announce(cache);
 }
 
 /* Called with the lock held. Returns whether its end is awaited. */
@@ -360,8 +359,8 @@ void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
     gs_lock_take(&cache->lock);
     awaited = forget(cache, reg);
     gs_lock_release(&cache->lock);
-    if (awaited && cache->events.released)
-        cache->events.released(cache->events.arg);
+    if (awaited)
+        announce(cache);
 }
 
 void gs_regcache_abandon(struct gs_regcache *cache,
@@ -382,8 +381,8 @@ void gs_regcache_abandon(struct gs_regcache *cache,
             awaited = forget(cache, reg) || awaited;
     }
     gs_lock_release(&cache->lock);
-    if (awaited && cache->events.released)
-        cache->events.released(cache->events.arg);
+    if (awaited)
+        announce(cache);
 }
 
 void gs_reg_drop(struct gs_reg *reg)
@@ -404,11 +403,6 @@ void *gs_reg_handle(const struct gs_reg *reg)
 const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg)
 {
     return &reg->key;
-}
-
-uint64_t gs_reg_base(const struct gs_reg *reg)
-{
-    return reg->base;
 }
 
 size_t gs_reg_size(const struct gs_reg *reg)

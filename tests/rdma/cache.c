@@ -1,9 +1,13 @@
 /*
  * The cache of registrations by itself, over a device of counters: what is found again, what is
- * given up when, and in which order. Threads against each other are in race_registrations.c.
+ * given up when, and in which order. Threads against each other are in race_registrations.c, but for
+ * those that have to come in one order.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
 
 #include "core/regcache/regcache.h"
 
@@ -479,6 +483,60 @@ Test(cache, of_what_is_lent_only_the_part_that_is_used_is_in_use)
     give(reg);
     cr_assert_eq(announced, 1);
     cr_assert_not(gs_regcache_in_use(cache, AT, MIB));
+}
+
+static sem_t held, on;
+static bool asked_in_use;
+
+/* Called with the cache's lock held. */
+static bool hold_up(const struct gs_regcache_info *info, void *arg)
+{
+    sem_post(&held);
+    sem_wait(&on);
+    return false;
+}
+
+static void *hold_lock(void *arg)
+{
+    gs_regcache_flush(cache, hold_up, NULL);
+    return NULL;
+}
+
+static void *ask(void *arg)
+{
+    asked_in_use = gs_regcache_in_use(cache, AT, MIB);
+    return NULL;
+}
+
+static void *end_use(void *reg)
+{
+    give(reg);
+    return NULL;
+}
+
+/* Who asks and who ends the use wait for the lock, and get it in the order in which they came. */
+Test(cache, who_finds_one_in_use_that_just_ends_is_told)
+{
+    void *(*const bodies[])(void *) = {hold_lock, ask, end_use};
+    struct gs_reg_request once = request(&lent, AT, MIB);
+    struct gs_reg *reg;
+    pthread_t threads[3];
+
+    once.keep = false;
+    reg = take(&once);
+    cr_assert(sem_init(&held, 0, 0) == 0 && sem_init(&on, 0, 0) == 0);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, bodies[i], reg), 0);
+        if (i == 0)
+            sem_wait(&held);
+        else
+            usleep(50000); /* until it waits; else less is shown */
+    }
+    sem_post(&on);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    cr_assert_eq(unpins, 1);
+    cr_assert(announced == 1 || !asked_in_use);
 }
 
 Test(cache, what_is_doomed_is_not_found_and_goes)

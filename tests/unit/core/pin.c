@@ -189,3 +189,27 @@ Test(pin, one_that_was_moved_holds_the_new_range)
     cr_assert_eq(fixture_pool(&f).limbo, 0);
     fixture_end(&f);
 }
+
+/* The program frees what is registered, and then moves the registration elsewhere. */
+Test(pin, what_one_that_moves_leaves_is_free_at_once)
+{
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+    CUdeviceptr from, to;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &from));
+    MUST(gs_core_alloc(f.core, 8 * MIB, &to));
+    wanted = request(from, 8 * MIB);
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    MUST(gs_core_free(f.core, from));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    wanted = request(to, 8 * MIB);
+    MUST(gs_core_repin(f.core, reg, &wanted));
+    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_core_free(f.core, to));
+    fixture_end(&f);
+}
