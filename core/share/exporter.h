@@ -107,7 +107,8 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
-#define GS_IDLE_NS (30 * GS_NS_PER_S) /* then a client without holds is hung up on */
+#define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without holds is hung up on */
+#define GS_LIVING_NS GS_NS_PER_S /* from a hang-up to the exit of a process that was killed, at most */
 
 struct gs_hold {
     uint64_t block_id;

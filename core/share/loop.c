@@ -106,9 +106,10 @@ static void await_start_locked(struct gs_share *share, enum gs_start *state)
 }
 
 /*
- * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
- * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
- * made or not, or a second longer than that thread lives. After a failure the next caller tries again.
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
+ * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries
+ * again.
  */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *))
