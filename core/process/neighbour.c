@@ -114,7 +114,7 @@ static bool join_in(struct gs_neighbour *neighbour, int directory)
         close(fd);
         if (entered || (errno != ESTALE && errno != EAGAIN))
             return false;
-        gs_page_pause(GS_PAGE_MS);
+        gs_page_pause(GS_NS_PER_MS);
     }
     return false;
 }
@@ -221,7 +221,7 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
     uint64_t asked = __atomic_load_n(&neighbour->counts.asked, __ATOMIC_RELAXED);
-    uint64_t pause = PAUSE_MS * GS_PAGE_MS, most = PAUSE_MOST_MS * GS_PAGE_MS;
+    uint64_t pause = PAUSE_MS * GS_NS_PER_MS, most = PAUSE_MOST_MS * GS_NS_PER_MS;
 
     if (stats->counts.grown == neighbour->gave_grown)
         return;
@@ -229,13 +229,13 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
         pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
     neighbour->pause_ns = pause;
     while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core))
-        gs_page_pause(GS_PAGE_MS);
+        gs_page_pause(GS_NS_PER_MS);
 }
 
 /* What was freed just now shows as idle a moment later, if the GPU is. */
 static uint64_t yield_within(struct gs_core *core, const struct gs_device *device, uint64_t wanted)
 {
-    uint64_t end = gs_now_ns() + PAUSE_MS * GS_PAGE_MS, bytes = 0;
+    uint64_t end = gs_now_ns() + PAUSE_MS * GS_NS_PER_MS, bytes = 0;
     struct gs_stats stats;
 
     for (;;) {
@@ -243,7 +243,7 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
         gs_stats_read(core, device->ordinal, &stats);
         if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end || is_ending(core))
             return bytes;
-        gs_page_pause(GS_PAGE_MS / 4);
+        gs_page_pause(GS_NS_PER_MS / 4);
     }
 }
 

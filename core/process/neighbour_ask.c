@@ -14,7 +14,7 @@
 #define GIVING_MS  1000 /* and to have given */
 #define QUIET_MS   100 /* after asking in vain */
 #define GROWING_MS 1000
-#define LOOK_NS    (5 * GS_PAGE_MS) /* two answers at once may look like one */
+#define LOOK_NS    (5 * GS_NS_PER_MS) /* two answers at once may look like one */
 #define LOOK_MOST_NS (2 * LOOK_NS)  /* a look that takes longer stood still, as all may have */
 #define WANTED_MIN ((size_t)256 << 20) /* who asks has more to allocate; twice as much each time */
 
@@ -114,7 +114,7 @@ static void await_answers(struct asking *asking, uint64_t wanted)
 
     while (gs_page_get(asking->fd, GS_PAGE_AT(answered), &seen, sizeof seen)) {
         bool giving = see_answers(asking);
-        uint64_t most = (giving ? GIVING_MS : WAIT_MS) * GS_PAGE_MS, took;
+        uint64_t most = (giving ? GIVING_MS : WAIT_MS) * GS_NS_PER_MS, took;
 
         if (asking->count == 0 || asking->given >= wanted || waited >= most)
             break;
@@ -147,7 +147,7 @@ static uint64_t decide_wanted(struct gs_neighbour *neighbour, size_t size)
 {
     uint64_t now = gs_now_ns(), wanted = WANTED_MIN;
 
-    if (now - __atomic_load_n(&neighbour->asked_ns, __ATOMIC_RELAXED) < GROWING_MS * GS_PAGE_MS)
+    if (now - __atomic_load_n(&neighbour->asked_ns, __ATOMIC_RELAXED) < GROWING_MS * GS_NS_PER_MS)
         wanted = 2 * __atomic_load_n(&neighbour->wanted, __ATOMIC_RELAXED);
     if (wanted < WANTED_MIN || wanted > UINT64_MAX / 4)
         wanted = WANTED_MIN;
@@ -190,7 +190,7 @@ static bool ask_by(struct gs_core *core, int fd, const struct gs_device *device,
     /* One after the other, so that what was given for one is not taken for another's. That is a
      * courtesy: a process that is stopped while it asks has the lock until it is ended, so after a
      * while this one asks all the same, and sees the answers to the last of several requests. */
-    gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_PAGE_MS);
+    gs_page_lock_within(fd, GS_PAGE_ASKER_BYTE, WAIT_MS * GS_NS_PER_MS);
     page = mmap(NULL, GS_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return false;
@@ -225,9 +225,9 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
         gs_log_line(&core->options.log, GS_LOG_INFO,
                     "the GPU was full: other processes gave back what they did not use, asked "
                     "for %zu MiB, in %llu ms",
-                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_PAGE_MS));
+                    size >> 20, (unsigned long long)((gs_now_ns() - begun) / GS_NS_PER_MS));
     else
-        __atomic_store_n(&neighbour->quiet_until_ns, gs_now_ns() + QUIET_MS * GS_PAGE_MS,
+        __atomic_store_n(&neighbour->quiet_until_ns, gs_now_ns() + QUIET_MS * GS_NS_PER_MS,
                          __ATOMIC_RELAXED);
     errno = saved;
     return any;

@@ -25,7 +25,6 @@
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -5,8 +5,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define LIVING_NS    GS_NS_PER_S
-
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
 {
@@ -33,13 +31,12 @@ bool gs_client_fault(struct gs_client *client, const char *fault)
     return false;
 }
 
-/* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client)
 {
     if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
         return false;
     gs_client_lost(client);
-    client->due_ns = gs_now_ns() + LIVING_NS;
+    client->due_ns = gs_now_ns() + GS_LIVING_NS;
     return true;
 }
 
@@ -80,9 +77,9 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
 }
 
 /*
- * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the socket's buffer free: an
- * answer must always fit, since a client that does not take its answers is let go. The rest follows
- * when the client has read.
+ * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the
+ * socket's buffer free: an answer must always fit, since a client that does not take its answers is
+ * let go. The rest follows when the client has read.
  */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 {

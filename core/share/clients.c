@@ -25,7 +25,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,7 +32,6 @@
 #define ACCEPTS_MAX  16   /* in one round */
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
-#define LIVING_NS    GS_NS_PER_S
 #define PARTED_NS    (5 * GS_NS_PER_S) /* who is parted is looked at again after this */
 #define PAUSE_NS     (50 * GS_NS_PER_MS)
 
@@ -125,7 +123,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
     client->over.exited = gs_client_has_exited(client);
     if (client->pidfd >= 0 ? !client->over.exited : client->left && !gs_client_has_ended(client))
-        client->due_ns += LIVING_NS;
+        client->due_ns += GS_LIVING_NS;
     if (client->over.exited)
         client_forget_exit(share, client);
     gs_flush_hung_up(share, client);
@@ -318,7 +316,6 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
                                  struct gs_user *user)
 {
     const int buffer = SEND_BUFFER;
-    const struct ucred who = *caller;
     struct gs_client *client;
     int error;
 
@@ -336,12 +333,12 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
     client->id = ++share->clients.next_id;
     client->fd = fd;
     client->kept_fd = gs_fd_keep(fd);
-    client->uid = who.uid;
-    gs_client_crowd(client);
-    client->gid = who.gid;
-    client->pid = who.pid;
+    client->uid = caller->uid;
+    client->gid = caller->gid;
+    client->pid = caller->pid;
     client->user = user;
-    client->is_seen = who.pid > 0;
+    client->is_seen = caller->pid > 0;
+    gs_client_crowd(client);
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
     HASH_ADD(hh, share->clients.first, id, sizeof client->id, client);

@@ -12,7 +12,6 @@
 #include "core/share/opener.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)

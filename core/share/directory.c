@@ -224,7 +224,7 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
     if (fd >= 0)
-        gs_hang_up(fd); /* as above */
+        gs_hang_up(fd); /* who listens there may have said something */
     return who.uid == uid && (pid <= 0 || who.pid <= 0 || who.pid == pid);
 }
 

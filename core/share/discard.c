@@ -12,7 +12,6 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
-#include "core/share/internal.h"
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83

@@ -1,6 +1,6 @@
 /*
- * Exporter: what offers.c, clients.c and serve.c have in common. Offers are under the share's
- * lock; clients belong to the share thread.
+ * Exporter: what its files, offers.c, clients.c and others (internal.h), have in common. Offers are
+ * under the share's lock; clients belong to the share thread.
  */
 #ifndef GS_CORE_SHARE_EXPORTER_H
 #define GS_CORE_SHARE_EXPORTER_H
@@ -47,20 +47,17 @@ struct gs_offer {
     UT_hash_handle hh;
 };
 
-/* The share thread: does a part of the work that offers ask for; when to come again. */
-uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
+/* queue.c: the lists that an offer is in. All with the lock held. */
 /* The share thread is at it, or will be: until then the block cannot be withdrawn. */
 void gs_offer_pin_locked(struct gs_share *share, struct gs_offer *offer);
-/* Called with the lock held. Leaves the offer pinned until the share thread has done it. */
+/* Leaves the offer pinned until the share thread has done it. */
 void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work);
 /* The graces that run, by the time of the free. */
 void gs_grace_start_locked(struct gs_share *share, struct gs_offer *offer);
 void gs_grace_stop_locked(struct gs_share *share, struct gs_offer *offer);
-/* Its last lease, or its grace, is over: that is to be told. */
+/* Its last lease, or its grace, is over: that is to be told; and is not any more. */
 void gs_offer_ended_locked(struct gs_share *share, struct gs_offer *offer);
-/* A freed block that nobody holds can be opened within its grace only: from then on its memory may be
- * handed out at any moment. The lock is held. */
-bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer);
+void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer);
 
 /* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
 unsigned gs_exports_max(void); /* so many are kept */
@@ -80,6 +77,9 @@ bool gs_export_has_room(const struct gs_share *share);
 bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer);
 void gs_exports_free(struct gs_share *share);
 
+/* offers.c */
+/* The share thread: does a part of the work that offers ask for; when to come again. */
+uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
 /* The offer that these bytes are the token of, pinned, or NULL. */
 struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE]);
 /* One hold more of what is pinned, before its opener hears of it and somebody looks whether it is
@@ -90,24 +90,25 @@ void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted
 void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
 /* One hold more of what is held, by a connection that was asked for nothing yet. */
 void gs_offer_take_up(struct gs_share *share, struct gs_offer *offer);
-/* It is not to be told of any more. The lock is held. */
-void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
 bool gs_offers_tell(struct gs_share *share);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);
 void gs_offers_free(struct gs_share *share);
 
-/* Called by the share thread only. */
+/* clients.c: called by the share thread only. */
 void gs_clients_accept(struct gs_share *share);
 void gs_client_readable(struct gs_share *share, uint64_t id);
 void gs_client_exited(struct gs_share *share, uint64_t id);
 /* Does what is due at `now`; when to come again, or GS_NEVER. */
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
+/* Another connection of its process has taken up what it holds. May free it. */
+void gs_client_end(struct gs_share *share, struct gs_client *client);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
-#define GS_IDLE_NS (30 * GS_NS_PER_S) /* then a client without holds is hung up on */
+#define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without holds is hung up on */
+#define GS_LIVING_NS GS_NS_PER_S /* from a hang-up to the exit of who was killed, at most */
 
 struct gs_hold {
     uint64_t block_id;
@@ -183,7 +184,7 @@ struct gs_client {
 /* leave.c: whether the offer may be left with a broker now. Where that one does not read it is as
  * soon as it does. */
 bool gs_broker_takes(struct gs_share *share, struct gs_offer *offer);
-/* Leaves the offer, which it takes; `fd` stays the caller's. The offer is pinned by the share thread. */
+/* Leaves the offer, which it takes; `fd` stays the caller's. The share thread has it pinned. */
 void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
@@ -191,6 +192,7 @@ void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
 void gs_broker_event(struct gs_share *share);
 /* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
+
 /* confirm.c: what a broker may serve after this process's end, said in memory that it reads then.
  * For a new connection: a descriptor for the broker, the caller's, or a negative errno. */
 int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots);
@@ -226,8 +228,8 @@ void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver);
 struct gs_user {
     uid_t uid;
     unsigned clients, offers, chunks; /* connections; and left with this broker */
-    unsigned unread; /* descriptors that were sent to it, of another user, and may not be read yet */
-    unsigned refs;                    /* it stays for these, too */
+    unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
+    unsigned refs;   /* it stays for these, too */
     UT_hash_handle hh;
 };
 /* NULL: no host memory. */
@@ -236,16 +238,16 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
 void gs_user_reap(struct gs_share *share, struct gs_user *user);
 /* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
 bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
-/* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor, which
- * is not taken now. */
+/* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor,
+ * which is not taken now. */
 int gs_client_receive(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd);
 /* A new one is refused descriptors where it must be. */
 void gs_client_crowd(struct gs_client *client);
 /* And is not any more where it need not; when to come again. */
 uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now);
-/* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also where
- * his user, another than this process's, has left as many unread as he may. */
+/* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also
+ * where his user, another than this process's, has left as many unread as he may. */
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd);
 /* Ends its connection; and the same where the program has closed the descriptor. */
@@ -269,6 +271,7 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 /* Whether it takes in who comes now: then it is needed. */
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
+
 /* relay.c: what this process has open of others and passes on, once they have ended. */
 bool gs_relay_knows(struct gs_share *share, const unsigned char *instance);
 bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
@@ -290,6 +293,10 @@ void gs_keep_client_gone(struct gs_share *share, struct gs_client *client);
 void gs_keep_work(struct gs_share *share);
 /* Any thread, the lock held: the chunk's memory goes, whoever keeps it mapped is to be asked. */
 void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
+/* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
+bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
+/* Waits, the lock held, until something was given back; false: `until_ns` has come. */
+bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
 void gs_keeps_free(struct gs_share *share);
 
 /* flush.c: called by the share thread. */
@@ -302,10 +309,6 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
 
-/* clients.c: sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
-bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
-/* Another connection of its process has taken up what it holds. May free it. */
-void gs_client_end(struct gs_share *share, struct gs_client *client);
 /* lives.c: whether the client's process has ended, as far as can be told from here. */
 bool gs_client_has_exited(const struct gs_client *client);
 bool gs_client_has_ended(const struct gs_client *client);
@@ -313,47 +316,48 @@ bool gs_client_has_ended(const struct gs_client *client);
 bool gs_client_lives(const struct gs_client *client);
 /* Whether both are connections of one process, made for the same memory. */
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
-/* Sends the RECALLs and UNMAPs that are due. */
-void gs_client_send_due(struct gs_share *share, struct gs_client *client);
-
-/* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
-bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
-/* Waits, the lock held, until something was given back; false: `until_ns` has come. */
-bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
 
 /* limbo.c */
 /* Called with the lock held: the block was freed, or held, pinned or given back since. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
 /* Whether as much is held as may be (limbo_limit). */
 bool gs_limbo_is_full(struct gs_share *share);
-/* The share thread: whether the client may not come to hold the offer, since its user holds more than
- * his part of that. */
+/* The share thread: whether the client may not come to hold the offer, since its user holds more
+ * than his part of that. */
 bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
                       const struct gs_offer *offer);
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 
-/* The share thread: tells who holds what is freed, where somebody asks. */
+/* held.c: the share thread tells who holds what is freed, where somebody asks. */
 void gs_held_work(struct gs_share *share, uint64_t now);
 
 /* report.c */
+/* A freed block that nobody holds can be opened within its grace only: from then on its memory may
+ * be handed out at any moment. The lock is held. */
+bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer);
 /* What one client holds, and what of it is freed. */
 void gs_report_client(const struct gs_client *client, uint64_t now,
                       struct gs_wire_report *ret_report);
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 
-/* Asks every holder to give it back. */
-void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer);
-
-/* Does what a message asks for. *fd came with it; where it is taken it becomes -1. False: the
- * client is to go, it broke the protocol or does not read. */
+/* serve.c: does what a message asks for. *fd came with it; where it is taken it becomes -1. False:
+ * the client is to go, it broke the protocol or does not read. */
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
+
+/* client.c: what is said to a client, and watched of it. */
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
 /* Notes what a client did wrong. Always false: it is to go. */
 bool gs_client_fault(struct gs_client *client, const char *fault);
+/* Sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
+bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
+/* Sends those that are due. */
+void gs_client_send_due(struct gs_share *share, struct gs_client *client);
+/* Asks every holder to give it back. */
+void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);

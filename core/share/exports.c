@@ -4,7 +4,7 @@
  * goes before the chunk does. How many are kept is a share of the process's limit of descriptors,
  * looked up each time since programs change it; the least recently used goes first.
  *
- * A forked child has copies of them (and of those that relay.c keeps) until it execs or ends, and
+ * A forked child has copies of them (and of those that import.c keeps) until it execs or ends, and
  * closes none: the lists may be half changed by a thread that the child lacks, and what a number
  * means may have changed between the copies of descriptors and of memory.
  */

@@ -13,7 +13,6 @@
  * long at most, or what the rest after a hang-up takes, but no more than ENDING_NS.
  */
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
 
 #define SILENT_NS (GS_NS_PER_S / 2)
 #define ENDING_NS (2 * GS_NS_PER_S)

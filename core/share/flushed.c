@@ -1,7 +1,7 @@
 /* Opener: the answer to FLUSH (core/share/flush.c). */
 #include "core/share/opener.h"
 
-#define AGAIN_NS  GS_NS_PER_MS /* an opener answers once in this at most */
+#define AGAIN_NS GS_NS_PER_MS /* an opener answers once in this at most */
 
 bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number)
 {

@@ -5,23 +5,28 @@
  *   thread.c   what the share thread does                    the runtime directory
  *   loop.c     its start, and what it is told     wire.c     messages      token.c  tokens
  *   socket.c   this process's place there         discard.c  closing what others sent
+ *   say.c      what is said of all of it          page.c     asking each other for memory
  *   exporter.h                                    opener.h
- *     exports.c  descriptors of chunks
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     queue.c    the lists that they are in         peer.c     connections to exporters
- *     clients.c  connections and leases             request.c  asking for a block
- *     client.c   what is said on one                import.c   chunks mapped here
- *     serve.c    answers to messages                idle.c     closed, kept for the next open
- *     leave.c    offers left with a broker,         keep.c     chunks kept without a hold
- *     broker.c   and in that                        closing.c  holds on their way back
- *     keepers.c  chunks mapped without a hold       flushed.c  they are back
- *     flush.c    what is on its way back            relay.c, relay_names.c
- *     limbo.c    too much freed and held                       what is passed on, of both sides
+ *     exports.c  descriptors of chunks              request.c  asking for a block
+ *     clients.c  connections and leases             import.c   chunks mapped here
+ *     client.c   what is said on one                idle.c     closed, kept for the next open
+ *     lives.c    whether its process lives          keep.c     chunks kept without a hold
+ *     serve.c    answers to messages                closing.c  holds on their way back
+ *     quota.c    what each user takes               flushed.c  they are back
+ *     leave.c, confirm.c                            relay.c, relay_names.c
+ *                offers left with a broker,                    what is passed on, of both sides
+ *     broker.c, leaver.c
+ *                and in that
+ *     keepers.c  chunks mapped without a hold
+ *     flush.c    what is on its way back
+ *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
- * the share thread's alone. Peers, imports and opened blocks are under `opener_lock`; what takes
+ * the share thread's alone. Peers, imports and opened blocks are under `opener.lock`; what takes
  * long (messages, driver calls) is done without it by the one thread that has marked the peer
  * busy, and nobody else changes that peer or its imports meanwhile.
  */
@@ -67,8 +72,7 @@ struct gs_place {
     char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t inode, device;                          /* what was put up there */
     struct gs_fd directory_is, listener_is;
-    int directory,
-        listener; /* written before it is watched; then socket.c exchanges what they are */
+    int directory, listener; /* written before that is watched; then what they are is exchanged */
     /* The share thread's own. */
     int spare_fd;      /* given up for a moment to refuse a caller when no other is left */
     bool spare_given;  /* a message has got it: another is to be had */
@@ -84,8 +88,7 @@ struct gs_loop {
     void *(*run)(void *share); /* gs_thread_run */
     uint64_t asked_ns;         /* when it was started */
     int epoll;
-    int wake,
-        woken; /* the ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
+    int wake, woken; /* ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
     struct gs_fd wake_kept, woken_kept;
     bool stop; /* atomic */
     /* Its own. */
@@ -136,9 +139,8 @@ struct gs_exporter {
         struct gs_offer *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
     struct gs_offer *grace_oldest, *grace_newest;
-    struct gs_offer *ended_oldest,
-        *ended_newest;     /* leases and graces that are over, to be told of */
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
+    struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
     struct gs_export *exports; /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
@@ -203,7 +205,7 @@ struct gs_opener {
     bool peers_watched; /* atomic: there is the thread, and it sees what comes of every peer */
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
-    bool unreachable_said;
+    bool unreachable_said; /* atomic */
     uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
@@ -237,54 +239,58 @@ struct gs_share {
     struct gs_opener opener;
 };
 
-/* ---- share.c, thread.c ---------------------------------------------------------------------- */
+/* ---- loop.c --------------------------------------------------------------------------------- */
 
-/* What a watched descriptor is; in the upper bits of its epoll data, an id in the lower. */
-/* What an event of the loop is about: a kind, and above GS_WATCH_SHIFT bits of an id. */
+/* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
 #define GS_WATCH_SHIFT 56
 #define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
 enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER,
                 GS_WATCH_BROKER };
 
-/* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
-gs_status gs_thread_start(struct gs_share *share);
-/* The same, and the socket that openers connect to; where that has gone, another. GS_NOT_OFFERED
- * (logged once). */
-gs_status gs_socket_start(struct gs_share *share);
-void gs_thread_wake(struct gs_share *share);
-/* Whether the program has left the share thread its epoll. */
-bool gs_epoll_is_there(const struct gs_share *share);
-/* The share thread: an opener's next message is likely to come within microseconds. */
-void gs_thread_expect(struct gs_share *share, uint64_t now);
-/* The share thread: a handle was given out, whose first opener comes when it has been sent to him. */
-void gs_thread_offered(struct gs_share *share, uint64_t now);
-#define GS_OFFERED_NS (2 * GS_NS_PER_MS)
-/* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
-void gs_say_not_offered(struct gs_share *share, const char *reason);
 /* Runs `start` once for all callers; where it failed, again for the next. */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *));
-/* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
- * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
-void gs_say_unopened(struct gs_share *share);
-/* socket.c. Clears the directory of what killed processes left, once and not before the socket is
- * there. */
-void gs_sweep(struct gs_share *share);
-bool gs_socket_is_given(const struct gs_share *share);
-/* The share thread: sees that the socket is there and clears the directory; when to come again. */
-uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
+/* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
+gs_status gs_thread_start(struct gs_share *share);
+void gs_thread_wake(struct gs_share *share);
+/* Whether the program has left the share thread its epoll. */
+bool gs_epoll_is_there(const struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
              uint64_t id);
 /* Must come before the close: a forked child may keep the descriptor's file open. */
 void gs_unwatch(struct gs_share *share, int fd);
-/* The body of the thread. */
+/* The share thread: an opener's next message is likely to come within microseconds. */
+void gs_thread_expect(struct gs_share *share, uint64_t now);
+/* The share thread: a handle was given out, whose first opener comes when that was sent to him. */
+void gs_thread_offered(struct gs_share *share, uint64_t now);
+#define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 void gs_loop_close(struct gs_share *share);
 
+/* thread.c: the body of the thread. */
+void *gs_thread_run(void *share);
+
+/* ---- socket.c ------------------------------------------------------------------------------- */
+
+/* Starts the share thread, and puts up the socket that openers connect to; where that has gone,
+ * another. GS_NOT_OFFERED (logged once). */
+gs_status gs_socket_start(struct gs_share *share);
+/* Whether the socket belongs to whoever started this broker. */
+bool gs_socket_is_given(const struct gs_share *share);
+/* The share thread: sees that the socket is there and clears the directory; when to come again. */
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
+/* Clears the directory of what killed processes left, once and not before the socket is there. */
+void gs_sweep(struct gs_share *share);
+
+/* ---- say.c ---------------------------------------------------------------------------------- */
+
+/* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
+void gs_say_not_offered(struct gs_share *share, const char *reason);
+/* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
+ * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
+void gs_say_unopened(struct gs_share *share);
 /* Says why another process's memory cannot be had: the first time for all to see. */
 void gs_say_unreachable(struct gs_share *share, const char *reason);
-
-void *gs_thread_run(void *share);
 
 #endif

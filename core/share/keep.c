@@ -13,7 +13,6 @@
  */
 #include "core/share/opener.h"
 
-#include <string.h>
 
 #define BUSY_NS GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
 

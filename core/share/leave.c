@@ -8,9 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -244,10 +242,10 @@ static void pause_looking(struct gs_share *share)
     uint64_t pause = 2 * share->link.pause_ns;
 
     share->link.pause_ns = pause < LOOK_FIRST_NS  ? LOOK_FIRST_NS
-                             : pause > LOOK_LAST_NS ? LOOK_LAST_NS
-                                                    : pause;
+                           : pause > LOOK_LAST_NS ? LOOK_LAST_NS
+                                                  : pause;
     share->link.retry_ns = gs_now_ns() + share->link.pause_ns +
-                             share->link.pause_ns / 512 * share->instance[0];
+                           share->link.pause_ns / 512 * share->instance[0];
 }
 
 /* Whether it is to be left with a broker, and is not yet. */
@@ -256,8 +254,8 @@ static bool is_to_leave(const struct gs_offer *offer)
     return offer->given_out && !offer->freed_ns && !offer->brokered;
 }
 
-/* The broker takes nothing for the moment. A list, since there may be very many: all of them asked for
- * again whenever it has read a few would be too much. */
+/* The broker takes nothing for the moment. A list, since there may be very many: all of them asked
+ * for again whenever it has read a few would be too much. */
 static void put_off(struct gs_share *share, struct gs_offer *offer)
 {
     gs_lock_take(&share->lock);
@@ -461,7 +459,7 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
     if (connected)
         return share->link.full      ? share->link.full_ns
                : share->link.slow_ns ? share->link.slow_ns
-                                       : GS_NEVER;
+                                     : GS_NEVER;
     if (!share->link.pause_ns)
         return GS_NEVER;
     if (now < share->link.retry_ns)

@@ -1,6 +1,6 @@
 /*
- * The share thread's start, and what is told to it: what it is to watch, and when it is to look. What
- * it does is thread.c's.
+ * The share thread's start, and what is told to it: what it is to watch, and when it is to look.
+ * What it does is thread.c's.
  */
 #include "core/base/cancel.h"
 #include "core/share/internal.h"
@@ -16,13 +16,19 @@
 
 #define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
 
+/* Puts the pipe into the epoll. Any epoll looks like any other, but in ours alone is that pipe. */
+static bool watch_pipe(int epoll, int op, int woken)
+{
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
+
+    return epoll_ctl(epoll, op, woken, &event) == 0;
+}
+
 bool gs_epoll_is_there(const struct gs_share *share)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
-
-    /* Any epoll looks like any other, but in ours alone is that pipe. */
     return gs_fd_is_there(&share->loop.woken_kept) &&
-           epoll_ctl(share->loop.epoll, EPOLL_CTL_MOD, share->loop.woken, &event) == 0;
+           watch_pipe(share->loop.epoll, EPOLL_CTL_MOD, share->loop.woken);
 }
 
 int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
@@ -31,7 +37,7 @@ int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_wa
     struct epoll_event event = {.events = events,
                                 .data.u64 = (uint64_t)kind << GS_WATCH_SHIFT | (id & GS_WATCH_ID)};
 
-    if (kind != GS_WATCH_WAKE && !gs_epoll_is_there(share))
+    if (!gs_epoll_is_there(share))
         return -EBADF;
     return epoll_ctl(share->loop.epoll, op, fd, &event) == 0 ? 0 : -errno;
 }
@@ -100,9 +106,10 @@ static void await_start_locked(struct gs_share *share, enum gs_start *state)
 }
 
 /*
- * Runs `start` once, for all callers: the first does it, without the lock since it opens files,
- * the others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
- * made or not, or a second longer than that thread lives. After a failure the next caller tries again.
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
+ * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries
+ * again.
  */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *))
@@ -126,14 +133,35 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
     return status;
 }
 
+/* The epoll, and the pipe in it, or an errno and none of them. */
+static int make_descriptors(int *ret_epoll, int ret_ends[2])
+{
+    int error;
+
+    *ret_epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (*ret_epoll < 0)
+        return errno;
+    if (pipe2(ret_ends, O_CLOEXEC | O_NONBLOCK) == 0) {
+        if (watch_pipe(*ret_epoll, EPOLL_CTL_ADD, ret_ends[0]))
+            return 0;
+        error = errno;
+        close(ret_ends[0]);
+        close(ret_ends[1]);
+    } else {
+        error = errno;
+    }
+    close(*ret_epoll);
+    return error;
+}
+
 /* The opener wakes the thread also where there may be none, with its lock held: without that it
  * would write into whatever file gets the number of one that is closed here. */
 static int thread_descriptors(struct gs_share *share)
 {
-    int error = 0, ends[2] = {-1, -1}, epoll = epoll_create1(EPOLL_CLOEXEC);
+    int epoll, ends[2], error = make_descriptors(&epoll, ends);
 
-    if (epoll < 0 || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        error = errno;
+    if (error)
+        return error;
     gs_lock_take(&share->opener.lock);
     share->loop.epoll = epoll;
     share->loop.woken = ends[0];
@@ -141,7 +169,7 @@ static int thread_descriptors(struct gs_share *share)
     share->loop.woken_kept = gs_fd_keep(share->loop.woken);
     share->loop.wake_kept = gs_fd_keep(share->loop.wake);
     gs_lock_release(&share->opener.lock);
-    return error;
+    return 0;
 }
 
 static gs_status thread_start(struct gs_share *share)
@@ -149,8 +177,6 @@ static gs_status thread_start(struct gs_share *share)
     char reason[GS_REASON_SIZE];
     int error = thread_descriptors(share);
 
-    if (!error)
-        error = -gs_watch(share, EPOLL_CTL_ADD, share->loop.woken, EPOLLIN, GS_WATCH_WAKE, 0);
     share->loop.asked_ns = gs_now_ns();
     if (!error)
         error = gs_background_start(&share->loop.background, share->loop.run, share);

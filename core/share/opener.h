@@ -1,6 +1,6 @@
 /*
  * Opener: what opener.c, peer.c, request.c, import.c and closing.c have in common. Everything is
- * under the share's opener_lock. Functions named _locked are called with it held; others are
+ * under `opener.lock` of the share. Functions named _locked are called with it held; others are
  * called without it, by the thread that has marked the peer busy.
  */
 #ifndef GS_CORE_SHARE_OPENER_H
@@ -135,15 +135,10 @@ struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_
 /* The open block that covers `address`, or NULL. */
 struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address);
 
-/* relay.c */
-/* How many descriptors imports keep at most: all of them, or with those that are passed on. */
-unsigned gs_import_fds_max(bool passed_on);
-/* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
-bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
-void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
-/* Nothing of the peer's is here any more: takes its name down. */
+/* relay_names.c */
 /* Gives this process's socket the name that openers of the exporter's memory look for. */
 bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer);
+/* Nothing of the peer's is here any more: takes its name down. */
 void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
 /* Puts all names up where the socket is now. No lock. */
 void gs_relay_put_up_again(struct gs_share *share);
@@ -151,6 +146,7 @@ void gs_relay_put_up_again(struct gs_share *share);
 void gs_relay_at_exit(struct gs_share *share, int directory);
 void gs_relay_free(struct gs_share *share);
 
+/* peer.c */
 /* Connects to one name in the directory; false where it cannot be had. */
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer);
@@ -207,10 +203,16 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                           struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
-/* Greets over a new connection and takes up what was held over one that the program has closed: 0, or
- * a negative errno. */
+/* Greets over a new connection and takes up what was held over one that the program has closed: 0,
+ * or a negative errno. */
 int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer);
+
 /* import.c */
+/* How many descriptors imports keep at most: all of them, or with those that are passed on. */
+unsigned gs_import_fds_max(bool passed_on);
+/* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
+bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
+void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 /* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that
  * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */
@@ -257,7 +259,7 @@ bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
 /* At the very end: all. */
 void gs_kept_finish_locked(struct gs_share *share);
 
-/* flush.c */
+/* flushed.c */
 /* The exporter asks; false: once more before it was answered. */
 bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number);
 /* Answers where nothing is on its way back any more; when to come again. */

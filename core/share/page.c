@@ -39,7 +39,7 @@ bool gs_page_is_locked(int fd, off_t byte, off_t count)
 
 void gs_page_pause(uint64_t ns)
 {
-    const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
 
     nanosleep(&time, NULL);
 }
@@ -50,8 +50,8 @@ bool gs_page_lock_within(int fd, off_t byte, uint64_t ns)
 
     /* By pauses, not by the clock: when the machine has stood still, who has it has as well. */
     for (uint64_t waited = 0; (error = gs_page_lock(fd, F_WRLCK, byte, 1)) == EAGAIN && waited < ns;
-         waited += GS_PAGE_MS)
-        gs_page_pause(GS_PAGE_MS);
+         waited += GS_NS_PER_MS)
+        gs_page_pause(GS_NS_PER_MS);
     return error == 0;
 }
 
@@ -80,7 +80,7 @@ void gs_page_wake(const char *page, off_t at)
 
 void gs_page_wait(const char *page, off_t at, uint32_t seen, uint64_t ns)
 {
-    const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
 
     syscall(SYS_futex, page + at, FUTEX_WAIT, seen, ns ? &time : NULL, NULL, 0);
 }

@@ -14,7 +14,6 @@
 #define GS_PAGE_FILE_NAME   "memory-3" /* the number is that of the layout below */
 #define GS_PAGE_BYTES       4096
 #define GS_PAGE_SLOTS       128
-#define GS_PAGE_MS          UINT64_C(1000000)
 
 struct gs_page_slot {
     uint32_t started, finished; /* the requests that its process has got to, and is done with */

@@ -1,7 +1,6 @@
-/* Exporter: the lists that an offer is in. All of it with the lock held. */
+/* Exporter: the lists that an offer is in, but for that of limbo.c. All of it with the lock held. */
 #include "core/share/exporter.h"
 
-/* The share thread is at it, or will be: until then the block cannot be withdrawn. */
 void gs_offer_pin_locked(struct gs_share *share, struct gs_offer *offer)
 {
     offer->pins++;

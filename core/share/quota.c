@@ -20,7 +20,6 @@
 
 #define UNREAD_PART    16 /* of the limit of descriptors: other users have so many unread */
 #define UNREAD_LOOK_NS GS_NS_PER_S
-
 #define CROWDED_LOOK_NS (50 * GS_NS_PER_MS)
 
 /* A connection that is over, with descriptors that the other side has not read. */
@@ -195,10 +194,10 @@ static bool wants_fd(const struct gs_share *share, const struct gs_client *clien
     return share->options.is_broker || !client->greeted;
 }
 
-/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody who
- * does nothing else would have to close them. A broker that has no room for a descriptor waits for
- * those that it does not keep to be closed, as long as that goes on: the message lies in the socket.
- * Then it gives its spare one up. */
+/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody
+ * who does nothing else would have to close them. A broker that has no room for a descriptor waits
+ * for those that it does not keep to be closed, as long as that goes on: the message lies in the
+ * socket. Then it gives its spare one up. */
 static int receive_fd(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd)
 {

@@ -24,12 +24,8 @@
 #include "core/share/opener.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
-
-/* ---- Passing on ----------------------------------------------------------------------------- */
 
 /* Asks for the descriptor that was not kept, where there is room for it: to be closed again it would
  * have to wait for others. The peer is busy, by this thread. */

@@ -19,7 +19,6 @@ static void relay_name(const struct gs_share *share, const unsigned char *instan
     memcpy(ret_name + GS_SOCKET_NAME_SIZE, share->name, GS_SOCKET_NAME_SIZE);
 }
 
-/* Gives this process's socket the name that openers of the exporter's memory look for. */
 bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
 {
     struct gs_relay_name *entry = calloc(1, sizeof *entry), *known;

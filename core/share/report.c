@@ -1,7 +1,6 @@
 /* Exporter: who holds what, in answer to QUERY. */
 #include "core/share/exporter.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,8 +29,6 @@ static void count_hold(const struct gs_hold *hold, uint64_t now, struct gs_wire_
     report->limbo_block_held_ns = now - hold->since_ns;
 }
 
-/* Called with the lock held. A freed block that nobody holds can be opened within its grace only:
- * from then on its memory may be handed out at any moment. */
 bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer)
 {
     if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)

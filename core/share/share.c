@@ -1,17 +1,11 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,10 +36,10 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
         free(share);
         return GS_NO_RANDOM;
     }
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        snprintf(share->name + 2 * i, 3, "%02x", share->instance[i]);
     if (options->is_broker)
         gs_broker_name(share->name);
+    else
+        gs_instance_name(share->instance, share->name);
     share->driver = driver;
     share->map = map;
     share->fences = fences;
@@ -118,4 +112,3 @@ void gs_share_at_exit(struct gs_share *share)
     }
     errno = saved;
 }
-

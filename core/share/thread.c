@@ -3,7 +3,6 @@
  * closed. It sleeps in epoll_wait unless something is due; a busy client gets a bounded share of
  * each round, so none can keep the others waiting.
  */
-#include "core/base/cancel.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 

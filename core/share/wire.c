@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define WIRE_MAGIC 0x67707368u
 #define FDS_MAX    253 /* in one message: SCM_MAX_FD */

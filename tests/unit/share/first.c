@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +84,24 @@ Test(share_first, open_starts_no_thread_and_the_next_one_does)
     other_offer(&other, 512, 512, 8, next);
     open_it(next);
     cr_assert_gt(side_threads(), threads);
+}
+
+/* There is one for the epoll, and none for the pipe: it may try again as often as it likes. */
+Test(share_first, a_thread_that_cannot_start_leaves_no_descriptor_behind)
+{
+    int lowest = fcntl(0, F_DUPFD_CLOEXEC, 0);
+    struct rlimit before, few;
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = (rlim_t)lowest + 1;
+    close(lowest);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    cr_assert_eq(gs_thread_start(side.share), GS_UNREACHABLE);
+    cr_assert_eq(fcntl(0, F_DUPFD_CLOEXEC, 0), lowest);
+    close(lowest);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(gs_thread_start(side.share), GS_OK);
 }
 
 Test(share_first, close_starts_the_thread)
