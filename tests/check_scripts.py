@@ -1,5 +1,5 @@
 """Checks the scripts that build, count and check (tests/lib.sh, tests/count.py, tests/check_docs.py,
-shim/find_cuda.sh) on projects, headers, logs and pages made up here.
+tests/layers/check_layers.py, shim/find_cuda.sh) on projects, headers, logs, pages and sources made up here.
 
 usage: check_scripts.py REPOSITORY
 """
@@ -174,6 +174,129 @@ def check_pages(folder):
         'core/base: has no README.md', 'core/pool/README.md: does not name new.c'])
 
 
-for case in (check_configure, check_find_cuda, check_count, check_pages):
+# A core as this one in small. Each of its files, of which the one above may call the one below.
+LAYERS = {
+    'core/base/log.h': '''struct gs_log {
+    void (*line)(const char *text);
+};
+''',
+    'core/base/log.c': '''#include "core/base/log.h"
+void log_line(const char *text)
+{
+}
+''',
+    'core/pool/pool.c': '''/* As in core/base/log.c. */
+#include <stddef.h>
+#include "core/base/log.h"
+void log_line(const char *text);
+void pool_take(void)
+{
+    log_line("}{");
+}
+''',
+    'core/share/share.c': 'void share_open(void)\n{\n}\n',
+    'core/regcache/pins.c': 'int pins = 1;\n',
+    'shim/start.c': 'void start(void)\n{\n}\n',
+    'core/README.md': '| `line` of `struct gs_log` (core/base/log.h) | all | why |\n',
+    'tests/layers/exceptions.txt': '# Why.\n\ncallback gs_log.line: who owns the log\n',
+}
+
+
+def faults_of_layers(folder):
+    """Builds what is there, as meson would, and has it checked."""
+    objects = {'core': [], 'shim': []}
+    shutil.rmtree(folder / 'built', ignore_errors=True)
+    for source in sorted(folder.glob('core/*/*.c')) + sorted(folder.glob('shim/*.c')):
+        top, *names = source.relative_to(folder).parts
+        (folder / 'built' / top).mkdir(parents=True, exist_ok=True)
+        objects[top].append(folder / 'built' / top / ('_'.join(names) + '.o'))
+        subprocess.run([*os.environ.get('CC', 'cc').split(), '-w', '-I', folder, '-c', source, '-o', objects[top][-1]], check=True)
+    archive = folder / 'built' / 'core.a'
+    subprocess.run(['ar', 'rcs', archive, *objects['core']], check=True)
+    run = subprocess.run([sys.executable, folder / 'tests' / 'layers' / 'check_layers.py', archive,
+                          folder / 'built' / 'shim'], text=True, capture_output=True, check=False)
+    check('the status', run.returncode, 0 if run.stdout.startswith('ok: ') else 1)
+    return [] if run.stdout.startswith('ok: ') else (run.stdout + run.stderr).splitlines()
+
+
+def members(count):
+    return ''.join(f'    int of_{i};\n' for i in range(count))
+
+
+def check_layers(folder):
+    (folder / 'tests' / 'layers').mkdir(parents=True)
+    for name, text in LAYERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / 'config').mkdir()
+    shutil.copy(ROOT / 'tests' / 'layers' / 'check_layers.py', folder / 'tests' / 'layers')
+    check('sources as they are to be', faults_of_layers(folder), [])
+    up, across = "['pool_take'] is called up, or across", "['share_open'] is called up, or across"
+    wrong = (
+        ('core/base/log.c', 'void pool_take(void);\nvoid up(void)\n{\n    pool_take();\n}\n',
+         [f'call base/log pool/pool: {up}']),
+        ('core/base/log.c', 'void pool_take(void);\nvoid (*const up)(void) = pool_take;\n',
+         [f'call base/log pool/pool: {up}']),
+        ('core/base/log.c', 'void pool_take(void) __attribute__((weak));\nvoid *up = pool_take;\n',
+         [f'call base/log pool/pool: {up}']),
+        ('core/base/log.c', 'extern int pins;\nint *up = &pins;\n',
+         ["call base/log regcache/pins: ['pins'] is called up, or across"]),
+        ('core/regcache/pins.c', 'void share_open(void);\nvoid over(void)\n{\n    share_open();\n}\n',
+         [f'call regcache/pins share/share: {across}']),
+        ('core/base/log.h', '#ifdef NO\n# include "core/pool/pool.h"\n#endif\n',
+         ['include core/base/log.h pool: includes up, or across']),
+        ('core/base/log.h', '#ifdef NO\n#include "../pool/pool.h"\n#endif\n',
+         ['include core/base/log.h ../pool/pool.h: is not named by its path from the root']),
+        ('core/base/log.h', '#ifdef NO\n#include "shim/state.h"\n#endif\n',
+         ['include core/base/log.h shim: core and config know of nothing above']),
+        ('config/table.h', '#ifdef NO\n#include "core/base/log.h"\n#endif\n',
+         ['include config/table.h core: core and config know of nothing above']),
+        ('shim/start.c', '\n' * 600, ['file shim/start.c: 603 lines, 600 are enough']),
+        ('tests/some.c', '\n' * 801, ['file tests/some.c: 801 lines, 800 are enough']),
+        ('shim/start.c', 'static int\n    longest(int first,\n            int second)\n{\n' +
+         '    ;\n' * 61 + '}\n', ['function shim/start.c longest: 61 lines']),
+        ('shim/start.c', '__attribute__((noinline)) static int longest(int first,\n'
+         '            int second)\n{\n    char c = \'"\';\n' + '    ;\n' * 60 + '}\n',
+         ['function shim/start.c longest: 61 lines']),
+        ('shim/start.c', 'struct gs_much {\n' + members(31) + '};\n',
+         ['struct gs_much: 31 fields, 30 are enough']),
+        ('shim/start.c', 'static struct {\n' + members(29) + '    int *a, b[2][3];\n} much;\n',
+         ['struct much: 31 fields, 30 are enough']),
+        ('shim/start.c', 'typedef struct {\n    struct {\n' + members(29) + '    } in;\n'
+         '    void (*run)(void (*visit)(int a, int b), int c);\n    int a;\n} gs_much;\n',
+         ['struct gs_much: 31 fields, 30 are enough']),
+        ('core/base/log.h', 'struct gs_up {\n    int (*const ask[2])(int a);\n};\n',
+         ['callback gs_up.ask: is not listed']),
+        ('core/base/log.h', 'typedef void gs_fn(int a);\nstruct gs_up {\n    gs_fn *ask;\n};\n',
+         ['callback gs_up.ask: is not listed']),
+        ('core/base/log.h', 'typedef int (*gs_fn)(int a);\nunion gs_up {\n    gs_fn ask;\n};\n',
+         ['callback gs_up.ask: is not listed']),
+        ('shim/start.c', '/* As in core/pool/no.c. */\n',
+         ['name shim/start.c core/pool/no.c: a comment names a file that is not there']),
+        ('core/README.md', '| `said` of `struct gs_log` (core/base/log.h) | all | why |\n',
+         ['callback gs_log.said: core/README.md has it, exceptions.txt not, or the other way round']),
+        ('tests/layers/exceptions.txt', 'file core/base/log.c: long\n',
+         ['exceptions.txt: not needed any more: file core/base/log.c']),
+        ('tests/layers/exceptions.txt', 'file core/base/log.c\n',
+         ['exceptions.txt: no reason is given: file core/base/log.c']),
+        ('tests/layers/exceptions.txt', 'callback gs_log.line: again\n',
+         ['exceptions.txt: twice: callback gs_log.line']),
+    )
+    for name, more, faults in wrong:
+        text = (folder / name).read_text() if (folder / name).exists() else ''
+        (folder / name).write_text(text + more)
+        check(f'{name} and {more!r}', faults_of_layers(folder), faults)
+        (folder / name).write_text(text)
+    for i in range(7):
+        (folder / 'core' / 'pool' / f'of{i}.c').write_text(
+            f'void of_{(i + 1) % 7}(void);\nvoid of_{i}(void)\n{{\n    of_{(i + 1) % 7}();\n}}\n')
+    check('a circle', faults_of_layers(folder),
+          ['circle core/pool: 7 files call each other in a circle'])
+    (folder / 'core' / 'pool' / 'of6.c').write_text('')
+    check('a file of which nothing is known', faults_of_layers(folder)[0].split(' in ')[0],
+          "nothing is known of ['pool/of6']")
+
+
+for case in (check_configure, check_find_cuda, check_count, check_pages, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))

@@ -45,6 +45,12 @@ struct gs_graph_memory {
     size_t made;  /* and of those before, until one is launched */
 };
 
+/* Contexts that are gone. */
+struct gs_gone {
+    struct gs_pool_counts counts[GS_DEVICES_MAX];
+    unsigned dead; /* those that have memory still; atomic for readers */
+};
+
 struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
@@ -60,8 +66,7 @@ struct gs_core {
     struct gs_neighbour neighbour;
     uint64_t shortage_ns; /* atomic: when core/process/shortage.h said something last */
     struct gs_releases releases;
-    struct gs_pool_counts gone[GS_DEVICES_MAX]; /* of contexts that are gone */
-    unsigned dead; /* contexts that are gone and have memory; atomic for readers */
+    struct gs_gone gone;
     struct gs_device device[GS_DEVICES_MAX];
     CUmemoryPool current_pool[GS_DEVICES_MAX]; /* NULL: never set; atomic for readers */
     /* Whether memory of one's own can be shared here; asked before the first allocation, once. */

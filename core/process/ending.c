@@ -79,7 +79,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
     *link = context->next;
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
         if (context->pools[i]) {
-            gs_counts_add(&core->gone[context->pools[i]->device->ordinal],
+            gs_counts_add(&core->gone.counts[context->pools[i]->device->ordinal],
                           &context->pools[i]->counts);
             if (context->pools[i]->async.counted)
                 __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
@@ -87,7 +87,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
         }
     context->next = core->spare_contexts;
     core->spare_contexts = context;
-    __atomic_store_n(&core->dead, core->dead - 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
 /* Detaches onto a list what a dead pool can give; true: nothing is left. Sets *ret_waits where
@@ -125,7 +125,7 @@ bool gs_context_bury_dead(struct gs_core *core)
     struct gs_context *next;
     bool waits = false;
 
-    if (__atomic_load_n(&core->dead, __ATOMIC_RELAXED) == 0)
+    if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
         return false;
     gs_lock_take(&core->lock);
     for (struct gs_context *context = core->contexts; context; context = next) {
@@ -197,7 +197,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         gs_pool_context_over(pool);
         gs_latch_release(&pool->lock);
     }
-    __atomic_store_n(&core->dead, core->dead + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&core->gone.dead, core->gone.dead + 1, __ATOMIC_RELAXED);
     last = is_last(core, context);
     ordinal = context->ordinal; /* its record may be another's soon */
     gs_lock_release(&core->lock);

@@ -146,7 +146,7 @@ static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *
     *stats = (struct gs_stats){0};
     if (device < 0 || device >= GS_DEVICES_MAX)
         return;
-    stats->counts = core->gone[device];
+    stats->counts = core->gone.counts[device];
     for (struct gs_context *context = core->contexts; context; context = context->next)
         for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
             if (context->pools[i] && context->pools[i]->device->ordinal == device)

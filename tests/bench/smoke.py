@@ -18,6 +18,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+from run import MADE, RECORDED
+
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ['GPUSHIM_BUILD'])
 MIB = 1 << 20
@@ -31,10 +33,6 @@ TRACE = f'''0 a {MIB} 7f0000000000
 40 a 1000 7f0000000000
 50 f 0 7f0000100000
 '''
-
-
-RECORDED = ('gpt', 'resnet', 'decode', 'gnn')
-MADE = ('unet', 'detect', 'translate', 'experts', 'lstm', 'serve')  # by programs.py
 
 
 def trace(name):
