@@ -5,7 +5,8 @@
  *   thread.c   what the share thread does                    the runtime directory
  *   loop.c     its start, and what it is told     wire.c     messages      token.c  tokens
  *   socket.c   this process's place there         discard.c  closing what others sent
- *   say.c      what is said of all of it          page.c     asking each other for memory
+ *   say.c      what is said of all of it          pressure_ask.c
+ *                                                            asking others for memory
  *   exporter.h                                    opener.h
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     queue.c    the lists that they are in         peer.c     connections to exporters
@@ -21,6 +22,7 @@
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
+ *     pressure.c being asked for memory
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
@@ -180,6 +182,16 @@ struct gs_asked {
     uint64_t flushes_sent;              /* the share thread's own */
 };
 
+/* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */
+struct gs_pressure {
+    /* What others ask for: of one device at a time, all of them together. */
+    enum { GS_ASKED_NOTHING = 0, GS_ASKED, GS_ASKED_TAKEN, GS_ASKED_DONE } state;
+    unsigned char uuid[16];
+    uint64_t wanted, given;
+    unsigned pleas; /* the share thread's own: clients that wait for an answer */
+    struct gs_other *silent; /* whom this process has asked, and who has not answered yet */
+};
+
 /* What this process has opened (opener.h). */
 struct gs_opener {
     struct gs_lock lock;    /* rank OPENER; protects all of it */
@@ -236,6 +248,7 @@ struct gs_share {
     struct gs_exporter exporter;
     struct gs_clients clients;
     struct gs_asked asked;
+    struct gs_pressure pressure;
     struct gs_opener opener;
 };
 
@@ -282,6 +295,9 @@ bool gs_socket_is_given(const struct gs_share *share);
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
+
+/* pressure_ask.c: at the very end. */
+void gs_others_free(struct gs_share *share);
 
 /* ---- say.c ---------------------------------------------------------------------------------- */
 

@@ -86,6 +86,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_exports_free(share);
     gs_relay_free(share);
     gs_keeps_free(share);
+    gs_others_free(share);
     gs_loop_close(share);
     pthread_cond_destroy(&share->started);
     pthread_cond_destroy(&share->opener.changed);

@@ -9,7 +9,6 @@
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
-#include "core/share/page.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -211,10 +210,8 @@ void gs_sweep(struct gs_share *share)
 {
     if (__atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
         return;
-    if (!share->options.is_broker) {
+    if (!share->options.is_broker)
         gs_directory_sweep(share->place.directory, &share->options);
-        gs_page_sweep(share->place.directory);
-    }
     __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 

@@ -67,6 +67,7 @@ static int tick(struct gs_share *share)
     gs_keep_work(share);
     gs_flush_work(share, now);
     gs_held_work(share, now);
+    gs_pleas_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
     grace = gs_offers_tick(share, now);
