@@ -258,7 +258,7 @@ bool gs_decay_is_this(const struct gs_core *core)
 {
     int state = __atomic_load_n(&core->decay.state, __ATOMIC_RELAXED);
 
-    return state > DECAY_STARTING && pthread_equal(core->decay.background.thread, pthread_self());
+    return state > DECAY_STARTING && gs_background_is_this(&core->decay.background);
 }
 
 /* Only tests end a core: the thread comes by when it is done with the pool or the neighbour that it

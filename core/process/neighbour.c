@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
@@ -20,13 +19,6 @@
 static bool is_ending(const struct gs_core *core)
 {
     return __atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST);
-}
-
-static void pause_for(uint64_t ns)
-{
-    const struct timespec time = {.tv_nsec = (long)ns};
-
-    nanosleep(&time, NULL);
 }
 
 /* ---- Being asked ---------------------------------------------------------------------------- */
@@ -70,7 +62,7 @@ static void rest(struct gs_core *core, const struct gs_stats *stats)
         pause = 2 * neighbour->pause_ns < most ? 2 * neighbour->pause_ns : most;
     neighbour->pause_ns = pause;
     while (gs_now_ns() - neighbour->gave_ns < pause && !is_ending(core))
-        pause_for(GS_NS_PER_MS);
+        gs_rest_ns(GS_NS_PER_MS);
 }
 
 /* What was freed just now shows as idle a moment later, if the GPU is. */
@@ -84,7 +76,7 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
         gs_stats_read(core, device->ordinal, &stats);
         if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end || is_ending(core))
             return bytes;
-        pause_for(GS_NS_PER_MS / 4);
+        gs_rest_ns(GS_NS_PER_MS / 4);
     }
 }
 
@@ -122,7 +114,7 @@ void gs_neighbour_answer(struct gs_core *core)
     if (!gs_share_purge(core->share, uuid, &wanted))
         return;
     if (since < ANSWER_NS)
-        pause_for(ANSWER_NS - since);
+        gs_rest_ns(ANSWER_NS - since);
     gs_share_purged(core->share, give(core, uuid, wanted));
     core->neighbour.answered_ns = gs_now_ns();
 }

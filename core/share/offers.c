@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
@@ -128,6 +127,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_status status;
     bool entered;
 
+    gs_say_used(share);
     if (!share->options.enable) {
         gs_say_not_offered(share, "share.enable is off");
         return GS_NOT_OFFERED;

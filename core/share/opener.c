@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct gs_opened_key key_of(const struct gs_token *token)
 {
@@ -120,9 +119,9 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     ret->steps.mapped = gs_now_ns();
     gs_room_give_back(share, &room); /* it was of another size */
     if (fd >= 0 && status != GS_OK)
-        gs_discard(fd, gs_socket_user(peer->fd));
+        gs_discard(fd, gs_conn_who(peer->fd).uid);
     else if (fd >= 0 && !(ret->fresh && gs_import_keep_fd(share, ret->import, fd, false)))
-        close(fd); /* the driver's: it has taken it */
+        gs_fd_drop(fd); /* the driver's: it has taken it */
     if (status != GS_OK)
         gs_peer_return(peer, token->block_id);
     return status;
@@ -349,6 +348,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
                     "an IPC handle was opened in the process that made it");
         return GS_SAME_PROCESS;
     }
+    gs_say_used(share);
     gs_lock_take(&share->opener.lock);
     status = open_locked(share, &read, token, context, device, ret_address);
     gs_opener_release(share);

@@ -8,14 +8,9 @@
 #include "core/share/discard.h"
 #include "core/share/opener.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #define MESSAGES_MAX 64 /* of one exporter in one round */
 
@@ -122,14 +117,14 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
  * to requests that were given up. */
 static int watch(struct gs_share *share, const struct gs_peer *peer, int op)
 {
-    return gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
+    return gs_watch(share, op, peer->fd, GS_WATCH_ONCE | (peer->deaf ? 0 : GS_WATCH_READ), GS_WATCH_PEER,
                     peer->id);
 }
 
 /* Where the kernel has no room for that, it is tried again with the next use of the peer. */
 static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    peer->watched = watch(share, peer, EPOLL_CTL_ADD) == 0;
+    peer->watched = watch(share, peer, GS_WATCH_ADD) == 0;
 }
 
 void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
@@ -184,27 +179,23 @@ static gs_status connect_failed(struct gs_share *share, int error)
  * forked may hold its socket. Finds its pidfd where the kernel gives one. */
 static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 {
-    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-    socklen_t size = sizeof who, pidfd_size = sizeof *ret_pidfd;
+    const struct gs_conn_who who = gs_conn_who(fd);
+    int error;
 
     *ret_pidfd = -1;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+    if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
         gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
                                   "share.gids");
         return -EPERM;
     }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
-        struct pollfd exit = {.fd = *ret_pidfd, .events = POLLIN};
-
-        if (poll(&exit, 1, 0) <= 0) /* a signal of the program's may come in between */
-            return 0;
-        close(*ret_pidfd); /* newer kernels give one for a process that has ended, too */
-        *ret_pidfd = -1;
-        return -ECONNREFUSED;
-    }
+    *ret_pidfd = gs_conn_pidfd(fd, &error);
+    if (*ret_pidfd < 0)
+        return error == -ESRCH ? -ECONNREFUSED : 0;
+    if (!gs_alive_exited(*ret_pidfd))
+        return 0;
+    gs_fd_drop(*ret_pidfd);
     *ret_pidfd = -1;
-    return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
+    return -ECONNREFUSED;
 }
 
 /* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
@@ -293,7 +284,7 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
-        close(directory);
+        gs_fd_drop(directory);
         looked++;
     }
     if (!looked) {
@@ -323,7 +314,7 @@ static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         fd = connect_checked(share, directory, peer->by_broker ? broker_name : name,
                              peer->deadline_ns, ret_pidfd);
-        close(directory);
+        gs_fd_drop(directory);
     }
     return fd;
 }
@@ -406,7 +397,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
-        gs_discard(fd, gs_socket_user(peer->fd));
+        gs_discard(fd, gs_conn_who(peer->fd).uid);
     if (message->head.type == GS_WIRE_FLUSH)
         peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
@@ -431,19 +422,14 @@ void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
 
 bool gs_peer_hung_up(const struct gs_peer *peer)
 {
-    struct pollfd end = {.fd = peer->fd};
-
-    return poll(&end, 1, 0) > 0;
+    return gs_conn_hung_up(peer->fd);
 }
 
 bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
 {
-    const struct timespec end = {.tv_sec = (time_t)(deadline_ns / GS_NS_PER_S),
-                                 .tv_nsec = (long)(deadline_ns % GS_NS_PER_S)};
-
     if (gs_now_ns() >= deadline_ns)
         return false;
-    pthread_cond_timedwait(&share->opener.changed, &share->opener.lock.mutex, &end);
+    gs_cond_wait_until(&share->opener.changed, &share->opener.lock, deadline_ns);
     return true;
 }
 
@@ -462,7 +448,7 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
     }
     gs_idle_lost_locked(share, peer);
     peer->busy = false;
-    pthread_cond_broadcast(&share->opener.changed);
+    gs_cond_wake_all(&share->opener.changed);
     gs_peer_reap_locked(share, peer);
 }
 
@@ -500,7 +486,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     if (drain_locked(share, peer)) {
-        watch(share, peer, EPOLL_CTL_MOD);
+        watch(share, peer, GS_WATCH_CHANGE);
         return;
     }
     peer->noticed = true;

@@ -14,7 +14,6 @@
 #include "core/share/exporter.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static bool tell(struct gs_client *client, uint64_t given, bool more)
 {
@@ -30,7 +29,7 @@ bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct
 {
     if (share->options.is_broker)
         return gs_client_fault(client, "it asks a broker for idle memory");
-    if (client->uid != geteuid())
+    if (!gs_user_is_own(client->uid))
         return gs_client_refuse(share, client, purge->head.request, GS_REFUSED_USER, 0);
     if (client->plea.state)
         return gs_client_fault(client, "it asks for memory again before it was answered");

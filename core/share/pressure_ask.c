@@ -1,14 +1,13 @@
 /* Asking other processes for memory (the picture is in core/share/pressure.c). */
+#include "core/share/alive.h"
+#include "core/share/conn.h"
 #include "core/share/discard.h"
 #include "core/share/internal.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#define OTHERS_MAX 128  /* that are asked, */
+#define OTHERS_MAX GS_CONN_ANY /* that are asked, */
 #define NAMES_MAX  1024 /* of so many sockets in a folder */
 #define WAIT_NS    (50 * GS_NS_PER_MS) /* for one to say that it is seen to, */
 #define GIVING_NS  GS_NS_PER_S         /* and to have given */
@@ -71,6 +70,7 @@ static void hear(struct asking *asking, struct gs_other *other)
             return;
         asking->answers->ended |= error == -ENOTCONN;
         if (error || message.head.type != GS_WIRE_PURGED || message.head.request != other->request ||
+            message.purged.zero || message.purged.more > 1 ||
             (message.purged.more && other->seen_to)) {
             other->state = DONE;
         } else if (message.purged.more) {
@@ -87,19 +87,24 @@ static void hear(struct asking *asking, struct gs_other *other)
 /* Whether a process of this user listens there: a child may hold the socket of one that has ended. */
 static bool is_own(int fd, pid_t *ret_pid)
 {
-    struct ucred who = {.uid = (uid_t)-1};
-    socklen_t size = sizeof who, pidfd_size = sizeof(int);
-    struct pollfd exit = {.events = POLLIN};
+    const struct gs_conn_who who = gs_conn_who(fd);
+    int error, pidfd;
     bool ended;
 
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid())
-        return false;
     *ret_pid = who.pid;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &exit.fd, &pidfd_size) != 0)
-        return errno != EINVAL && errno != ESRCH && errno != ENODATA;
-    ended = poll(&exit, 1, 0) > 0;
-    close(exit.fd);
+    if (!gs_user_is_own(who.uid))
+        return false;
+    pidfd = gs_conn_pidfd(fd, &error);
+    ended = pidfd >= 0 ? gs_alive_exited(pidfd) : error == -ESRCH;
+    gs_fd_drop(pidfd);
     return !ended;
+}
+
+static void add(struct asking *asking, struct gs_other *other)
+{
+    other->next = asking->others;
+    asking->others = other;
+    asking->count++;
 }
 
 static struct gs_other *find(struct gs_other *others, const char *name)
@@ -126,9 +131,7 @@ static void ask_one(struct asking *asking, int directory, const char *name)
     other->pid = pid;
     other->socket = gs_fd_keep(fd);
     send_plea(asking, other);
-    other->next = asking->others;
-    asking->others = other;
-    asking->count++;
+    add(asking, other);
 }
 
 /* In all folders that are this user's: which one a process has is its own matter. */
@@ -148,7 +151,7 @@ static void ask_all(struct asking *asking)
             if (!find(asking->others, names[i]))
                 ask_one(asking, directory, names[i]);
         if (directory >= 0)
-            close(directory);
+            gs_fd_drop(directory);
     }
     free(names);
 }
@@ -163,14 +166,14 @@ static bool is_awaited(const struct asking *asking, const struct gs_other *other
 /* Until one of those that are awaited says something, or it is time to look. False: none is. */
 static bool wait_for_any(const struct asking *asking)
 {
-    struct pollfd sockets[OTHERS_MAX];
+    int sockets[OTHERS_MAX];
     unsigned count = 0;
 
     for (const struct gs_other *other = asking->others; other; other = other->next)
         if (is_awaited(asking, other))
-            sockets[count++] = (struct pollfd){.fd = other->socket.fd, .events = POLLIN};
+            sockets[count++] = other->socket.fd;
     if (count > 0)
-        poll(sockets, count, LOOK_NS / GS_NS_PER_MS);
+        gs_conn_wait_any(sockets, count, LOOK_NS);
     return count > 0;
 }
 
@@ -236,6 +239,21 @@ static struct gs_other *take_silent(struct gs_share *share)
     return silent;
 }
 
+/* Those who were silent the last time: who has gone, or closed the connection, is found anew. */
+static void hear_silent(struct asking *asking)
+{
+    struct gs_other *other = take_silent(asking->share), *next;
+
+    for (; other; other = next) {
+        next = other->next;
+        hear(asking, other);
+        if (other->state == DONE)
+            forget(other);
+        else
+            add(asking, other);
+    }
+}
+
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
                   struct gs_share_answers *ret_answers)
 {
@@ -243,9 +261,7 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
     struct gs_other *next;
 
     *ret_answers = (struct gs_share_answers){.given = 0};
-    asking.others = take_silent(share);
-    for (struct gs_other *other = asking.others; other; other = other->next, asking.count++)
-        hear(&asking, other);
+    hear_silent(&asking);
     ask_all(&asking);
     await_answers(&asking);
     for (struct gs_other *other = asking.others; other; other = next) {

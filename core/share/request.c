@@ -6,18 +6,9 @@
 #include "core/share/discard.h"
 #include "core/share/opener.h"
 
-#include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 #define RELAYS_MAX 32 /* that a third asks */
 
@@ -25,22 +16,19 @@
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
 #define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
-#define EARLY_STEP_US 5000        /* looking again after this */
+#define EARLY_STEP_NS (5 * GS_NS_PER_MS) /* looking again after this */
 
 /* Sends, waiting for room up to `deadline`. */
 static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
 {
     for (;;) {
-        struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
         int error = gs_wire_send(peer->fd, message, fd);
-        uint64_t now = gs_now_ns();
 
         if (error != -EAGAIN)
             return error;
-        if (now >= deadline)
+        if (gs_conn_wait(peer->fd, -1, true, deadline) == GS_CONN_OVER)
             return -ETIMEDOUT;
-        poll(&room, 1, (int)((deadline - now) / GS_NS_PER_MS) + 1);
     }
 }
 
@@ -48,19 +36,18 @@ static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
-    int error, pidfd = peer->pidfd >= 0 ? -1 : (int)syscall(SYS_pidfd_open, getpid(), 0);
+    int error, pidfd = peer->pidfd >= 0 ? -1 : gs_alive_own_pidfd();
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
-    message.hello.stack = getauxval(AT_RANDOM);
-    message.hello.pid = (uint64_t)getpid();
+    message.hello.stack = gs_alive_own_stack();
+    message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_by(peer, &message, pidfd, deadline);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
         error = send_by(peer, &message, -1, deadline);
-    if (pidfd >= 0)
-        close(pidfd);
+    gs_fd_drop(pidfd);
     return error;
 }
 
@@ -117,21 +104,6 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
     return send_by(peer, &message, -1, deadline);
 }
 
-/* Waits for something to read. False: the time is over, or the exporter exited without a word. */
-static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *ret_exited)
-{
-    uint64_t now = gs_now_ns();
-    struct pollfd both[2] = {{.fd = peer->fd, .events = POLLIN},
-                             {.fd = peer->pidfd, .events = POLLIN}};
-
-    *ret_exited = false;
-    if (now >= deadline)
-        return false;
-    if (poll(both, 2, (int)((deadline - now) / GS_NS_PER_MS) + 1) > 0 && !both[0].revents)
-        *ret_exited = true;
-    return !*ret_exited;
-}
-
 static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
 {
     return share->spins &&
@@ -146,7 +118,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     uint64_t now = gs_now_ns();
 
     if (now < *until && now - *looked < YIELDED_NS) {
-        sched_yield();
+        gs_yield();
         *looked = now;
         return true;
     }
@@ -163,7 +135,6 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
                           union gs_wire_message *ret_message, int *ret_fd)
 {
     uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now_ns();
-    bool exited;
 
     for (;;) {
         int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
@@ -176,9 +147,11 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
-            if (wait_readable(peer, deadline, &exited))
+            enum gs_conn_event event = gs_conn_wait(peer->fd, peer->pidfd, false, deadline);
+
+            if (event == GS_CONN_READY)
                 continue;
-            return exited ? -ENOTCONN : -ETIMEDOUT;
+            return event == GS_CONN_EXITED ? -ENOTCONN : -ETIMEDOUT;
         }
         if (error)
             return error;
@@ -334,7 +307,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
-            usleep(EARLY_STEP_US);
+            gs_rest_ns(EARLY_STEP_NS);
             status = GS_OK;
             i--;
             continue;
@@ -348,7 +321,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         }
     }
     if (status != GS_OK && *ret_fd >= 0) {
-        gs_discard(*ret_fd, gs_socket_user(peer->fd));
+        gs_discard(*ret_fd, gs_conn_who(peer->fd).uid);
         *ret_fd = -1;
     }
     if (status == GS_OK)
@@ -401,7 +374,7 @@ static gs_status relay_request(struct gs_share *share, const struct gs_token *to
     while (status != GS_OK &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
-        close(directory);
+        gs_fd_drop(directory);
     }
     return status;
 }
