@@ -14,7 +14,7 @@
 #include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "core/process/stats.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
 #define MIB   ((size_t)1 << 20)

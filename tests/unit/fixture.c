@@ -1,4 +1,4 @@
-/* tests/unit/core/fixture.h */
+/* tests/unit/fixture.h */
 #include "fixture.h"
 
 #include <stdio.h>
