@@ -168,8 +168,7 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
 
     gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
-    if (share->thread_start == GS_STARTED &&
-        gs_background_is_this(&share->loop.background))
+    if (share->thread_start == GS_STARTED && gs_background_is_this(&share->loop.background))
         any = false; /* the thread that others wait for here */
     if (any) {
         wait.number = ++share->asked.flush_wanted;
