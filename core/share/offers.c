@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
