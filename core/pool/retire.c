@@ -90,9 +90,9 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block, false)) {
+    if (!gs_block_may_go(&pool->shared->guard, block)) {
         block->state = GS_BLOCK_LIMBO;
-        gs_block_list_push(&pool->guarded.limbo, block);
+        GS_ADD(pool->guarded.limbo, block->entry.size);
         return;
     }
     go_on(pool, block, shared, true);
@@ -271,10 +271,8 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
     block->lingers = false;
     GS_COUNT(block->chunk->span.frees);
     GS_SUB(pool->live, block->entry.size);
-    if (block->offer) {
-        block->freed_ns = gs_now_ns();
+    if (block->offer)
         pool->shared->guard.freed(pool->shared->guard.arg, block);
-    }
 }
 
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
@@ -392,29 +390,28 @@ void gs_pool_look(struct gs_pool *pool)
         gs_pool_collect(pool);
 }
 
-static void leave_limbo(struct gs_pool *pool, struct gs_block *block, bool no_grace)
+static void leave_limbo(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block, no_grace))
+    if (!gs_block_may_go(&pool->shared->guard, block))
         return;
-    gs_block_list_remove(&pool->guarded.limbo, block);
+    GS_SUB(pool->guarded.limbo, block->entry.size);
     go_on(pool, block, shared, false);
 }
 
-void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block)
+/* A block that goes may become part of a neighbour, and the chunk's only one takes it along. */
+void gs_pool_unguard(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base, size_t size)
 {
-    if (block->state == GS_BLOCK_LIMBO)
-        leave_limbo(pool, block, false);
-}
+    uint64_t end = chunk->span.base + chunk->span.size;
 
-void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
-{
-    struct gs_block *block = pool->guarded.limbo.first, *next;
+    end = base + size < end ? base + size : end;
+    while (base < end) {
+        struct gs_block *block = gs_chunk_find(chunk, base);
 
-    for (; block; block = next) {
-        next = (struct gs_block *)block->entry.next;
-        leave_limbo(pool, block, no_grace);
+        base = block->base + block->entry.size;
+        if (block->state == GS_BLOCK_LIMBO)
+            leave_limbo(pool, block);
     }
 }
 

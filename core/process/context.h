@@ -114,9 +114,10 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
 
 /* What its pools ask (core/process/guard.c). Sharing and registrations are there. */
 struct gs_guard gs_guard_of(struct gs_core *core);
-/* What is said to it (struct gs_share_events, struct gs_regcache_events); `core` is the argument. */
+/* What held a range does so no more (struct gs_regcache_events, struct gs_share_events); `core` is
+ * the argument. No lock is held. */
+void gs_guard_ended(void *core, uint64_t base, size_t size);
 void gs_guard_lease_ended(void *core, uint64_t address);
-void gs_guard_released(void *core);
 
 /* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
 gs_lone_pools_fn gs_context_pass_pools;

@@ -56,7 +56,7 @@ size_t gs_core_cached(struct gs_core *core)
             /* What was freed and another process holds is not free: such blocks show in limbo. */
             if (!context->detached)
                 gs_pool_collect(pool);
-            cached_bytes += pool->reserved - pool->live - pool->guarded.limbo.bytes;
+            cached_bytes += pool->reserved - pool->live - pool->guarded.limbo;
             gs_latch_release(&pool->lock);
         }
     gs_lock_release(&core->lock);

@@ -47,7 +47,6 @@ static void collect_locked(struct gs_core *core, struct gs_pool *pool,
     gs_pool_collect(pool);
     if (patience)
         wait_for_all(pool, patience);
-    gs_pool_collect_limbo(pool, patience != NULL);
     if (pool->guarded.unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(core, pool);
@@ -88,6 +87,15 @@ static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
     return count;
 }
 
+/* What others hold no more, or with `graces` never came for, leaves limbo. */
+static void end_limbo(struct gs_core *core, const struct gs_device *device, bool graces)
+{
+    if (graces)
+        gs_share_end_graces(core->share, device->uuid);
+    else
+        gs_share_tell(core->share);
+}
+
 static size_t release_pools(struct gs_core *core, const struct gs_device *device,
                             const struct gs_patience *patience, size_t bytes)
 {
@@ -96,6 +104,7 @@ static size_t release_pools(struct gs_core *core, const struct gs_device *device
     size_t finished = gs_releases_finish(core); /* of any device */
     size_t released = 0;
 
+    end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], patience, bytes - released);
     if (released < bytes)
@@ -201,6 +210,7 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
     struct gs_pool *pools[POOLS_MAX];
     unsigned count = pools_of(core, device, pools);
 
+    end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count; i++) {
         gs_latch_take(&pools[i]->lock);
         collect_locked(core, pools[i], patience);

@@ -42,7 +42,7 @@ void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
 static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
 {
     size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
-    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo.bytes);
+    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo);
     size_t rest = live + ready + ordered + limbo;
 
     stats->reserved += reserved;

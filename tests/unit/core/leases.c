@@ -116,7 +116,7 @@ static size_t limbo(void)
         if (!context->pools[i])
             continue;
         gs_latch_take(&context->pools[i]->lock);
-        bytes += context->pools[i]->guarded.limbo.bytes;
+        bytes += context->pools[i]->guarded.limbo;
         gs_latch_release(&context->pools[i]->lock);
     }
     return bytes;
