@@ -246,7 +246,6 @@ struct gs_pool_free {
 struct gs_pool_epochs {
     struct gs_block_list open;
     size_t limit;    /* bytes at which it closes, */
-    size_t least;    /* never fewer than these unless the option says so, */
     unsigned blocks; /* and blocks */
     bool plain;      /* the open one has something of cuMemFree */
     unsigned polls;  /* times gs_pool_take could have looked at the oldest */
@@ -288,7 +287,6 @@ struct gs_pool_kept {
                                the pool grows */
     unsigned grown_at;      /* the next of: */
     size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately */
-    size_t grown_first;             /* bytes it has before it looks for what came back */
 };
 
 /* Stream-ordered bytes; read by anyone. */
@@ -301,6 +299,7 @@ struct gs_pool {
     struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
     bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
     bool leaving; /* the context may be about to go: no event is recorded or queried */
+    bool first;   /* of its context: it has all large blocks. Others are for threads that met there */
     struct gs_pool_shared *shared;
     const struct gs_device *device;
     CUcontext context;
@@ -472,6 +471,8 @@ bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
  * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
 void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Bytes at which the next one closes. */
+size_t gs_epoch_limit(const struct gs_pool *pool);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
  * last block came into it. */
 void gs_epoch_close(struct gs_pool *pool, bool at_free);

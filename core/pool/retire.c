@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately, */
+#define EPOCH_LEAST ((size_t)4 << 20) /* but at no less than this, */
+#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in a pool that is not the first */
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
@@ -160,12 +162,13 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
     }
 }
 
-static size_t epoch_limit(const struct gs_pool *pool)
+size_t gs_epoch_limit(const struct gs_pool *pool)
 {
     size_t limit = pool->kept.live_peak / EPOCH_SHARE;
+    size_t least = pool->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
 
-    if (limit < pool->epochs.least)
-        limit = pool->epochs.least;
+    if (limit < least)
+        limit = least;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
@@ -200,7 +203,7 @@ void gs_epoch_close(struct gs_pool *pool, bool at_free)
 
     if (!pool->epochs.open.first || pool->dead || pool->leaving)
         return;
-    pool->epochs.limit = epoch_limit(pool);
+    pool->epochs.limit = gs_epoch_limit(pool);
     if (epoch)
         pool->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))

@@ -82,6 +82,42 @@ struct gs_core {
     struct gs_graph_memory graphs;
 };
 
+/* The pools of a context, one after the other; *at is 0 at first. NULL: those were all. */
+static inline struct gs_pool *gs_context_next_pool(const struct gs_context *context, unsigned *at)
+{
+    struct gs_pool *pool = NULL;
+
+    while (!pool && *at < GS_CONTEXT_POOLS)
+        pool = context->pools[(*at)++];
+    return pool;
+}
+
+/* The same of all contexts; begins with {0}. The contexts' lock is held. */
+struct gs_pool_walk {
+    struct gs_context *context; /* that of the last one */
+    unsigned at;
+};
+static inline struct gs_pool *gs_next_pool_locked(const struct gs_core *core,
+                                                  struct gs_pool_walk *walk)
+{
+    struct gs_pool *pool = NULL;
+
+    if (!walk->context)
+        walk->context = core->contexts;
+    while (walk->context && !(pool = gs_context_next_pool(walk->context, &walk->at))) {
+        walk->context = walk->context->next;
+        walk->at = 0;
+    }
+    return pool;
+}
+
+#define GS_POOLS_MAX 1024
+/* Those of a device (NULL: any), for who takes their locks one by one afterwards: a record that is a
+ * pool stays one (they are recycled, not freed), and one that dies meanwhile has nothing to give.
+ * No lock is held. Returns how many. */
+unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
+                     struct gs_pool *ret_pools[GS_POOLS_MAX]);
+
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);

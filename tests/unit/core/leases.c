@@ -251,6 +251,24 @@ Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_dr
     rmdir(dir);
 }
 
+/* Without the library that memory would be there. */
+Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address, again;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(3600 * 1000 * MS);
+    address = must_share(token);
+    fill_device(32 * MIB);
+    fill_device(2 * MIB);
+    must_free(address);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    cr_assert_eq(again, address);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
 Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
 {
     unsigned char token[GS_TOKEN_SIZE];
