@@ -210,7 +210,7 @@ static void is_told(struct gs_share *share)
 {
     gs_lock_take(&share->lock);
     share->exporter.telling--;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
