@@ -321,8 +321,8 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
 
-/* pressure.c: being asked for memory. PURGE, as gs_client_serve; has what was asked for taken, and tells
- * what was given; the client is gone. */
+/* pressure.c: being asked for memory. PURGE, as gs_client_serve; has what was asked for taken, and
+ * tells what was given; the client is gone. */
 bool gs_plea_came(struct gs_share *share, struct gs_client *client,
                   const struct gs_wire_purge *purge);
 void gs_pleas_work(struct gs_share *share);

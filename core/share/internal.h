@@ -6,15 +6,15 @@
  *   exporter.h                                    opener.h
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     queue.c    the lists that they are in         peer.c     connections to exporters
- *     exports.c  descriptors of chunks              request.c  asking for a block
- *     clients.c  connections and leases             import.c   chunks mapped here
- *     client.c   what is said on one                idle.c     closed, kept for the next open
- *     lives.c    whether its process lives          keep.c     chunks kept without a hold
- *     serve.c    answers to messages                closing.c  holds on their way back
- *     quota.c    what each user takes               flushed.c  they are back
- *     leave.c, confirm.c                            relay.c, relay_names.c
- *                offers left with a broker,                    what is passed on, of both sides
- *     broker.c, leaver.c
+ *     exports.c  descriptors of chunks              connect.c  making and ending them
+ *     clients.c  connections and leases             request.c  asking for a block
+ *     client.c   what is said on one                import.c   chunks mapped here
+ *     lives.c    whether its process lives          idle.c     closed, kept for the next open
+ *     serve.c    answers to messages                keep.c     chunks kept without a hold
+ *     quota.c    what each user takes               closing.c  holds on their way back
+ *     leave.c, confirm.c                            flushed.c  they are back
+ *                offers left with a broker,         relay.c, relay_names.c
+ *     broker.c, leaver.c                                       what is passed on, of both sides
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
@@ -151,6 +151,7 @@ struct gs_exporter {
     struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
     struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    unsigned telling;                             /* threads that are at telling of one */
     struct gs_export *exports; /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
@@ -158,6 +159,7 @@ struct gs_exporter {
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
+    bool used;          /* atomic: this process shares; before that it can only be asked for memory */
     bool refusal_said;  /* atomic: why something is not offered was logged as a warning */
     /* The share thread's own. */
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
@@ -177,19 +179,6 @@ struct gs_clients {
     uint64_t stats_due_ns;       /* and are told until then */
 };
 
-/* What threads of this process ask the share thread (held.c, flush.c). */
-struct gs_asked {
-    struct gs_cond given_back; /* there is less of what others keep mapped, or in limbo */
-    uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
-    unsigned char held_uuid[16];
-    bool held_any_device;
-    struct gs_share_held held;
-    uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
-    uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
-    unsigned flush_awaited;             /* clients that are to answer, or rest */
-    uint64_t flushes_sent;              /* the share thread's own */
-};
-
 /* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */
 struct gs_pressure {
     /* What others ask for: of one device at a time, all of them together. */
@@ -198,6 +187,20 @@ struct gs_pressure {
     uint64_t wanted, given;
     unsigned pleas; /* the share thread's own: clients that wait for an answer */
     struct gs_other *silent; /* whom this process has asked, and who has not answered yet */
+};
+
+/* What threads of this process ask the share thread (held.c, flush.c), and others for. */
+struct gs_asked {
+    struct gs_cond given_back;       /* there is less of what others keep mapped, or in limbo */
+    uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
+    unsigned char held_uuid[16];
+    bool held_any_device;
+    struct gs_share_held held;
+    uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
+    uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
+    unsigned flush_awaited;             /* clients that are to answer, or rest */
+    uint64_t flushes_sent;              /* the share thread's own */
+    struct gs_pressure pressure;
 };
 
 /* What this process has opened (opener.h). */
@@ -240,7 +243,6 @@ struct gs_share {
     unsigned char instance[GS_INSTANCE_SIZE];
     char name[GS_BROKER_NAME_SIZE]; /* of its socket */
     bool ending; /* atomic: the process ends, the driver is not called any more */
-    bool used;   /* atomic: it has begun to share; until then it can only be asked for memory */
     bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
     struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
                             thread's own, and the opener's part */
@@ -257,7 +259,6 @@ struct gs_share {
     struct gs_exporter exporter;
     struct gs_clients clients;
     struct gs_asked asked;
-    struct gs_pressure pressure;
     struct gs_opener opener;
 };
 

@@ -2,14 +2,14 @@
  * Memory pressure: processes of one user that share a GPU. Who finds it full asks the others to give
  * back what they only keep for later.
  *
- *   full process                              process that keeps idle memory
- *   gs_share_ask ── PURGE device, bytes ────► share thread ── asked ──► a thread of core/process
- *                ◄── PURGED: it is seen to ──      │                gs_share_purge: what is asked for
- *                ◄── PURGED bytes ────────────     ◄─────────────── gs_share_purged: what was given
+ *   full process                             process that keeps idle memory
+ *   gs_share_ask ── PURGE device, bytes ───► share thread ── asked ──► a thread of core/process
+ *               ◄── PURGED: it is seen to ──                gs_share_purge: what is asked for
+ *               ◄── PURGED bytes ───────────             ◄─ gs_share_purged: what was given
  *
- * The share thread calls no driver for that and waits for nobody. What several ask for of one device is
- * given in one go, and all of them are told: so who asks over many connections delays nobody more than
- * over one, and how often anything is given is core/process's to say. Other users are refused.
+ * The share thread calls no driver for that and waits for nobody. What several ask for of one device
+ * is given in one go, and all of them are told: so who asks over many connections delays nobody more
+ * than over one. How often anything is given is core/process's to say. Other users are refused.
  */
 #include "core/share/exporter.h"
 
@@ -25,7 +25,8 @@ static bool tell(struct gs_client *client, uint64_t given, bool more)
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
 
-bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_purge *purge)
+bool gs_plea_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_purge *purge)
 {
     if (share->options.is_broker)
         return gs_client_fault(client, "it asks a broker for idle memory");
@@ -36,13 +37,13 @@ bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct
     client->plea = (struct gs_plea){
         .state = GS_PLEA_DUE, .request = purge->head.request, .wanted = purge->wanted};
     memcpy(client->plea.uuid, purge->uuid, sizeof client->plea.uuid);
-    share->pressure.pleas++;
+    share->asked.pressure.pleas++;
     return tell(client, 0, true);
 }
 
 void gs_plea_gone(struct gs_share *share, struct gs_client *client)
 {
-    share->pressure.pleas -= client->plea.state != GS_PLEA_NONE;
+    share->asked.pressure.pleas -= client->plea.state != GS_PLEA_NONE;
     client->plea.state = GS_PLEA_NONE;
 }
 
@@ -75,14 +76,14 @@ static void gather(struct gs_share *share)
         if (client->plea.state != GS_PLEA_DUE ||
             memcmp(client->plea.uuid, first->plea.uuid, sizeof first->plea.uuid) != 0)
             continue;
-        wanted += client->plea.wanted < UINT64_MAX - wanted ? client->plea.wanted : UINT64_MAX - wanted;
+        wanted = client->plea.wanted < UINT64_MAX - wanted ? wanted + client->plea.wanted : UINT64_MAX;
         client->plea.state = GS_PLEA_UNDER_WAY;
     }
     gs_lock_take(&share->lock);
-    memcpy(share->pressure.uuid, first->plea.uuid, sizeof share->pressure.uuid);
-    share->pressure.wanted = wanted;
-    share->pressure.given = 0;
-    share->pressure.state = GS_ASKED;
+    memcpy(share->asked.pressure.uuid, first->plea.uuid, sizeof share->asked.pressure.uuid);
+    share->asked.pressure.wanted = wanted;
+    share->asked.pressure.given = 0;
+    share->asked.pressure.state = GS_ASKED;
     gs_lock_release(&share->lock);
 }
 
@@ -92,10 +93,10 @@ static bool is_done(struct gs_share *share, uint64_t *ret_given)
     bool done;
 
     gs_lock_take(&share->lock);
-    if (share->pressure.state == GS_ASKED_DONE)
-        share->pressure.state = GS_ASKED_NOTHING;
-    done = share->pressure.state == GS_ASKED_NOTHING;
-    *ret_given = share->pressure.given;
+    if (share->asked.pressure.state == GS_ASKED_DONE)
+        share->asked.pressure.state = GS_ASKED_NOTHING;
+    done = share->asked.pressure.state == GS_ASKED_NOTHING;
+    *ret_given = share->asked.pressure.given;
     gs_lock_release(&share->lock);
     return done;
 }
@@ -104,10 +105,10 @@ void gs_pleas_work(struct gs_share *share)
 {
     uint64_t given;
 
-    if (share->pressure.pleas == 0 || !is_done(share, &given))
+    if (share->asked.pressure.pleas == 0 || !is_done(share, &given))
         return;
     tell_all(share, given);
-    while (share->pressure.pleas > 0) {
+    while (share->asked.pressure.pleas > 0) {
         gather(share);
         if (share->events.asked && share->events.asked(share->events.arg))
             return;
@@ -122,11 +123,11 @@ bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t
     bool any;
 
     gs_lock_take(&share->lock);
-    any = share->pressure.state == GS_ASKED;
+    any = share->asked.pressure.state == GS_ASKED;
     if (any) {
-        share->pressure.state = GS_ASKED_TAKEN;
-        memcpy(ret_uuid, share->pressure.uuid, sizeof share->pressure.uuid);
-        *ret_wanted = share->pressure.wanted;
+        share->asked.pressure.state = GS_ASKED_TAKEN;
+        memcpy(ret_uuid, share->asked.pressure.uuid, sizeof share->asked.pressure.uuid);
+        *ret_wanted = share->asked.pressure.wanted;
     }
     gs_lock_release(&share->lock);
     return any;
@@ -135,8 +136,8 @@ bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t
 void gs_share_purged(struct gs_share *share, uint64_t given)
 {
     gs_lock_take(&share->lock);
-    share->pressure.given = given;
-    share->pressure.state = GS_ASKED_DONE;
+    share->asked.pressure.given = given;
+    share->asked.pressure.state = GS_ASKED_DONE;
     gs_lock_release(&share->lock);
     gs_thread_wake(share);
 }

@@ -13,7 +13,8 @@
 #define GIVING_NS  GS_NS_PER_S         /* and to have given */
 #define LOOK_NS    (5 * GS_NS_PER_MS)
 
-/* A process that was asked. Who does not answer in time is kept: by its connection is seen when it has. */
+/* A process that was asked. Who does not answer in time is kept: by its connection is seen when it
+ * has. */
 struct gs_other {
     struct gs_other *next;
     char name[GS_SOCKET_NAME_SIZE];
@@ -145,8 +146,9 @@ static void ask_all(struct asking *asking)
         int count;
 
         directory = gs_directory_open_place(&asking->share->options, n, false, reason);
-        count = directory < 0 ? 0
-                              : gs_directory_exporters(directory, asking->share->name, names, NAMES_MAX);
+        count = 0;
+        if (directory >= 0)
+            count = gs_directory_exporters(directory, asking->share->name, names, NAMES_MAX);
         for (int i = 0; i < count && asking->count < OTHERS_MAX; i++)
             if (!find(asking->others, names[i]))
                 ask_one(asking, directory, names[i]);
@@ -198,10 +200,10 @@ static bool keep(struct gs_share *share, struct gs_other *other)
     bool is_new;
 
     gs_lock_take(&share->lock);
-    is_new = !find(share->pressure.silent, other->name);
+    is_new = !find(share->asked.pressure.silent, other->name);
     if (is_new) {
-        other->next = share->pressure.silent;
-        share->pressure.silent = other;
+        other->next = share->asked.pressure.silent;
+        share->asked.pressure.silent = other;
     }
     gs_lock_release(&share->lock);
     return is_new;
@@ -233,8 +235,8 @@ static struct gs_other *take_silent(struct gs_share *share)
     struct gs_other *silent;
 
     gs_lock_take(&share->lock);
-    silent = share->pressure.silent;
-    share->pressure.silent = NULL;
+    silent = share->asked.pressure.silent;
+    share->asked.pressure.silent = NULL;
     gs_lock_release(&share->lock);
     return silent;
 }

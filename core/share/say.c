@@ -3,15 +3,15 @@
 
 void gs_say_used(struct gs_share *share)
 {
-    if (!__atomic_load_n(&share->used, __ATOMIC_RELAXED) &&
-        !__atomic_exchange_n(&share->used, true, __ATOMIC_SEQ_CST))
+    if (!__atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&share->exporter.used, true, __ATOMIC_SEQ_CST))
         __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
 }
 
 /* Where nobody wants to share it, it is said once to who looks for it, however often it is tried. */
 void gs_say_not_offered(struct gs_share *share, const char *reason)
 {
-    bool used = __atomic_load_n(&share->used, __ATOMIC_RELAXED);
+    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
     bool said = __atomic_exchange_n(&share->exporter.refusal_said, true, __ATOMIC_RELAXED);
 
     if (used || !said)

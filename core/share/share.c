@@ -33,7 +33,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->log = *log;
     share->options = *options;
     share->events = *events;
-    share->used = options->is_broker;
+    share->exporter.used = options->is_broker;
     share->pid = gs_alive_own_pid();
     share->loop.run = gs_loop_run;
     share->spins = gs_loop_may_spin();

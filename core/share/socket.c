@@ -114,7 +114,8 @@ static int adopt(struct gs_share *share, int directory, int listener)
                  0); /* it may have been moved away with its folder */
     exchange_locked(&share->place.directory, &share->place.directory_is, directory);
     exchange_locked(&share->place.listener, &share->place.listener_is, listener);
-    error = gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
+    error =
+        gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
     if (!error && !gs_socket_is_given(share))
         remember_locked(share, share->place.directory);
     gs_lock_release(&share->lock);
@@ -123,9 +124,10 @@ static int adopt(struct gs_share *share, int directory, int listener)
 
 static void say_again(struct gs_share *share)
 {
+    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
+
     gs_relay_put_up_again(share);
-    gs_log_line(&share->log,
-                __atomic_load_n(&share->used, __ATOMIC_RELAXED) ? GS_LOG_WARNING : GS_LOG_DEBUG,
+    gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",
                 share->place.path);

@@ -242,7 +242,8 @@ int main(int argc, char **argv)
     struct taken taken;
     uint64_t memory;
 
-    if (bench_options(argv, options, usage) || percent > 100 || !cachers || !pieces || !takes || !tries)
+    if (bench_options(argv, options, usage) || percent > 100 || !cachers || !pieces || !takes ||
+        !tries)
         bench_die("nothing to do\nusage: %s", usage);
     if (part)
         return cache_for(part);

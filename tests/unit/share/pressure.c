@@ -1,5 +1,5 @@
-/* Asking other processes for memory, and being asked (core/share/pressure.c): what is said by whom, and
- * those who do it wrongly. What is given, and how often, is tests/neighbour's. */
+/* Asking other processes for memory, and being asked (core/share/pressure.c): what is said by whom,
+ * and those who do it wrongly. What is given, and how often, is tests/neighbour's. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <poll.h>
