@@ -291,6 +291,8 @@ void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first opener comes when that was sent to him. */
 void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
+/* Makes what the share thread uses, or an errno. */
+int gs_loop_open(struct gs_share *share);
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 void gs_loop_close(struct gs_share *share);
 /* Whether whom one waits for can run while one looks for what he says. */

@@ -169,6 +169,28 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
     return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, limit);
 }
 
+/*
+ * The program has closed what it does not know. Where nothing is shared yet it is made again, under
+ * numbers that are free now, and so is the socket; else what was open over it is lost, and sharing
+ * ends. A thread that begins to share meanwhile waits (gs_start_once) or finds what is new.
+ */
+static bool goes_on(struct gs_share *share)
+{
+    if (__atomic_load_n(&share->exporter.used, __ATOMIC_SEQ_CST))
+        return false;
+    gs_clients_free(share); /* who asks for memory */
+    gs_lock_take(&share->opener.lock);
+    gs_loop_close(share);
+    gs_lock_release(&share->opener.lock);
+    if (gs_loop_open(share) != 0)
+        return false;
+    gs_lock_take(&share->lock);
+    share->socket_start = GS_NOT_STARTED;
+    gs_lock_release(&share->lock);
+    gs_socket_start(share);
+    return true;
+}
+
 void *gs_loop_run(void *arg)
 {
     struct gs_share *share = arg;
@@ -185,9 +207,9 @@ void *gs_loop_run(void *arg)
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);
 
-        if (count < 0 && errno != EINTR) {
+        if (count < 0 && errno != EINTR && !goes_on(share)) {
             gs_log_line(&share->log, GS_LOG_ERROR,
-                        "sharing has ended: the program closed its descriptors (errno %d)", errno);
+                        "sharing has ended: the program closed its descriptors");
             break;
         }
         for (int i = 0; i < count; i++)

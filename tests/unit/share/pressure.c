@@ -2,6 +2,7 @@
  * and those who do it wrongly. What is given, and how often, is tests/neighbour's. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -573,6 +574,46 @@ Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
     cr_assert(SIDE_WAIT((time_of_asking(&answers), answers.given == 5)));
     cr_assert_eq(other_stop(&other), 0);
     side_dir_remove(dir);
+}
+
+/* ---- A program that closes what it does not know -------------------------------------------- */
+
+/* All that came since, but for one. */
+static void close_since(const bool *had, int keep)
+{
+    for (int fd = 3; fd < 256; fd++)
+        if (!had[fd] && fd != keep)
+            close(fd);
+}
+
+Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    struct side_chunk chunk;
+    unsigned long address;
+    struct other other;
+    bool had[256];
+    int asker;
+
+    other_start(&other, dir, "timeout=20000");
+    chunk = side_chunk_new(&side, 2 * MIB);
+    for (int fd = 0; fd < 256; fd++)
+        had[fd] = fcntl(fd, F_GETFD) >= 0;
+    side_serve(&side, 6);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    asker = dial(side.share->name);
+    close_since(had, asker);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    close(asker);
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, offer));
+    cr_assert_eq(other_stop(&other), 0);
+    side_chunk_free(&side, &chunk);
 }
 
 /* ---- What is said --------------------------------------------------------------------------- */
