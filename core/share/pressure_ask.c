@@ -45,23 +45,11 @@ static void send_plea(const struct asking *asking, struct gs_other *other)
     other->state = gs_wire_send(other->socket.fd, &message, -1) == 0 ? WAITED : DONE;
 }
 
-/* One who was silent and has given meanwhile is asked again. */
-static void take_given(struct asking *asking, struct gs_other *other, uint64_t given)
-{
-    uint64_t missing = asking->wanted - asking->answers->given;
-
-    if (other->state == SILENT) {
-        send_plea(asking, other);
-        return;
-    }
-    asking->answers->given += given < missing ? given : missing;
-    other->state = DONE;
-}
-
 /* What it has said. Who says what is no answer, or the same twice, is not listened to. */
 static void hear(struct asking *asking, struct gs_other *other)
 {
     while (other->state != DONE) {
+        uint64_t missing = asking->wanted - asking->answers->given;
         union gs_wire_message message;
         int error = gs_fd_is_there(&other->socket)
                         ? gs_wire_receive(other->socket.fd, &message, NULL)
@@ -78,7 +66,9 @@ static void hear(struct asking *asking, struct gs_other *other)
             other->seen_to = true;
             other->state = WAITED;
         } else {
-            take_given(asking, other, message.purged.given);
+            asking->answers->given +=
+                message.purged.given < missing ? message.purged.given : missing;
+            other->state = DONE;
         }
     }
 }
@@ -241,7 +231,8 @@ static struct gs_other *take_silent(struct gs_share *share)
     return silent;
 }
 
-/* Those who were silent the last time: who has gone, or closed the connection, is found anew. */
+/* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is found
+ * anew: what he gave before this is not counted. */
 static void hear_silent(struct asking *asking)
 {
     struct gs_other *other = take_silent(asking->share), *next;
@@ -254,6 +245,7 @@ static void hear_silent(struct asking *asking)
         else
             add(asking, other);
     }
+    asking->answers->given = 0;
 }
 
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,

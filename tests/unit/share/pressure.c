@@ -58,6 +58,35 @@ static int dial(const char *name)
     return fd;
 }
 
+/* A process of another user's, who answers that he gives all there is. */
+static void poses_as_one_of_ours(void *path)
+{
+    int listener = side_listen(path);
+
+    if (fork_child() != 0)
+        return;
+    for (;;) {
+        union gs_wire_message message;
+        int fd = accept(listener, NULL, NULL);
+
+        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0)
+            continue;
+        gs_wire_start(&message, GS_WIRE_PURGED, message.head.request);
+        message.purged.given = UINT64_MAX;
+        gs_wire_send(fd, &message, -1);
+    }
+}
+
+static void only_socket(char ret_name[GS_SOCKET_NAME_SIZE])
+{
+    char names[2][GS_SOCKET_NAME_SIZE];
+    int directory = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    cr_assert_eq(gs_directory_exporters(directory, "", names, 2), 1);
+    close(directory);
+    memcpy(ret_name, names[0], GS_SOCKET_NAME_SIZE);
+}
+
 static void plead(int fd, const unsigned char *uuid, uint64_t wanted, uint32_t request)
 {
     union gs_wire_message message;
@@ -289,8 +318,9 @@ Test(share_pressure, another_user_gets_nothing_though_he_may_open)
 
 Test(share_pressure, another_user_is_not_asked_though_he_shares)
 {
+    char name[GS_SOCKET_NAME_SIZE], path[108];
     struct gs_share_answers answers;
-    struct other other;
+    pid_t child;
 
     need_root();
     cr_assert_eq(mkdir(dir, 0755), 0);
@@ -298,13 +328,14 @@ Test(share_pressure, another_user_is_not_asked_though_he_shares)
     options.uids[options.uid_count++] = 65534;
     side_stop(&side);
     side_start(&side, &options);
-    other_start(&other, dir, "uid=65534 trust=0");
-    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    cr_assert_eq(side_dir_put_up(dir), 1);
+    side_name(7, getpid(), name);
+    snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+    child = other_user_start(poses_as_one_of_ours, path);
     gs_share_ask(side.share, side_gpu, MIB, &answers);
     cr_assert_eq(answers.given, 0);
     cr_assert_eq(answers.silent, 0);
-    cr_assert_eq(other_stop(&other), 0);
+    other_user_end(child);
+    unlink(path);
 }
 
 /* ---- Asking --------------------------------------------------------------------------------- */
@@ -401,6 +432,33 @@ Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_g
     cr_assert_eq(other_stop(&other), 0);
 }
 
+/* It has answered long ago, and is asked anew. */
+Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    struct gs_share_answers answers;
+    struct other other;
+    int fd;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve %d", 4 << 20), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.silent, 1);
+    kill(other.pid, SIGCONT);
+    only_socket(name);
+    fd = dial(name);
+    plead(fd, side_gpu, MIB, 1);
+    assert_seen_to(fd, 1);
+    assert_given(fd, 1, 4 << 20); /* with this at the latest it has answered */
+    close(fd);
+    other_kill(&other);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.given, 0);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+}
+
 /* And its number may be another file's by then. */
 Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms_nobody)
 {
@@ -446,23 +504,42 @@ Test(share_pressure, who_was_silent_and_is_killed_is_forgotten)
     cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after it */
 }
 
-/* Its child has its socket, and answers nobody. */
+/* The only socket there gets a name as of a process that lives, or is of another PID namespace. */
+static void rename_socket(char *ret_path)
+{
+    char name[GS_SOCKET_NAME_SIZE], old[GS_SOCKET_NAME_SIZE], before[108];
+
+    only_socket(old);
+    side_name(7, getpid(), name);
+    snprintf(before, sizeof before, "%.63s/%.32s", dir, old);
+    snprintf(ret_path, 108, "%.63s/%.32s", dir, name);
+    cr_assert_eq(rename(before, ret_path), 0);
+}
+
+/* Its child has its socket, and answers nobody: by the name that is seen, or by the connection. */
 Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
 {
-    struct gs_share_answers answers;
-    struct other other;
-    int child;
+    for (int i = 0; i < 2; i++) {
+        struct gs_share_answers answers;
+        struct other other;
+        char path[108] = "";
+        int child;
 
-    other_start(&other, dir, NULL);
-    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    child = atoi(other_ask(&other, "fork") + 3);
-    cr_assert_gt(child, 0);
-    other_kill(&other);
-    time_of_asking(&answers);
-    cr_assert_eq(answers.silent, 0);
-    cr_assert_not(answers.ended);
-    kill(child, SIGKILL);
-    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+        other_start(&other, dir, NULL);
+        cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+        child = atoi(other_ask(&other, "fork") + 3);
+        cr_assert_gt(child, 0);
+        if (i == 1)
+            rename_socket(path);
+        other_kill(&other);
+        time_of_asking(&answers);
+        cr_assert_eq(answers.silent, 0);
+        cr_assert_not(answers.ended);
+        kill(child, SIGKILL);
+        cr_assert(SIDE_WAIT(kill(child, 0) != 0));
+        unlink(path);
+    }
+    cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after the first */
 }
 
 /* ---- Who answers wrongly -------------------------------------------------------------------- */
