@@ -150,6 +150,7 @@ struct gs_exporter {
     struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
     struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    unsigned telling;                             /* threads that are at telling of one */
     struct gs_export *exports; /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */

@@ -3,10 +3,11 @@
     check_layers.py LIBGS_CORE.A FOLDER...
 
 A call, or an include, goes from a folder of core to a lower one, or stays: not up, not to one beside it,
-but through the callbacks that exceptions.txt lists, and core/README.md's table as well. Within a folder, and
-in the shim, whose objects are in the FOLDERs, no more than six files are one circle of calls. Of core/share,
-whose protocol has no sockets, the SYSTEM files alone refer to what meets the kernel. Files, functions and
-structs stay short, and what a comment names is there. Where a limit is wrong for a case,
+but through the callbacks that exceptions.txt lists, and core/README.md's table as well. The tests of a
+layer (tests/unit/LAYER) include no more than it may. Within a folder, and in the shim, whose objects are in
+the FOLDERs, no more than six files are one circle of calls. Of core/share, whose protocol has no sockets, the
+SYSTEM files alone refer to what meets the kernel. Files, functions and structs stay short, and what a comment
+names is there. Where a limit is wrong for a case,
 exceptions.txt has a line for it, with the reason; a line that nothing needs any more fails as well.
 """
 import collections
@@ -17,6 +18,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = pathlib.Path(__file__).with_name('exceptions.txt')
+INCLUDE = re.compile(r'^ *# *include *["<]([^">]*)', re.M)
 RANK = {'base': 0, 'gpu': 1, 'pool': 2, 'share': 3, 'regcache': 3, 'process': 4, 'api': 5}
 FILE_LINES = {'core': 600, 'shim': 600, 'config': 600, 'tests': 800}
 FUNCTION_LINES, STRUCT_FIELDS, CIRCLE_FILES = 60, 30, 6
@@ -152,7 +154,7 @@ def circles(name, edges, prefix=''):
 def includes():
     for path in sources('core', 'config'):
         place = path.relative_to(ROOT).parts
-        for target in re.findall(r'^ *# *include *["<]([^">]*)', path.read_text(), re.M):
+        for target in INCLUDE.findall(path.read_text()):
             top, folder = (target.split('/') + [''])[:2]
             if top == '..':
                 yield f'include {name_of(path)} {target}', 'is not named by its path from the root'
@@ -160,6 +162,18 @@ def includes():
                 yield f'include {name_of(path)} {top}', 'core and config know of nothing above'
             elif top == 'core' and not goes_down(place[1], folder):
                 yield f'include {name_of(path)} {folder}', 'includes up, or across'
+
+
+def includes_of_tests():
+    """Headers of core, of its tests, of config and the shim, in the tests of one layer. What lies beside
+    their folders (tests/unit/fixture.h: a whole core, as its user has it) is there for all of them."""
+    for path in sources('tests/unit'):
+        layer = path.relative_to(ROOT / 'tests' / 'unit').parts[0]
+        for target in INCLUDE.findall(path.read_text()) if layer != path.name else ():
+            of = re.match(r'(?:core|tests/unit)/(\w+)/|(config|shim)/|(\.\.)/', target)
+            of = of and (of[1] or of[2] or of[3])
+            if of and of != layer and not (of in RANK and layer in RANK and goes_down(layer, of)):
+                yield f'include {name_of(path)} {of}', f'a test of {layer} includes up, or across'
 
 
 # ---- Sizes -------------------------------------------------------------------------------------
@@ -278,7 +292,8 @@ def main():
     shim = references(of_shim(*sys.argv[2:]), [])
     found = [fault for folder in RANK for fault in circles(f'core/{folder}', edges, folder + '/')]
     for check in (calls(edges), kernel([sys.argv[1]]), circles('shim', shim), includes(),
-                  long_files(), long_functions(), large_structs(), callbacks(), named_files()):
+                  includes_of_tests(), long_files(), long_functions(), large_structs(), callbacks(),
+                  named_files()):
         found += check
     table = exceptions()
     stands = {re.sub('^question ', 'callback ', key) for key in table}

@@ -4,7 +4,7 @@
 #include <sched.h>
 
 #include "core/process/context.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
 Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)

@@ -5,7 +5,7 @@
 #include "core/process/context.h"
 #include "core/regcache/internal.h"
 #include "core/process/stats.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
 #define MIB ((size_t)1 << 20)

@@ -1,5 +1,5 @@
 /* Values: each type's good and bad texts, and what must hold for every row of options.h. */
-#include "config_help.h"
+#include "help.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

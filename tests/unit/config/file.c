@@ -1,5 +1,5 @@
 /* Files' texts: what is read, what is refused, and that no text does harm. */
-#include "config_help.h"
+#include "help.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 
 #define SIZE ((size_t)64 << 10)
 #define WARM 4000 /* pairs: every pool has all it needs, and ids for long */

@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "core/process/context.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 
 #define LIVE 24
 

@@ -7,7 +7,7 @@
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
 #define MIB ((size_t)1 << 20)

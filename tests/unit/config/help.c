@@ -1,5 +1,5 @@
-/* See config_help.h. */
-#include "config_help.h"
+/* See help.h. */
+#include "help.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include "core/api/memops.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 #include "tests/rest.h"
 

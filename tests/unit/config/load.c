@@ -1,5 +1,5 @@
 /* Loading: which source counts, files of every kind, set-user-id programs, and what it costs. */
-#include "config_help.h"
+#include "help.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 static struct gs_config config;
 static struct complaints complaints;
 
-/* The linker sends the library's calls here (tests/unit/meson.build). open64 is open in a build
+/* The linker sends the library's calls here (tests/unit/config/meson.build). open64 is open in a build
  * with 64-bit file offsets, as Meson's are. */
 static unsigned opens, statxs, allocations, frees;
 static bool no_memory;

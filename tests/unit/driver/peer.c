@@ -1,5 +1,5 @@
 /*
- * The other process of softdriver_process.c: run as `softdriver_peer MODE`, under the environment
+ * The other process of process.c: run as `softdriver_peer MODE`, under the environment
  * that the test sets. Prints what it saw; exits 0 unless something unforeseen happened.
  */
 #include <cuda.h>

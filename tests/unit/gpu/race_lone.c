@@ -22,7 +22,7 @@
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
-#include "fixture.h"
+#include "tests/unit/fixture.h"
 
 #define THREADS_MAX 32
 #define LIVE 6

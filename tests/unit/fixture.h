@@ -2,8 +2,8 @@
  * What the tests of core have in common: a core over the software driver, in a context of its own,
  * and kernels to keep its streams busy.
  */
-#ifndef TESTS_UNIT_CORE_FIXTURE_H
-#define TESTS_UNIT_CORE_FIXTURE_H
+#ifndef TESTS_UNIT_FIXTURE_H
+#define TESTS_UNIT_FIXTURE_H
 
 #include "core/api/core.h"
 #include "core/pool/pool.h"
