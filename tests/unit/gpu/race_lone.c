@@ -23,6 +23,7 @@
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "tests/unit/fixture.h"
+#include "tests/clock.h"
 
 #define THREADS_MAX 32
 #define LIVE 6
@@ -70,14 +71,6 @@ struct worker {
     struct block block[LIVE];
     unsigned checks, foreign;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static bool one_in(struct worker *worker, int n)
 {

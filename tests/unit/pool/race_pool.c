@@ -18,6 +18,7 @@
 
 #include "core/process/context.h"
 #include "tests/unit/fixture.h"
+#include "tests/clock.h"
 
 #define LIVE 24
 
@@ -35,14 +36,6 @@ static bool found; /* atomic: a foreign word, by anyone */
 static CUresult CUDAAPI always_passed(CUevent event)
 {
     return CUDA_SUCCESS;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static size_t random_size(unsigned *seed)

@@ -315,7 +315,7 @@ static void *offer_many(void *arg)
     struct gs_offer *offer;
 
     for (int i = 0; i < OFFERS; i++)
-        SIDE_MUST(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
+        CHECK(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
     return NULL;
 }
 

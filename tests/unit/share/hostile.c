@@ -34,9 +34,9 @@ static void setup(void)
 static void teardown(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
+        CHECK(other_stop(&other) == 0);
     scene_stop();
-    SIDE_MUST(side_dir_count(dir) <= 0);
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 

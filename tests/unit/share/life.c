@@ -27,12 +27,12 @@ static void setup(void)
 static void teardown(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
+        CHECK(other_stop(&other) == 0);
     scene_stop();
-    SIDE_MUST(memdriver_alive() == 0);
+    CHECK(memdriver_alive() == 0);
     if (side_with_broker()) /* which may come only now */
-        SIDE_MUST(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
-    SIDE_MUST(side_dir_count(dir) <= 0);
+        CHECK(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 

@@ -28,7 +28,7 @@ void scene_chunk(void)
 void scene_block(struct gs_offer **ret_offer, unsigned char ret_token[GS_TOKEN_SIZE])
 {
     scene_chunk();
-    SIDE_MUST(side_offer(&side, &chunk, 0, 512, ret_offer) == GS_OK);
+    CHECK(side_offer(&side, &chunk, 0, 512, ret_offer) == GS_OK);
     gs_offer_token(*ret_offer, ret_token);
 }
 
@@ -36,7 +36,7 @@ CUdeviceptr scene_open(const unsigned char *token)
 {
     CUdeviceptr address = 0;
 
-    SIDE_MUST(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address) == GS_OK);
+    CHECK(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address) == GS_OK);
     return address;
 }
 
@@ -51,10 +51,10 @@ void scene_stop(void)
 void scene_end(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
+        CHECK(other_stop(&other) == 0);
     scene_stop();
-    SIDE_MUST(memdriver_alive() == 0);
+    CHECK(memdriver_alive() == 0);
     if (side_broker_pid(dir))
-        SIDE_MUST(side_broker_end(dir));
+        CHECK(side_broker_end(dir));
     side_dir_remove(dir);
 }
