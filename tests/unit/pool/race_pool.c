@@ -16,7 +16,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/process/context.h"
 #include "tests/unit/fixture.h"
 #include "tests/clock.h"
 
@@ -180,7 +179,7 @@ int main(int argc, char **argv)
     f.options.decay_ns = broken ? 0 : 20000000; /* unmapped too early, memory has no stamps */
     fixture_start(&f);
     if (broken)
-        f.core->driver.event_query = always_passed;
+        fixture_driver(&f)->event_query = always_passed;
     tasks = broken ? threads : threads + 1;
     for (unsigned i = 0; i < tasks; i++) {
         worker[i] = (struct worker){.fixture = &f, .number = i, .broken = broken,
