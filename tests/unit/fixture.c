@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 /* The software driver takes its own kernels by the names it finds here. */
@@ -109,12 +110,60 @@ unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdevicep
     return other;
 }
 
-struct fixture_pool fixture_pool(struct fixture *fixture)
+CUdeviceptr must_alloc(struct fixture *fixture, size_t size)
 {
-    struct fixture_pool figures = {0};
+    CUdeviceptr address;
+
+    MUST(gs_core_alloc(fixture->core, size, &address));
+    return address;
+}
+
+struct gs_fences *fixture_fences(struct fixture *fixture)
+{
+    return &fixture->core->fences;
+}
+
+struct gs_driver *fixture_driver(struct fixture *fixture)
+{
+    return &fixture->core->driver;
+}
+
+static struct gs_context *current(struct fixture *fixture)
+{
     struct gs_context *context;
 
     MUST(gs_context_current(fixture->core, &context));
+    return context;
+}
+
+struct gs_pool *fixture_home(struct fixture *fixture)
+{
+    return current(fixture)->pools[0];
+}
+
+struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+
+    MUST(gs_context_lock_chunk(fixture->core, address, &chunk));
+    return chunk->pool;
+}
+
+size_t fixture_debt(struct fixture *fixture)
+{
+    return fixture->core->shared.debt[0];
+}
+
+size_t fixture_release(struct fixture *fixture, bool wait)
+{
+    return gs_device_release(fixture->core, current(fixture)->device, wait);
+}
+
+struct fixture_pool fixture_pool(struct fixture *fixture)
+{
+    struct fixture_pool figures = {0};
+    const struct gs_context *context = current(fixture);
+
     for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
         struct gs_pool *pool = context->pools[i];
 

@@ -8,6 +8,9 @@
 #include "core/api/core.h"
 #include "core/pool/pool.h"
 
+#define MIB ((size_t)1 << 20)
+#define MS  UINT64_C(1000000)
+
 struct fixture {
     struct gs_core *core;
     struct gs_core_options options;
@@ -35,6 +38,19 @@ unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdevicep
 /* Ends the test program with the line where a call failed: works in threads and forked children. */
 #define MUST(call) fixture_must((int)(call), #call, __FILE__, __LINE__)
 void fixture_must(int result, const char *call, const char *file, int line);
+
+CUdeviceptr must_alloc(struct fixture *fixture, size_t size);
+
+/* What a whole core has of each layer, for that layer's tests: its fences; its table of driver calls,
+ * of which a test may take some away; the first pool of the current context; that of a block, locked. */
+struct gs_fences *fixture_fences(struct fixture *fixture);
+struct gs_driver *fixture_driver(struct fixture *fixture);
+struct gs_pool *fixture_home(struct fixture *fixture);
+struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
+/* What its pools owe device 0 (core/pool/pool.h). */
+size_t fixture_debt(struct fixture *fixture);
+/* All that can go back to the current context's device does; with `wait`, also what the GPU is at. */
+size_t fixture_release(struct fixture *fixture, bool wait);
 
 /* The pool's figures for the current context. */
 struct fixture_pool {

@@ -9,7 +9,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-#define MIB ((size_t)1 << 20)
 #define LOOKS 50 /* at the GPU's work, of whoever waits for it */
 
 static struct fixture f;

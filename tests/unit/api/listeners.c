@@ -5,13 +5,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/process/context.h"
 #include "core/api/pin.h"
 #include "core/process/reclaim.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
-
-#define MIB ((size_t)1 << 20)
 
 static struct fixture f;
 static void (*call)(void);
@@ -37,14 +34,6 @@ static void unmapping(uint64_t address, size_t size)
     call();
     within = false;
     __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-}
-
-static CUdeviceptr must_alloc(size_t size)
-{
-    CUdeviceptr address;
-
-    MUST(gs_core_alloc(f.core, size, &address));
-    return address;
 }
 
 static void must_free(CUdeviceptr address)
@@ -79,21 +68,19 @@ static void make_room(void)
 /* What is left to the background goes by this thread or by the decay thread. */
 Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
 {
-    struct gs_context *context;
     CUdeviceptr block[2];
 
     setenv("SOFTCUDA_MEMORY", "900M", 1);
     start(finish);
-    MUST(gs_context_current(f.core, &context));
-    must_alloc(400 * MIB);
+    must_alloc(&f, 400 * MIB);
     for (int i = 0; i < 2; i++)
-        block[i] = must_alloc(100 * MIB);
+        block[i] = must_alloc(&f, 100 * MIB);
     for (int i = 0; i < 2; i++)
         must_free(block[i]);
-    gs_latch_take(&context->pools[0]->lock);
-    context->pools[0]->counts.reserved_peak = 800 * MIB;
-    gs_latch_release(&context->pools[0]->lock);
-    must_alloc(150 * MIB);
+    gs_latch_take(&fixture_home(&f)->lock);
+    fixture_home(&f)->counts.reserved_peak = 800 * MIB;
+    gs_latch_release(&fixture_home(&f)->lock);
+    must_alloc(&f, 150 * MIB);
     gs_core_finish_releases(f.core);
     cr_assert_eq(calls, 2);
     cr_assert_eq(sleeps, 0);
@@ -102,16 +89,14 @@ Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
 
 Test(listeners, one_that_needs_memory_does_not_wait_for_its_own_release)
 {
-    struct gs_context *context;
     CUdeviceptr block[3];
 
     start(make_room);
     for (int i = 0; i < 3; i++)
-        block[i] = must_alloc(8 * MIB);
+        block[i] = must_alloc(&f, 8 * MIB);
     for (int i = 0; i < 3; i++)
         must_free(block[i]);
-    MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(gs_device_release(f.core, context->device, false), 24 * MIB);
+    cr_assert_eq(fixture_release(&f, false), 24 * MIB);
     cr_assert_eq(calls, 3);
     cr_assert_eq(sleeps, 0);
     fixture_end(&f);

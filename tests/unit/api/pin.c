@@ -8,7 +8,6 @@
 #include "tests/driver/softcuda.h"
 
 #define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
 
 static struct fixture f;
 static unsigned pins, unpins;

@@ -3,10 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/gpu/device.h"
 #include "core/base/fd.h"
 
 static int new_file(void)
@@ -55,29 +53,4 @@ Test(fd, another_file_by_its_number_is_left_alone)
     cr_assert_not(gs_fd_is_there(&kept));
     gs_fd_close(&kept);
     cr_assert(is_open(fd));
-}
-
-/* A number that is another file's by then stays open there. */
-Test(fd, a_forked_child_closes_what_is_kept_and_nothing_else)
-{
-    int fd[3] = {new_file(), new_file(), new_file()}, other = new_file(), status;
-    struct gs_device device[3];
-    pid_t child;
-
-    for (int i = 0; i < 3; i++)
-        device[i] = (struct gs_device){.anchored = true, .anchor = gs_fd_keep(fd[i])};
-    cr_assert_gt(gs_device_let_go(&device[0]), 0);
-    cr_assert_not(is_open(fd[0]));
-    cr_assert_eq(gs_device_let_go(&device[0]), 0);
-    dup2(other, fd[0]);
-    dup2(other, fd[1]);
-    child = fork();
-    if (child == 0) {
-        for (int i = 0; i < 3; i++)
-            gs_device_forked(&device[i]);
-        _exit(is_open(fd[0]) && is_open(fd[1]) && !is_open(fd[2]) ? 42 : 1);
-    }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(WEXITSTATUS(status), 42);
-    cr_assert(is_open(fd[2]));
 }

@@ -3,19 +3,12 @@
  */
 #include "softdriver.h"
 #include "tests/rest.h"
+#include "tests/clock.h"
 
 #include <pthread.h>
 #include <time.h>
 
 TestSuite(softdriver_streams, .init = sd_start, .timeout = 60);
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
 
 static CUstream stream_new(unsigned flags)
 {

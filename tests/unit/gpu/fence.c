@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "core/process/context.h"
+#include "core/gpu/fence.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -17,7 +17,7 @@ Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     MUST(cuMemAlloc(&word, 4));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
@@ -44,7 +44,7 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
 
     fixture_options(&f);
     fixture_start(&f);
-    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     cr_assert_eq(gs_fence_record(&pool, &earlier), GS_OK);
     MUST(gs_core_capture_begin(f.core, stream));
@@ -108,16 +108,16 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     fixture_options(&f);
     fixture_start(&f);
     marking.context = f.context;
-    gs_fence_pool_init(&f.core->fences, &marking.pool, f.context, NULL);
+    gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
     before = softcuda_calls("cuCtxRecordEvent");
     cr_assert_eq(softcuda_delay("cuCtxRecordEvent", 300000), 0);
     cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
     while (softcuda_calls("cuCtxRecordEvent") == before)
         sched_yield();
-    MUST(gs_fences_capture_begin(&f.core->fences, 8, f.context));
+    MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context));
     cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
     pthread_join(thread, NULL);
-    gs_fences_capture_end(&f.core->fences, 8);
+    gs_fences_capture_end(fixture_fences(&f), 8);
     MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
     gs_fence_pool_destroy(&marking.pool);
     fixture_end(&f);
@@ -142,8 +142,8 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     fixture_options(&f);
     fixture_start(&f);
     before = events();
-    gs_fence_pool_init(&f.core->fences, &pool, f.context, NULL);
-    gs_fence_pool_init(&f.core->fences, &other, f.context, &pool);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+    gs_fence_pool_init(fixture_fences(&f), &other, f.context, &pool);
     for (int i = 0; i < 20; i++) {
         cr_assert_eq(softcuda_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
         cr_assert_eq(gs_fence_mark(&pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);

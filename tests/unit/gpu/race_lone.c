@@ -20,9 +20,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/process/context.h"
-#include "core/process/reclaim.h"
+#include "core/gpu/lone.h"
 #include "tests/unit/fixture.h"
+#include "tests/clock.h"
 
 #define THREADS_MAX 32
 #define LIVE 6
@@ -70,14 +70,6 @@ struct worker {
     struct block block[LIVE];
     unsigned checks, foreign;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static bool one_in(struct worker *worker, int n)
 {
@@ -181,10 +173,7 @@ static void let_context_stay(struct fixture *f)
 
 static void give_memory_back(struct fixture *f)
 {
-    struct gs_context *context;
-
-    MUST(gs_context_current(f->core, &context));
-    gs_device_release(f->core, context->device, true);
+    fixture_release(f, true);
 }
 
 /* The new one may get its handle. */
@@ -308,9 +297,9 @@ static void start(struct life *life, unsigned *seed, unsigned threads, int broke
     f->options.decay_ns = rand_r(seed) % 4 == 0 && !broken ? 1000000 : 0;
     fixture_start(f);
     if (broken == 1)
-        f->core->driver.stream_wait_event = never_waits;
+        fixture_driver(f)->stream_wait_event = never_waits;
     else if (broken == 2)
-        f->core->driver.event_query = always_passed;
+        fixture_driver(f)->event_query = always_passed;
     life->act = broken == 1 ? NOTHING : (enum act)(rand_r(seed) % ACTS);
     if (rand_r(seed) % 4 > 0 || life->act == ENDS_THE_STREAM)
         MUST(cuStreamCreate(&life->lone, CU_STREAM_NON_BLOCKING));

@@ -2,21 +2,9 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "core/process/context.h"
-#include "core/process/reclaim.h"
+#include "core/pool/pool.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
-
-#define MIB ((size_t)1 << 20)
-#define MS  UINT64_C(1000000)
-
-static CUdeviceptr must_alloc(struct fixture *f, size_t size)
-{
-    CUdeviceptr address;
-
-    MUST(gs_core_alloc(f->core, size, &address));
-    return address;
-}
 
 /* Everything retired becomes ready: the GPU is idle and a miss looks. */
 static void drain(struct fixture *f)
@@ -92,7 +80,7 @@ Test(pool, only_the_start_of_a_live_block_can_be_freed)
 Test(pool, a_block_is_found_from_far_within_after_others_before_it_merged)
 {
     struct gs_block_info info;
-    struct gs_chunk *chunk;
+    struct gs_pool *pool;
     struct fixture f;
     CUdeviceptr few[3], large, after;
 
@@ -106,10 +94,10 @@ Test(pool, a_block_is_found_from_far_within_after_others_before_it_merged)
     MUST(gs_core_free(f.core, few[1]));
     MUST(gs_core_free(f.core, few[2]));
     MUST(cuCtxSynchronize());
-    MUST(gs_context_lock_chunk(f.core, large, &chunk));
-    gs_pool_collect(chunk->pool);
-    gs_pool_settle(chunk->pool);
-    gs_latch_release(&chunk->pool->lock);
+    pool = fixture_lock_pool(&f, large);
+    gs_pool_collect(pool);
+    gs_pool_settle(pool);
+    gs_latch_release(&pool->lock);
     for (size_t at = 0; at < 256 << 10; at += 5000) {
         MUST(gs_core_find(f.core, large + at, &info));
         cr_assert_eq(info.base, large);
@@ -415,15 +403,13 @@ static void weigh(struct gs_pool *pool, unsigned times, uint64_t felt_ns)
 /* Sizes that have not settled yet make chunks for a moment: what is kept for them stays kept. */
 Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
 {
-    struct gs_context *context;
     struct gs_pool *pool;
     struct fixture f;
 
     fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
-    MUST(gs_context_current(f.core, &context));
-    pool = context->pools[0];
+    pool = fixture_home(&f);
     gs_latch_take(&pool->lock);
     weigh(pool, 3, 4 * MS);
     cr_assert_eq(pool->kept.spare_percent, GS_SPARE_PERCENT_MIN);
@@ -435,14 +421,6 @@ Test(pool, more_is_kept_for_what_is_felt_for_a_while_and_not_for_a_moment)
     cr_assert_eq(pool->kept.spare_percent, GS_SPARE_PERCENT_MOST);
     gs_latch_release(&pool->lock);
     fixture_end(&f);
-}
-
-static struct gs_pool *lock_pool(struct fixture *f, CUdeviceptr address)
-{
-    struct gs_chunk *chunk;
-
-    MUST(gs_context_lock_chunk(f->core, address, &chunk));
-    return chunk->pool;
 }
 
 /* Sums that are kept, rather than counted when they are wanted. */
@@ -460,7 +438,7 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
     stays = must_alloc(&f, 512);
     for (int i = 0; i < 100; i++)
         MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
-    pool = lock_pool(&f, stays);
+    pool = fixture_lock_pool(&f, stays);
     cr_assert_eq(pool->free.quick_bytes, 64 << 10);
     gs_latch_release(&pool->lock);
     for (int i = 0; i < 2000; i++) {
@@ -473,7 +451,7 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
     for (int i = 0; i < 40; i++)
         if (block[i])
             MUST(gs_core_free(f.core, block[i]));
-    pool = lock_pool(&f, stays);
+    pool = fixture_lock_pool(&f, stays);
     gs_pool_collect(pool);
     gs_pool_settle(pool);
     cr_assert_eq(pool->live, 512);
@@ -481,7 +459,7 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
     cr_assert_eq(pool->free.stranded, 0);
     cr_assert_eq(pool->free.mixed, 0);
     cr_assert_eq(pool->free.quick_bytes, 0);
-    cr_assert_eq(f.core->shared.debt[0], 0);
+    cr_assert_eq(fixture_debt(&f), 0);
     gs_latch_release(&pool->lock);
     MUST(gs_core_free(f.core, stays));
     fixture_end(&f);

@@ -16,8 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/process/context.h"
 #include "tests/unit/fixture.h"
+#include "tests/clock.h"
 
 #define LIVE 24
 
@@ -35,14 +35,6 @@ static bool found; /* atomic: a foreign word, by anyone */
 static CUresult CUDAAPI always_passed(CUevent event)
 {
     return CUDA_SUCCESS;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static size_t random_size(unsigned *seed)
@@ -187,7 +179,7 @@ int main(int argc, char **argv)
     f.options.decay_ns = broken ? 0 : 20000000; /* unmapped too early, memory has no stamps */
     fixture_start(&f);
     if (broken)
-        f.core->driver.event_query = always_passed;
+        fixture_driver(&f)->event_query = always_passed;
     tasks = broken ? threads : threads + 1;
     for (unsigned i = 0; i < tasks; i++) {
         worker[i] = (struct worker){.fixture = &f, .number = i, .broken = broken,

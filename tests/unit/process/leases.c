@@ -17,8 +17,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-#define MIB   ((size_t)1 << 20)
-#define MS    UINT64_C(1000000)
 #define TRIES 20000 /* looks of a millisecond */
 
 static struct fixture f;

@@ -10,8 +10,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-#define MIB ((size_t)1 << 20)
-
 static void expect_nothing_left(void)
 {
     struct softcuda_census census;

@@ -8,8 +8,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-#define MIB ((size_t)1 << 20)
-
 static struct gs_stats stats_of(struct fixture *f)
 {
     struct gs_stats stats;

@@ -15,31 +15,24 @@
 #include <unistd.h>
 
 #include "core/share/internal.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
 
-#define MS         UINT64_C(1000000)
 #define WAIT_MS    45  /* who does not answer is waited for a little longer, */
 #define GIVING_MS  900 /* and so is who is at it */
 #define TRIES      20  /* to see a call that is not held up, which a busy machine may hold up */
 #define AT_ONCE_MS 20000
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
+    scene_new();
+    scene_side();
 }
 
 static void teardown(void)
 {
     side_stop(&side);
-    SIDE_MUST(side_dir_count(dir) <= 0);
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 
@@ -373,7 +366,6 @@ static void *asks(void *arg)
 Test(share_pressure, two_that_ask_each_other_do_not_wait_for_each_other)
 {
     struct gs_share_answers answers;
-    struct other other;
     bool at_once = false;
 
     other_start(&other, dir, NULL);
@@ -406,7 +398,6 @@ Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_g
 {
     struct gs_share_answers answers;
     uint64_t least = UINT64_MAX;
-    struct other other;
     int fds;
 
     other_start(&other, dir, NULL);
@@ -437,7 +428,6 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
 {
     char name[GS_SOCKET_NAME_SIZE];
     struct gs_share_answers answers;
-    struct other other;
     int fd;
 
     other_start(&other, dir, NULL);
@@ -463,7 +453,6 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
 Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms_nobody)
 {
     struct gs_share_answers answers;
-    struct other other;
     int fd;
 
     other_start(&other, dir, NULL);
@@ -484,7 +473,6 @@ Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms
 Test(share_pressure, who_was_silent_and_is_killed_is_forgotten)
 {
     struct gs_share_answers answers;
-    struct other other;
     int fds = side_open_fds();
 
     other_start(&other, dir, NULL);
@@ -521,7 +509,6 @@ Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
 {
     for (int i = 0; i < 2; i++) {
         struct gs_share_answers answers;
-        struct other other;
         char path[108] = "";
         int child;
 
@@ -629,7 +616,6 @@ Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
 Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
 {
     struct gs_share_answers answers;
-    struct other other;
     int listeners[150];
 
     mkdir(dir, 0700);
@@ -667,9 +653,7 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
 {
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
-    struct side_chunk chunk;
     unsigned long address;
-    struct other other;
     bool had[256];
     int asker;
 
@@ -698,9 +682,9 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
 /* Until the program shares: it has not asked for that. */
 Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
     struct gs_offer *offer;
 
+    chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(symlink("/", dir), 0);
     for (int i = 0; i < 3; i++)
         cr_assert_eq(gs_share_serve(side.share), GS_NOT_OFFERED);
@@ -715,9 +699,9 @@ Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
 /* What later opens need, and what an exit clears up, come with the first use. */
 Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
     struct gs_offer *offer;
 
+    chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(gs_share_serve(side.share), GS_OK);
     cr_assert_eq(side_dir_put_up(dir), 1);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
