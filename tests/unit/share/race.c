@@ -69,6 +69,7 @@ static void *run_asker(void *arg)
         if (answers.given != 0 && answers.given != GIVEN)
             __atomic_add_fetch(&stamps_failures, 1, __ATOMIC_RELAXED);
         __atomic_add_fetch(&given, answers.given == GIVEN, __ATOMIC_RELAXED);
+        usleep(2000); /* the others are what this is about */
     }
     return arg;
 }
