@@ -36,7 +36,7 @@ static void set_awaited_locked(struct gs_share *share, struct gs_client *client,
     client->flush.awaited = awaited;
     share->asked.flush_awaited += awaited ? 1 : -1;
     if (!awaited)
-        pthread_cond_broadcast(&share->asked.given_back);
+        gs_cond_wake_all(&share->asked.given_back);
 }
 
 static void set_awaited(struct gs_share *share, struct gs_client *client, bool awaited)
@@ -89,7 +89,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     gs_lock_take(&share->lock);
     share->asked.flush_begun = wanted;
     share->asked.flush_ends_ns = ends;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
@@ -170,8 +170,7 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
 
     gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
-    if (share->thread_start == GS_STARTED &&
-        pthread_equal(share->loop.background.thread, pthread_self()))
+    if (share->thread_start == GS_STARTED && gs_background_is_this(&share->loop.background))
         any = false; /* the thread that others wait for here */
     if (any) {
         wait.number = ++share->asked.flush_wanted;

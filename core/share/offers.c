@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
@@ -211,7 +210,7 @@ static void is_told(struct gs_share *share)
 {
     gs_lock_take(&share->lock);
     share->exporter.telling--;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 

@@ -18,6 +18,7 @@
 #include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 #include "model.h"
+#include "tests/clock.h"
 
 #define BLOCK ((size_t)64 << 10)
 #define BLOCKS (MODEL_CHUNK / BLOCK)
@@ -52,14 +53,6 @@ static const struct gs_reg_backend backend[2] = {
     {.name = "lends", .lends = true, .pin = pin, .unpin = unpin},
     {.name = "shares", .pin = pin, .unpin = unpin},
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void count(unsigned long *counter)
 {

@@ -12,23 +12,14 @@
 
 #include "core/share/exporter.h"
 #include "core/share/token.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-#include "tests/rest.h"
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
-static struct other other;
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     options.isolate = true; /* what is given back is unmapped: see keep.c for the other way */
-    side_start(&side, &options);
+    scene_side();
     chunk = side_chunk_new(&side, 4 * MIB);
     other_start(&other, dir, "strict=1");
 }
@@ -36,13 +27,12 @@ static void setup(void)
 static void teardown(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
+        CHECK(other_stop(&other) == 0);
+    scene_stop();
+    CHECK(memdriver_alive() == 0);
     if (side_with_broker()) /* which may come only now */
-        SIDE_MUST(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
-    SIDE_MUST(side_dir_count(dir) <= 0);
+        CHECK(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 

@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 
 static _Thread_local int fail_in; /* the n-th allocation from now fails; 0: none */
 static int fail_elsewhere;        /* the same for all threads but this test's; atomic */
@@ -41,32 +40,15 @@ void *__wrap_realloc(void *old, size_t size)
     return fails() ? NULL : __real_realloc(old, size);
 }
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
-static struct other other;
-
 static void setup(void)
 {
     is_test = true;
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_new();
+    scene_chunk();
     other_start(&other, dir, NULL);
 }
 
-static void teardown(void)
-{
-    SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_memory, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_memory, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_memory, an_offer_without_memory_is_none)
 {

@@ -167,7 +167,7 @@ int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZ
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    SIDE_MUST(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
+    CHECK(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
     return fd;
 }
 
@@ -194,7 +194,7 @@ int side_open_by_hand(int fd, const struct gs_offer *offer)
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     gs_offer_token(offer, message.open.token);
-    SIDE_MUST(gs_wire_send(fd, &message, -1) == 0);
+    CHECK(gs_wire_send(fd, &message, -1) == 0);
     return side_next_message(fd, &message);
 }
 
