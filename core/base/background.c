@@ -23,3 +23,13 @@ int gs_background_start(struct gs_background *background, void *(*run)(void *arg
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     return error;
 }
+
+void gs_background_join(struct gs_background *background)
+{
+    pthread_join(background->thread, NULL);
+}
+
+bool gs_background_is_this(const struct gs_background *background)
+{
+    return pthread_equal(background->thread, pthread_self());
+}

@@ -11,12 +11,17 @@
 #define GS_CORE_BASE_BACKGROUND_H
 
 #include <pthread.h>
+#include <stdbool.h>
 
 struct gs_background {
     pthread_t thread;
 };
 
-/* Starts `run` in a thread, to be joined by its `thread`. 0, or an errno. */
+/* Starts `run` in a thread, to be joined. 0, or an errno. */
 int gs_background_start(struct gs_background *background, void *(*run)(void *arg), void *arg);
+/* Waits for its end, which is for whoever joins to bring about. */
+void gs_background_join(struct gs_background *background);
+/* Whether the caller is that thread, which has been started. */
+bool gs_background_is_this(const struct gs_background *background);
 
 #endif

@@ -1,8 +1,9 @@
-/* Descriptors that are kept for long (core/base/fd.h). */
+/* Descriptors (core/base/fd.h). */
 #include "core/base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,4 +42,30 @@ void gs_fd_close(const struct gs_fd *kept)
     if (gs_fd_is_there(kept))
         close(kept->fd);
     errno = saved;
+}
+
+int gs_fd_copy(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
+void gs_fd_drop(int fd)
+{
+    int saved = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+}
+
+void gs_fd_keep_from_exec(int fd)
+{
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+uint64_t gs_fd_limit(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : UINT64_MAX;
 }

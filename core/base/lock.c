@@ -5,6 +5,11 @@
  */
 #include "core/base/lock.h"
 
+#include <errno.h>
+#include <time.h>
+
+#include "core/base/clock.h"
+
 #ifdef GS_CHECK_LOCKS
 #include <stdlib.h>
 #include <unistd.h>
@@ -71,4 +76,32 @@ void gs_lock_release(struct gs_lock *lock)
 {
     pthread_mutex_unlock(&lock->mutex);
     gs_rank_released(lock->rank);
+}
+
+void gs_cond_init(struct gs_cond *cond)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&cond->cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+void gs_cond_destroy(struct gs_cond *cond)
+{
+    pthread_cond_destroy(&cond->cond);
+}
+
+bool gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns)
+{
+    const struct timespec end = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
+                                 .tv_nsec = (long)(until_ns % GS_NS_PER_S)};
+
+    return pthread_cond_timedwait(&cond->cond, &lock->mutex, &end) != ETIMEDOUT;
+}
+
+void gs_cond_wake_all(struct gs_cond *cond)
+{
+    pthread_cond_broadcast(&cond->cond);
 }

@@ -12,6 +12,8 @@
 #define GS_CORE_BASE_LOCK_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 enum gs_rank {
     GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
@@ -50,5 +52,17 @@ void gs_lock_take(struct gs_lock *lock);
 /* Returns whether it was free; 0 or 1. */
 int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
+
+/* What threads wait for with a lock; the time of a wait is that of gs_now_ns. */
+struct gs_cond {
+    pthread_cond_t cond;
+};
+
+void gs_cond_init(struct gs_cond *cond);
+void gs_cond_destroy(struct gs_cond *cond);
+/* Waits to be woken, which may also come of itself; the lock is let go meanwhile. False: `until_ns`
+ * has come. */
+bool gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns);
+void gs_cond_wake_all(struct gs_cond *cond);
 
 #endif

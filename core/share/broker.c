@@ -27,8 +27,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #define SCAN_MIN_NS (10 * GS_NS_PER_MS)
 
@@ -152,14 +150,14 @@ static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 {
     char name[GS_SOCKET_NAME_SIZE], reason[GS_REASON_SIZE];
     unsigned place = 0;
-    bool is = client->uid == geteuid();
+    bool is = gs_user_is_own(client->uid);
     int directory;
 
     gs_instance_name(client->instance, name);
     while (!is && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         is = gs_directory_is_of(directory, &share->options, name, client->uid,
                                 client->is_seen ? client->pid : 0);
-        close(directory);
+        gs_fd_drop(directory);
     }
     return is;
 }
@@ -189,14 +187,11 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
 /* How many chunks' descriptors are kept: what the clients may need stays free, or half of all. */
 static unsigned chunks_max(const struct gs_share *share)
 {
-    struct rlimit limit = {.rlim_cur = 0};
-    rlim_t clients = 2 * (rlim_t)share->options.max_clients + 64;
+    uint64_t all = gs_fd_limit(), clients = 2 * (uint64_t)share->options.max_clients + 64;
 
-    getrlimit(RLIMIT_NOFILE, &limit);
-    if (clients > limit.rlim_cur / 2)
-        clients = limit.rlim_cur / 2;
-    return limit.rlim_cur - clients < UINT32_MAX ? (unsigned)(limit.rlim_cur - clients)
-                                                 : UINT32_MAX;
+    if (clients > all / 2)
+        clients = all / 2;
+    return all - clients < UINT32_MAX ? (unsigned)(all - clients) : UINT32_MAX;
 }
 
 /* Whether there is room for one more; one client takes half of all at most, and so does another

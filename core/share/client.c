@@ -1,10 +1,6 @@
 /* Exporter: what is said to an opener, and watched of him. */
 #include "core/share/exporter.h"
 
-#include <poll.h>
-#include <sys/epoll.h>
-#include <unistd.h>
-
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
 {
@@ -43,9 +39,9 @@ bool gs_client_is_lost(struct gs_client *client)
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 {
     client->kept_pidfd = gs_fd_keep(client->pidfd);
-    if (client->pidfd >= 0 &&
-        gs_watch(share, EPOLL_CTL_ADD, client->pidfd, EPOLLIN, GS_WATCH_PIDFD, client->id) != 0) {
-        close(client->pidfd);
+    if (client->pidfd >= 0 && gs_watch(share, GS_WATCH_ADD, client->pidfd, GS_WATCH_READ,
+                                       GS_WATCH_PIDFD, client->id) != 0) {
+        gs_fd_drop(client->pidfd);
         client->pidfd = -1;
     }
 }
@@ -53,18 +49,16 @@ void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 static void watch_messages(struct gs_share *share, struct gs_client *client)
 {
     client->awaits_room = client->recalls_due > 0;
-    gs_watch(share, EPOLL_CTL_MOD, client->fd, EPOLLIN | (client->awaits_room ? EPOLLOUT : 0),
-             GS_WATCH_CLIENT, client->id);
+    gs_watch(share, GS_WATCH_CHANGE, client->fd,
+             GS_WATCH_READ | (client->awaits_room ? GS_WATCH_WRITE : 0), GS_WATCH_CLIENT,
+             client->id);
 }
 
 bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id)
 {
     union gs_wire_message message;
-    struct pollfd room = {.fd = client->fd, .events = POLLOUT};
 
-    if (gs_client_is_lost(client))
-        return false;
-    if (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))
+    if (gs_client_is_lost(client) || !gs_conn_has_room(client->fd))
         return false;
     gs_wire_start(&message, type, 0);
     if (type == GS_WIRE_RECALL)

@@ -22,12 +22,7 @@
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define ACCEPTS_MAX  16   /* in one round */
 #define MESSAGES_MAX 16   /* of one client in one round */
@@ -49,7 +44,7 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
         return;
     if (gs_fd_is_there(&client->kept_pidfd)) {
         gs_unwatch(share, client->pidfd);
-        close(client->pidfd);
+        gs_fd_drop(client->pidfd);
     }
     client->pidfd = -1;
 }
@@ -216,9 +211,7 @@ void gs_client_end(struct gs_share *share, struct gs_client *client)
  * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
 static void end_sharing(struct gs_share *share, struct gs_client *client)
 {
-    struct pollfd more = {.fd = client->fd, .events = POLLIN};
-
-    if (client->over.exited && client->left && (client->fd < 0 || poll(&more, 1, 0) <= 0))
+    if (client->over.exited && client->left && (client->fd < 0 || !gs_conn_has_more(client->fd)))
         gs_broker_client_gone(share, client, true);
 }
 
@@ -255,20 +248,10 @@ void gs_client_readable(struct gs_share *share, uint64_t id)
 
 /* ---- Connections ---------------------------------------------------------------------------- */
 
-/* Who is at the other end, as the kernel tells it; nobody's ids where it does not. */
-static struct ucred caller_of(int fd)
-{
-    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-    socklen_t size = sizeof who;
-
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
-    return who;
-}
-
 /* Tells a connection that it will not be served. */
 static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason)
 {
-    struct ucred who = caller_of(fd);
+    struct gs_conn_who who = gs_conn_who(fd);
     struct gs_client caller = {
         .fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
 
@@ -298,24 +281,10 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
     return true;
 }
 
-/* The caller's pidfd, made by the kernel. -1: this kernel has none, or the caller is gone. */
-static int peer_pidfd(int fd, int *ret_error)
-{
-    socklen_t size = sizeof(int);
-    int pidfd = -1;
-
-    *ret_error = 0;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
-        return pidfd;
-    *ret_error = errno;
-    return -1;
-}
-
 /* Takes a connection of the user's in as a client, or says why not. */
-static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct ucred *caller,
+static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs_conn_who *caller,
                                  struct gs_user *user)
 {
-    const int buffer = SEND_BUFFER;
     struct gs_client *client;
     int error;
 
@@ -324,12 +293,12 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
     client = calloc(1, sizeof *client);
     if (!client)
         return GS_REFUSED_MEMORY;
-    client->pidfd = peer_pidfd(fd, &error);
-    if (error == EMFILE || error == ENFILE) {
+    client->pidfd = gs_conn_pidfd(fd, &error);
+    if (error == -EMFILE) {
         free(client);
         return GS_REFUSED_FDS;
     }
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    gs_conn_limit(fd, SEND_BUFFER);
     client->id = ++share->clients.next_id;
     client->fd = fd;
     client->kept_fd = gs_fd_keep(fd);
@@ -343,15 +312,14 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
     client->due_ns = client->since_ns + share->options.timeout_ns;
     HASH_ADD(hh, share->clients.first, id, sizeof client->id, client);
     if (!client->hh.tbl) {
-        if (client->pidfd >= 0)
-            close(client->pidfd);
+        gs_fd_drop(client->pidfd);
         free(client);
         return GS_REFUSED_MEMORY;
     }
     share->clients.count++;
     user->clients++;
     gs_client_watch_exit(share, client);
-    if (gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_CLIENT, client->id) != 0) {
+    if (gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
         client_free(share, client);
         return GS_REFUSED_MEMORY;
@@ -364,7 +332,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct uc
 /* The same, for a caller who may open something here. */
 static enum gs_wire_reason admit_listed(struct gs_share *share, int fd)
 {
-    const struct ucred who = caller_of(fd);
+    const struct gs_conn_who who = gs_conn_who(fd);
     enum gs_wire_reason reason;
     struct gs_user *user;
 
@@ -389,17 +357,17 @@ static bool turn_away_without_fd(struct gs_share *share)
 
     if (share->place.spare_fd < 0)
         return false;
-    close(share->place.spare_fd);
-    fd = accept4(share->place.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    gs_fd_drop(share->place.spare_fd);
+    fd = gs_conn_accept(share->place.listener);
     if (fd >= 0)
         turn_away(share, fd, GS_REFUSED_FDS);
-    share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
+    share->place.spare_fd = gs_fd_copy(share->loop.wake);
     return fd >= 0;
 }
 
 static void listener_rest(struct gs_share *share)
 {
-    gs_watch(share, EPOLL_CTL_MOD, share->place.listener, 0, GS_WATCH_LISTENER, 0);
+    gs_watch(share, GS_WATCH_CHANGE, share->place.listener, 0, GS_WATCH_LISTENER, 0);
     share->clients.listener_pause = gs_now_ns() + PAUSE_NS;
 }
 
@@ -410,13 +378,13 @@ void gs_clients_accept(struct gs_share *share)
         return;
     }
     for (int i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(share->place.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = gs_conn_accept(share->place.listener);
         enum gs_wire_reason reason;
 
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && turn_away_without_fd(share))
+        if ((fd == -EMFILE || fd == -ENFILE) && turn_away_without_fd(share))
             continue;
         if (fd < 0) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            if (fd != -EAGAIN && fd != -EINTR && fd != -ECONNABORTED)
                 listener_rest(share);
             return;
         }
@@ -432,14 +400,15 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
     uint64_t due = gs_unread_tick(share, now);
 
     if (share->place.spare_given) {
-        share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
+        share->place.spare_fd = gs_fd_copy(share->loop.wake);
         share->place.spare_given = share->place.spare_fd < 0;
     }
     if (share->clients.listener_pause && share->clients.listener_pause <= now) {
         share->clients.listener_pause = 0;
         if (share->place.spare_fd < 0)
-            share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
-        gs_watch(share, EPOLL_CTL_MOD, share->place.listener, EPOLLIN, GS_WATCH_LISTENER, 0);
+            share->place.spare_fd = gs_fd_copy(share->loop.wake);
+        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER,
+                 0);
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)
         due = share->clients.listener_pause;

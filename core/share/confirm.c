@@ -8,17 +8,9 @@
  * There is new memory for each connection: whatever a broker before was told counts no more.
  */
 #include "core/share/exporter.h"
+#include "core/share/memory.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef MFD_CLOEXEC
-#define MFD_CLOEXEC       1u
-#define MFD_ALLOW_SEALING 2u
-#endif
 
 struct gs_confirmed {
     uint64_t *ids; /* what the broker reads; atomic, and never read here */
@@ -43,53 +35,27 @@ static void confirmed_free(struct gs_confirmed *confirmed)
     if (!confirmed)
         return;
     if (confirmed->ids)
-        munmap(confirmed->ids, confirmed->count * sizeof *confirmed->ids);
+        gs_memory_free(confirmed->ids, confirmed->count * sizeof *confirmed->ids);
     free(confirmed->free);
     free(confirmed->untold);
     free(confirmed);
 }
 
-/* The memory and its descriptor; -1 with errno. */
-static int map_ids(struct gs_confirmed *confirmed)
-{
-    const size_t size = confirmed->count * sizeof *confirmed->ids;
-    int fd = (int)syscall(SYS_memfd_create, "gpushim-confirmed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    void *ids;
-
-    if (fd < 0)
-        return -1;
-    ids = ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0
-              ? MAP_FAILED
-              : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (ids == MAP_FAILED) {
-        int error = errno;
-
-        close(fd);
-        errno = error;
-        return -1;
-    }
-    madvise(ids, size, MADV_DONTFORK); /* a child's stores would be this process's */
-    confirmed->ids = ids;
-    return fd;
-}
-
 int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots)
 {
     struct gs_confirmed *confirmed = calloc(1, sizeof *confirmed);
-    int fd = -1, error = ENOMEM;
+    int fd = -ENOMEM;
 
     if (confirmed) {
         confirmed->count = slots_of(share);
         confirmed->free = calloc(confirmed->count, sizeof *confirmed->free);
         confirmed->untold = calloc(confirmed->count, sizeof *confirmed->untold);
     }
-    if (confirmed && confirmed->free && confirmed->untold) {
-        fd = map_ids(confirmed);
-        error = errno;
-    }
+    if (confirmed && confirmed->free && confirmed->untold)
+        fd = gs_memory_new(confirmed->count * sizeof *confirmed->ids, &confirmed->ids);
     if (fd < 0) {
         confirmed_free(confirmed);
-        return -error;
+        return fd;
     }
     *ret_slots = confirmed->count;
     gs_lock_take(&share->lock);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -185,9 +184,8 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
 bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name)
 {
     struct sockaddr_un address;
-    struct pollfd exit = {.fd = -1, .events = POLLIN};
-    socklen_t size = sizeof exit.fd;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int pidfd = -1, error;
     bool gone = false;
 
     if (fd < 0 || address_of(directory, options, name, &address) != 0) {
@@ -197,12 +195,11 @@ bool gs_directory_is_gone(int directory, const struct gs_share_options *options,
     }
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
         gone = errno == ECONNREFUSED || errno == ENOENT;
-    else if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &exit.fd, &size) != 0)
-        gone = errno == EINVAL || errno == ESRCH || errno == ENODATA;
+    else if ((pidfd = gs_conn_pidfd(fd, &error)) < 0)
+        gone = error == -ESRCH;
     else
-        gone = poll(&exit, 1, 0) > 0;
-    if (exit.fd >= 0)
-        close(exit.fd);
+        gone = gs_alive_exited(pidfd);
+    gs_fd_drop(pidfd);
     gs_hang_up(fd); /* who listens there may have said something */
     return gone;
 }
@@ -211,8 +208,7 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
                         uid_t uid, pid_t pid)
 {
     struct sockaddr_un address;
-    struct ucred who = {.uid = uid};
-    socklen_t size = sizeof who;
+    struct gs_conn_who who = {.uid = uid};
     struct statx info;
     int fd;
 
@@ -222,7 +218,7 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
         return false;
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
+        who = gs_conn_who(fd);
     if (fd >= 0)
         gs_hang_up(fd); /* who listens there may have said something */
     return who.uid == uid && (pid <= 0 || who.pid <= 0 || who.pid == pid);
@@ -242,6 +238,21 @@ bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
             connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
     gs_hang_up(fd);
     return dead;
+}
+
+int gs_directory_link(int directory, const char *name, const char *second)
+{
+    return linkat(directory, name, directory, second, 0) == 0 ? 0 : -errno;
+}
+
+void gs_directory_unlink(int directory, const char *name)
+{
+    unlinkat(directory, name, 0);
+}
+
+int gs_directory_let_all(int directory, const char *name)
+{
+    return fchmodat(directory, name, 0666, 0) == 0 ? 0 : -errno;
 }
 
 /* Two brokers that start at once have it for a moment each. Anybody who may read the directory can

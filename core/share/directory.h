@@ -34,7 +34,8 @@
 #define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
 /* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
 #define GS_RELAY_NAME_SIZE  66
-/* Whether this user is our own, or one that the options name. */
+/* Whether this user is our own; or that, or one that the options name. */
+bool gs_user_is_own(uid_t uid);
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
 /* The same for a process: its group may be named instead. */
 bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid);
@@ -123,6 +124,12 @@ bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
  * many. */
 int gs_directory_relays(int directory, const char *instance,
                         char ret_names[][GS_RELAY_NAME_SIZE], int max);
+
+/* Gives the socket a second name; 0, or a negative errno. Takes a name down. */
+int gs_directory_link(int directory, const char *name, const char *second);
+void gs_directory_unlink(int directory, const char *name);
+/* Lets all users come to the socket: 0, or a negative errno. */
+int gs_directory_let_all(int directory, const char *name);
 
 /* ---- sweep.c -------------------------------------------------------------------------------- */
 

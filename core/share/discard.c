@@ -12,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
+#include "core/share/conn.h"
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
@@ -45,14 +46,6 @@ static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static struct discard *first, **last = &first; /* all of them wait */
 static struct closer closers[CLOSERS];
 static uint64_t looked_ns;
-
-uid_t gs_socket_user(int socket)
-{
-    struct ucred who = {.uid = (uid_t)-1};
-    socklen_t size = sizeof who;
-
-    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.uid : (uid_t)-1;
-}
 
 bool gs_socket_takes_rights(int socket)
 {
@@ -330,7 +323,7 @@ void gs_hang_up(int socket)
 
     shutdown(socket, SHUT_RDWR); /* a forked child may hold it; and nothing more can be sent */
     if (has_descriptors(socket))
-        discard_fd(socket, gs_socket_user(socket), true);
+        discard_fd(socket, gs_conn_who(socket).uid, true);
     else
         close(socket);
     errno = saved;

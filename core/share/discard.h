@@ -17,10 +17,6 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#ifndef SO_PEERPIDFD /* newer than the C libraries that the library is built with */
-#define SO_PEERPIDFD 77
-#endif
-
 #define GS_DISCARDS_USER 2 /* closers that are at one user's descriptors */
 
 /* Closes a descriptor that came from a process of this user. Never waits, but where host memory or
@@ -35,8 +31,6 @@ bool gs_discards_crowded(uid_t from);
 bool gs_discards_full(uid_t from);
 /* Whether some that were handed over are about to be closed, which makes room for others. */
 bool gs_discards_go_on(void);
-/* The user at the other end, as the kernel tells it; -1 where it does not. */
-uid_t gs_socket_user(int socket);
 /* From now on nobody can send descriptors to the socket, or to those that it accepts; or he can
  * again. Where the kernel has that (Linux 6.16); else nothing happens. */
 void gs_socket_take_rights(int socket, bool takes);

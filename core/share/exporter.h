@@ -193,6 +193,9 @@ void gs_broker_event(struct gs_share *share);
 /* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 
+/* start_broker.c: starts one, which puts its socket up: 0, or a negative errno. */
+int gs_broker_start(const struct gs_share *share);
+
 /* confirm.c: what a broker may serve after this process's end, said in memory that it reads then.
  * For a new connection: a descriptor for the broker, the caller's, or a negative errno. */
 int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots);

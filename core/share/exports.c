@@ -13,8 +13,6 @@
 #include "core/gpu/device.h"
 
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #define LIMIT_SHARE 8    /* one descriptor in so many of the process's limit */
 #define KEPT_MAX    4096 /* and never more */
@@ -31,11 +29,9 @@ struct gs_export {
 
 unsigned gs_exports_max(void)
 {
-    struct rlimit limit;
+    uint64_t part = gs_fd_limit() / LIMIT_SHARE;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / LIMIT_SHARE > KEPT_MAX)
-        return KEPT_MAX;
-    return (unsigned)(limit.rlim_cur / LIMIT_SHARE);
+    return part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
 }
 
 /* Takes the least recently used out until no more than `keep` are left; closes them. */
@@ -117,7 +113,7 @@ void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd
     if (kept)
         return;
     free(entry);
-    close(fd);
+    gs_fd_drop(fd);
 }
 
 bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)

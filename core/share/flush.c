@@ -36,7 +36,7 @@ static void set_awaited_locked(struct gs_share *share, struct gs_client *client,
     client->flush.awaited = awaited;
     share->asked.flush_awaited += awaited ? 1 : -1;
     if (!awaited)
-        pthread_cond_broadcast(&share->asked.given_back);
+        gs_cond_wake_all(&share->asked.given_back);
 }
 
 static void set_awaited(struct gs_share *share, struct gs_client *client, bool awaited)
@@ -89,7 +89,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
     gs_lock_take(&share->lock);
     share->asked.flush_begun = wanted;
     share->asked.flush_ends_ns = ends;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
@@ -128,14 +128,16 @@ struct wait {
 };
 
 /* Called with the lock held. How long the blocks themselves are waited for: what was freed a moment
- * ago, and what the share thread is at. 0: not at all. */
+ * ago, what the share thread is at, and what a thread is telling the end of. 0: not at all. */
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
     const struct gs_offer *offer = share->limbo.newest;
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
-    *ret_any = false;
+    *ret_any = share->exporter.telling > 0;
+    if (*ret_any && end > now)
+        return end;
     for (; offer; offer = offer->limbo_older) {
         if (!gs_is_of_device(wait->uuid, offer->source.uuid))
             continue;
@@ -168,8 +170,7 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
 
     gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
-    if (share->thread_start == GS_STARTED &&
-        pthread_equal(share->loop.background.thread, pthread_self()))
+    if (share->thread_start == GS_STARTED && gs_background_is_this(&share->loop.background))
         any = false; /* the thread that others wait for here */
     if (any) {
         wait.number = ++share->asked.flush_wanted;

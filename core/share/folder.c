@@ -15,9 +15,14 @@
 #define OTHERS_MAX   1024 /* that are looked at in such a directory, */
 #define LIST_ENTRIES 4096 /* among so many entries */
 
+bool gs_user_is_own(uid_t uid)
+{
+    return uid == geteuid();
+}
+
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid)
 {
-    if (uid == geteuid())
+    if (gs_user_is_own(uid))
         return true;
     for (unsigned i = 0; i < options->uid_count; i++)
         if (options->uids[i] == uid)

@@ -4,31 +4,7 @@
  */
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-/* By a signal or a debugger. One that cannot be looked at is not: of another PID namespace, say. */
-static bool is_stopped(const struct gs_client *client)
-{
-    char path[32], text[512];
-    const char *fields;
-    ssize_t size;
-    int fd;
-
-    if (!client->is_seen)
-        return false;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)client->pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    size = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[size > 0 ? size : 0] = 0;
-    fields = strrchr(text, ')'); /* the name before it may hold anything */
-    return fields && fields[1] == ' ' && (fields[2] == 'T' || fields[2] == 't');
-}
 
 static void look_at(struct gs_share *share, const struct gs_client *client,
                     const unsigned char *uuid, uint64_t now, struct gs_share_holder *ret)
@@ -89,13 +65,13 @@ void gs_held_work(struct gs_share *share, uint64_t now)
         look_at(share, client, any_device ? NULL : uuid, now, &holder);
         if (holder.bytes == 0 && holder.mapped == 0)
             continue;
-        holder.stopped = is_stopped(client);
+        holder.stopped = client->is_seen && gs_alive_is_stopped(client->pid);
         enter(&held, &holder);
     }
     gs_lock_take(&share->lock);
     share->asked.held = held;
     share->asked.held_told = wanted;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
     gs_lock_release(&share->lock);
 }
 
@@ -118,7 +94,7 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
     memset(ret_held, 0, sizeof *ret_held);
     gs_lock_take(&share->lock);
     more = share->thread_start == GS_STARTED && has_any_locked(share, uuid) &&
-           !pthread_equal(share->loop.background.thread, pthread_self());
+           !gs_background_is_this(&share->loop.background);
     if (more) {
         wanted = ++share->asked.held_wanted;
         share->asked.held_any_device = uuid == NULL;

@@ -2,13 +2,11 @@
  * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
  * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
+#include "core/share/memory.h"
 #include "core/share/opener.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 #define KEPT_SHARE 16   /* one descriptor in so many of the process's limit, */
 #define KEPT_MAX   1024 /* and never more */
@@ -130,20 +128,6 @@ static gs_status map_handle(struct gs_share *share, struct gs_import *import, CU
     return status;
 }
 
-/* Whether a driver may have made it: a device, something without a type, or memory of its own (a
- * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held up
- * by its file system. */
-static bool may_be_memory(int fd)
-{
-    struct statx info;
-
-    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0)
-        return false;
-    if (S_ISREG(info.stx_mode))
-        return fcntl(fd, F_GET_SEALS) >= 0;
-    return S_ISCHR(info.stx_mode) || !(info.stx_mode & S_IFMT);
-}
-
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import)
@@ -151,7 +135,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     struct gs_import *import;
     gs_status status;
 
-    if (!may_be_memory(fd))
+    if (!gs_memory_may_be_drivers(fd))
         return GS_UNREACHABLE;
     import = record_new(share);
     if (!import)
@@ -289,11 +273,9 @@ struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdevicept
 
 unsigned gs_import_fds_max(bool passed_on)
 {
-    struct rlimit limit;
-    unsigned most = KEPT_MAX;
+    uint64_t part = gs_fd_limit() / KEPT_SHARE;
+    unsigned most = part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / KEPT_SHARE < KEPT_MAX)
-        most = (unsigned)(limit.rlim_cur / KEPT_SHARE);
     return passed_on ? 2 * most : most;
 }
 
@@ -306,7 +288,7 @@ bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd,
         __atomic_sub_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
         return false;
     }
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    gs_fd_keep_from_exec(fd);
     import->kept_fd = gs_fd_keep(fd);
     __atomic_store_n(&import->fd, fd, __ATOMIC_RELEASE);
     return true;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,16 @@ void gs_boot_id(char ret_id[GS_BOOT_SIZE])
         if (strchr("0123456789abcdef", text[i]) && text[i])
             ret_id[count++] = text[i];
     ret_id[count == GS_BOOT_SIZE - 1 ? count : 0] = 0;
+}
+
+bool gs_random(void *bytes, size_t size)
+{
+    ssize_t got;
+
+    do
+        got = getrandom(bytes, size, 0);
+    while (got < 0 && errno == EINTR);
+    return got == (ssize_t)size;
 }
 
 static void put(unsigned char *to, unsigned size, uint64_t number)

@@ -21,6 +21,9 @@
 /* The id of the kernel's boot; "" where it cannot be read. */
 void gs_boot_id(char ret_id[GS_BOOT_SIZE]);
 
+/* Fills `bytes` from the kernel's random source; false if it has none. */
+bool gs_random(void *bytes, size_t size);
+
 /* One for the process `pid` of this PID namespace; false: the kernel has no random bytes. */
 bool gs_instance_new(pid_t pid, unsigned char ret_instance[GS_INSTANCE_SIZE]);
 

@@ -1,29 +1,36 @@
 /*
  * What the files of core/share have in common.
  *
- *   share.c    make, end                          folder.c, directory.c, sweep.c, instance.c
- *   thread.c   what the share thread does                    the runtime directory
- *   loop.c     its start, and what it is told     wire.c     messages      token.c  tokens
- *   socket.c   this process's place there         discard.c  closing what others sent
- *   say.c      what is said of all of it          page.c     asking each other for memory
+ *   share.c    make, end                          say.c      what is said of all of it
+ *   thread.c   what the share thread does         wire.c     messages      token.c  tokens
  *   exporter.h                                    opener.h
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     queue.c    the lists that they are in         peer.c     connections to exporters
- *     exports.c  descriptors of chunks              request.c  asking for a block
- *     clients.c  connections and leases             import.c   chunks mapped here
- *     client.c   what is said on one                idle.c     closed, kept for the next open
- *     lives.c    whether its process lives          keep.c     chunks kept without a hold
- *     serve.c    answers to messages                closing.c  holds on their way back
- *     quota.c    what each user takes               flushed.c  they are back
- *     leave.c, confirm.c                            relay.c, relay_names.c
- *                offers left with a broker,                    what is passed on, of both sides
- *     broker.c, leaver.c
+ *     exports.c  descriptors of chunks              connect.c  making and ending them
+ *     clients.c  connections and leases             request.c  asking for a block
+ *     client.c   what is said on one                import.c   chunks mapped here
+ *     lives.c    whether its process lives          idle.c     closed, kept for the next open
+ *     serve.c    answers to messages                keep.c     chunks kept without a hold
+ *     quota.c    what each user takes               closing.c  holds on their way back
+ *     leave.c, confirm.c                            flushed.c  they are back
+ *                offers left with a broker,         relay.c, relay_names.c
+ *     broker.c, leaver.c                                       what is passed on, of both sides
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
+ *
+ * All of that is messages, time and events. What the kernel is asked stands in the system files:
+ *
+ *   loop.c     how the share thread waits         folder.c, directory.c, sweep.c, instance.c
+ *   watch.c    its start, and what it is told                the runtime directory
+ *   conn.c     sockets, who is at their ends      socket.c   this process's place there
+ *   alive.c    whether a process runs             discard.c  closing what others sent
+ *   memory.c   memory behind a descriptor         page.c     asking each other for memory
+ *   start_broker.c
+ *              starting a broker
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
  * the share thread's alone. Peers, imports and opened blocks are under `opener.lock`; what takes
@@ -41,6 +48,8 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
+#include "core/share/alive.h"
+#include "core/share/conn.h"
 #include "core/share/directory.h"
 #include "core/share/share.h"
 #include "core/share/token.h"
@@ -81,11 +90,11 @@ struct gs_place {
     uint64_t look_ns;  /* when to look whether the socket is still there */
 };
 
-/* The share thread, and what it is told (loop.c). */
+/* The share thread, and what it is told (watch.c, loop.c). */
 struct gs_loop {
     /* Written before it starts, then read only. */
     struct gs_background background;
-    void *(*run)(void *share); /* gs_thread_run */
+    void *(*run)(void *share); /* gs_loop_run */
     uint64_t asked_ns;         /* when it was started */
     int epoll;
     int wake, woken; /* ends of a pipe, which is nobody else's; of an eventfd that cannot be told */
@@ -141,6 +150,7 @@ struct gs_exporter {
     struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
     struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    unsigned telling;                             /* threads that are at telling of one */
     struct gs_export *exports; /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
@@ -169,7 +179,7 @@ struct gs_clients {
 
 /* What threads of this process ask the share thread (held.c, flush.c). */
 struct gs_asked {
-    pthread_cond_t given_back; /* there is less of what others keep mapped, or in limbo */
+    struct gs_cond given_back;       /* there is less of what others keep mapped, or in limbo */
     uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
     unsigned char held_uuid[16];
     bool held_any_device;
@@ -183,7 +193,7 @@ struct gs_asked {
 /* What this process has opened (opener.h). */
 struct gs_opener {
     struct gs_lock lock;    /* rank OPENER; protects all of it */
-    pthread_cond_t changed; /* a peer is no longer busy */
+    struct gs_cond changed; /* a peer is no longer busy */
     struct gs_peer *peers;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
@@ -223,7 +233,7 @@ struct gs_share {
     bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
     struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
                             thread's own, and the opener's part */
-    pthread_cond_t started;
+    struct gs_cond started;
     /* GS_GIVEN_UP: the thread that was at it was killed. */
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
         socket_start;
@@ -239,13 +249,16 @@ struct gs_share {
     struct gs_opener opener;
 };
 
-/* ---- loop.c --------------------------------------------------------------------------------- */
+/* ---- watch.c -------------------------------------------------------------------------------- */
 
 /* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
 #define GS_WATCH_SHIFT 56
 #define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
 enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER,
                 GS_WATCH_BROKER };
+enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
+/* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
+enum { GS_WATCH_READ = 1, GS_WATCH_WRITE = 2, GS_WATCH_ONCE = 4 };
 
 /* Runs `start` once for all callers; where it failed, again for the next. */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
@@ -256,8 +269,8 @@ void gs_thread_wake(struct gs_share *share);
 /* Whether the program has left the share thread its epoll. */
 bool gs_epoll_is_there(const struct gs_share *share);
 /* Adds or changes (`op`) a watch; 0 or a negative errno. */
-int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
-             uint64_t id);
+int gs_watch(struct gs_share *share, enum gs_watch_op op, int fd, unsigned events,
+             enum gs_watch kind, uint64_t id);
 /* Must come before the close: a forked child may keep the descriptor's file open. */
 void gs_unwatch(struct gs_share *share, int fd);
 /* The share thread: an opener's next message is likely to come within microseconds. */
@@ -267,9 +280,18 @@ void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 void gs_loop_close(struct gs_share *share);
+/* Whether whom one waits for can run while one looks for what he says. */
+bool gs_loop_may_spin(void);
 
-/* thread.c: the body of the thread. */
-void *gs_thread_run(void *share);
+/* loop.c: the body of the thread. */
+void *gs_loop_run(void *share);
+
+/* ---- thread.c ------------------------------------------------------------------------------- */
+
+/* The share thread: what is watched has something to say; the id is that of its watch. */
+void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id);
+/* Does what is due at `now`; when to come again, if nothing happens before, or GS_NEVER. */
+uint64_t gs_thread_tick(struct gs_share *share, uint64_t now);
 
 /* ---- socket.c ------------------------------------------------------------------------------- */
 

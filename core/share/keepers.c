@@ -68,7 +68,7 @@ static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
         while (*link != chunk)
             link = &(*link)->next;
         *link = chunk->next;
-        pthread_cond_broadcast(&share->asked.given_back);
+        gs_cond_wake_all(&share->asked.given_back);
     }
     HASH_DEL(share->exporter.kept_chunks, chunk);
     free(chunk);
@@ -255,10 +255,7 @@ static void give_up_locked(struct gs_share *share, const unsigned char *uuid)
 /* The share thread ends it, by what other processes say. */
 bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
 {
-    const struct timespec end = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
-                                 .tv_nsec = (long)(until_ns % GS_NS_PER_S)};
-
-    return pthread_cond_timedwait(&share->asked.given_back, &share->lock.mutex, &end) == 0;
+    return gs_cond_wait_until(&share->asked.given_back, &share->lock, until_ns);
 }
 
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],

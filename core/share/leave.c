@@ -5,120 +5,19 @@
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sched.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 #define SEND_BUFFER    8192 /* 22 messages (measured): see below */
 #define SEND_WAIT_MS   500 /* for a broker that does not answer or read: openers wait meanwhile */
+#define ROOM_NS        (10 * GS_NS_PER_MS) /* for room is looked again after this */
 #define LEAVE_MAX      16 /* of those that were put off, in one round */
 #define RETRY_NS       (20 * GS_NS_PER_MS) /* where too many descriptors are under way */
-#define START_STACK    (64 * 1024)
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
 #define START_AGAIN_NS (50 * GS_NS_PER_MS)
 #define FULL_SAID_NS   GS_NS_PER_S /* a broker that reads nothing for so long is told of, */
 #define FULL_AGAIN_NS  (60 * GS_NS_PER_S) /* and then so often */
 #define LOOK_FIRST_NS  GS_NS_PER_S /* for another broker, and then twice as late each time, but */
 #define LOOK_LAST_NS   (64 * GS_NS_PER_S)
-
-/* ---- Starting a broker ---------------------------------------------------------------------- */
-
-static void list_ids(char *text, size_t size, const char *name, const uint32_t *ids,
-                     unsigned count)
-{
-    size_t length = (size_t)snprintf(text, size, "%s", name);
-
-    for (unsigned i = 0; i < count && length + 12 < size; i++)
-        length += (size_t)snprintf(text + length, size - length, "%s%u", i ? "," : "", ids[i]);
-}
-
-/* What the broker is told, in the words of its configuration. */
-struct command {
-    const char *program;
-    char *arguments[3], *environment[10];
-    char *stack; /* of become_broker */
-    int error;   /* set where the program cannot be run */
-};
-
-/* Both run in the memory of this process, which waits for them; nothing but system calls. */
-static int become_broker(void *arg)
-{
-    struct command *command = arg;
-
-    /* Nothing of the program's environment, LD_PRELOAD least. */
-    execve(command->program, command->arguments, command->environment);
-    command->error = -errno;
-    _exit(127);
-}
-
-static int stand_between(void *arg)
-{
-    struct command *command = arg;
-
-    if (clone(become_broker, command->stack, CLONE_VM | CLONE_VFORK, command) < 0)
-        command->error = -errno;
-    _exit(0);
-}
-
-/*
- * Starts the broker, which puts its socket up. The program's SIGCHLD handler and its wait() see
- * nothing of it: the process between has no exit signal, and the broker, which would get one by its
- * exec, is not our child. It becomes the child of whoever takes orphans here, a launcher perhaps:
- * the kernel has no way around that. So it is one process, which forks no other, and it ends when
- * that one waits for it alone (shim/broker/main.c).
- */
-static int start_broker(struct gs_share *share)
-{
-    const struct gs_share_options *options = &share->options;
-    char dir[sizeof options->dir + 24], keep[48], settle[48], timeout[48], clients[48], blocks[48],
-        uids[24 + 12 * GS_IDS_MAX], gids[24 + 12 * GS_IDS_MAX];
-    struct command command = {
-        .program = options->broker_program,
-        .arguments = {(char *)"gpushim-broker", (char *)"--started"},
-        .environment = {dir, keep, settle, timeout, clients, blocks, uids, gids,
-                        (char *)"GPUSHIM_CONFIG="},
-    };
-    char *stack;
-    int pid;
-
-    _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
-    if (!options->broker_program[0])
-        return -ENOENT;
-    snprintf(dir, sizeof dir, "GPUSHIM_SHARE_DIR=%s", options->dir);
-    snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
-    snprintf(settle, sizeof settle, "GPUSHIM_SHARE_SETTLE=%lluns",
-             (unsigned long long)options->settle_ns);
-    snprintf(timeout, sizeof timeout, "GPUSHIM_SHARE_TIMEOUT=%lluns",
-             (unsigned long long)options->timeout_ns);
-    snprintf(clients, sizeof clients, "GPUSHIM_SHARE_MAX_CLIENTS=%u", options->max_clients);
-    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->left_max);
-    list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
-    list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
-    stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stack == MAP_FAILED)
-        return -ENOMEM;
-    command.stack = stack + 2 * START_STACK;
-    pid = clone(stand_between, stack + START_STACK, CLONE_VM | CLONE_VFORK, &command);
-    if (pid < 0)
-        command.error = -errno;
-    /* It has ended or become the broker: the thread that cloned it went on only then. */
-    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
-        continue;
-    munmap(stack, 2 * START_STACK);
-    return command.error;
-}
 
 /* ---- The connection ------------------------------------------------------------------------- */
 
@@ -129,15 +28,13 @@ static int send_waiting(int fd, const union gs_wire_message *message, int attach
     int error;
 
     while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
-        struct pollfd room = {.fd = fd, .events = POLLOUT};
-
         waited += gs_look_counts(&looked);
         if (waited >= SEND_WAIT_MS * GS_NS_PER_MS)
             return error;
         if (error == -ETOOMANYREFS) /* descriptors under way, a limit of the user's */
-            usleep(1000);
+            gs_rest_ns(GS_NS_PER_MS);
         else
-            poll(&room, 1, 10);
+            gs_conn_wait(fd, -1, true, looked + ROOM_NS);
     }
     return error;
 }
@@ -145,15 +42,14 @@ static int send_waiting(int fd, const union gs_wire_message *message, int attach
 static int greet(struct gs_share *share, int fd)
 {
     union gs_wire_message message;
-    int error, pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    int error, pidfd = gs_alive_own_pidfd();
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, share->instance, GS_INSTANCE_SIZE);
-    message.hello.pid = (uint64_t)getpid();
+    message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_waiting(fd, &message, pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
+    gs_fd_drop(pidfd);
     return error;
 }
 
@@ -173,7 +69,7 @@ static int send_leave(struct gs_share *share, int fd)
     if (memory < 0)
         return memory;
     error = send_waiting(fd, &message, memory);
-    close(memory);
+    gs_fd_drop(memory);
     return error;
 }
 
@@ -185,9 +81,7 @@ static int send_leave(struct gs_share *share, int fd)
  */
 static int connect_broker(struct gs_share *share)
 {
-    const int buffer = SEND_BUFFER;
-    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-    socklen_t size = sizeof who;
+    struct gs_conn_who who;
     char name[GS_BROKER_NAME_SIZE];
     int error, fd;
 
@@ -196,10 +90,9 @@ static int connect_broker(struct gs_share *share)
                               SEND_WAIT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+    gs_conn_limit(fd, SEND_BUFFER);
+    who = gs_conn_who(fd);
+    if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
         gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker is of user %u, who is not to be trusted with memory; name him "
                     "(share.uids), or let it run as this user",
@@ -213,7 +106,7 @@ static int connect_broker(struct gs_share *share)
     if (error == -EPIPE || error == -ECONNRESET)
         error = 0; /* it has hung up: the share thread finds that, and reads why (say_lost) */
     if (!error)
-        error = gs_watch(share, EPOLL_CTL_ADD, fd, EPOLLIN, GS_WATCH_BROKER, 0);
+        error = gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_BROKER, 0);
     if (error) {
         gs_hang_up(fd);
         return error;
@@ -229,7 +122,7 @@ static int connect_started(struct gs_share *share, bool again)
     int fd;
 
     do {
-        poll(NULL, 0, 2);
+        gs_rest_ns(2 * GS_NS_PER_MS);
         fd = connect_broker(share);
     } while ((fd == -ENOENT || fd == -ECONNREFUSED) && gs_now_ns() < end &&
              !__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE));
@@ -352,7 +245,7 @@ static void find_broker(struct gs_share *share)
     int fd = connect_broker(share);
 
     if (fd == -ENOENT || fd == -ECONNREFUSED) {
-        int error = start_broker(share);
+        int error = gs_broker_start(share);
 
         fd = error ? error : connect_started(share, again);
     }
@@ -399,13 +292,12 @@ static void await_room(struct gs_share *share)
         return;
     share->link.full_ns = gs_now_ns() + FULL_SAID_NS;
     __atomic_store_n(&share->link.full, true, __ATOMIC_RELEASE);
-    gs_watch(share, EPOLL_CTL_MOD, share->link.fd, EPOLLIN | EPOLLOUT, GS_WATCH_BROKER, 0);
+    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ | GS_WATCH_WRITE,
+             GS_WATCH_BROKER, 0);
 }
 
 static void say_full(struct gs_share *share, uint64_t now)
 {
-    struct ucred who = {.pid = 0};
-    socklen_t size = sizeof who;
     uint64_t bytes;
     uint32_t blocks;
 
@@ -413,12 +305,12 @@ static void say_full(struct gs_share *share, uint64_t now)
     blocks = gs_confirm_untold_locked(share, &bytes);
     gs_lock_release(&share->lock);
     share->link.full_ns = now + FULL_AGAIN_NS;
-    getsockopt(share->link.fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the broker (process %d) reads nothing: %u blocks that were freed here, %llu KiB, "
                 "are kept by it, so the driver does not get them back, and what is shared now is "
                 "as long as this process runs; let it go on, or end it",
-                (int)who.pid, blocks, (unsigned long long)(bytes + 1023) / 1024);
+                (int)gs_conn_who(share->link.fd).pid, blocks,
+                (unsigned long long)(bytes + 1023) / 1024);
 }
 
 /* Why something did not go. */
@@ -568,18 +460,17 @@ static void say_lost(struct gs_share *share, int fd)
 static void on_room(struct gs_share *share)
 {
     __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
-    gs_watch(share, EPOLL_CTL_MOD, share->link.fd, EPOLLIN, GS_WATCH_BROKER, 0);
+    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ, GS_WATCH_BROKER, 0);
 }
 
 void gs_broker_event(struct gs_share *share)
 {
-    struct pollfd state = {.fd = share->link.fd, .events = POLLIN | POLLOUT};
     int fd = share->link.fd;
 
-    if (!is_connected(share) || poll(&state, 1, 0) != 1)
+    if (!is_connected(share))
         return;
-    if (!(state.revents & ~POLLOUT)) {
-        if (share->link.full)
+    if (!gs_conn_has_more(fd)) {
+        if (share->link.full && gs_conn_has_room(fd))
             on_room(share);
         return;
     }

@@ -4,12 +4,10 @@
  */
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
+#include "core/share/memory.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct gs_leaver {
     unsigned refs;
@@ -21,15 +19,6 @@ struct gs_leaver {
     uint32_t slots;
     struct gs_leaver *next, *previous;
 };
-
-/* Memory that nobody can make smaller, nor answer a read of as slowly as he likes: only a memfd has
- * seals. */
-static bool is_sealed(int fd)
-{
-    int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
-
-    return seals >= 0 && seals & F_SEAL_SHRINK;
-}
 
 static void take_ids(struct gs_leaver *leaver, const struct gs_wire_leave *message)
 {
@@ -43,10 +32,12 @@ static void take_ids(struct gs_leaver *leaver, const struct gs_wire_leave *messa
 /* Those whom the exporter lets in come to this socket, whatever this broker was started with. */
 static void let_in(struct gs_share *share, const struct gs_leaver *leaver)
 {
+    int error;
+
     if (leaver->uid_count + leaver->gid_count > 0 && !gs_socket_is_given(share) &&
-        fchmodat(share->place.directory, share->name, 0666, 0) != 0)
+        (error = gs_directory_let_all(share->place.directory, share->name)) != 0)
         gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
-                    strerror(errno));
+                    strerror(-error));
 }
 
 bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,
@@ -63,7 +54,7 @@ bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "its message has fields that make no sense");
     if (!gs_process_is_listed(&share->options, client->uid, client->gid))
         return gs_client_fault(client, "it is of a user who may open here, and leave nothing");
-    if (!is_sealed(*fd))
+    if (!gs_memory_is_sound(*fd))
         return gs_client_fault(client, "it confirms nothing in memory that can be relied upon");
     leaver = calloc(1, sizeof *leaver);
     if (!leaver)
@@ -89,9 +80,7 @@ bool gs_leaver_confirms(const struct gs_leaver *leaver, const struct gs_offer *o
     uint64_t id = 0;
 
     return offer->slot < leaver->slots &&
-           pread(leaver->memory, &id, sizeof id, (off_t)offer->slot * (off_t)sizeof id) ==
-               (ssize_t)sizeof id &&
-           id == offer->key.id;
+           gs_memory_read(leaver->memory, offer->slot * sizeof id, &id) && id == offer->key.id;
 }
 
 bool gs_leaver_lets(const struct gs_leaver *leaver, uid_t uid, gid_t gid)

@@ -65,7 +65,7 @@ static void leave_locked(struct gs_share *share, struct gs_offer *offer)
         offer->limbo_newer;
     *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo.newest) =
         offer->limbo_older;
-    pthread_cond_broadcast(&share->asked.given_back);
+    gs_cond_wake_all(&share->asked.given_back);
 }
 
 static void count_locked(struct gs_share *share, const struct gs_offer *offer)
@@ -99,7 +99,7 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
             leave_locked(share, offer);
     }
     if (limbo && offer->pins == 0)
-        pthread_cond_broadcast(&share->asked.given_back); /* it is held now, or held no more */
+        gs_cond_wake_all(&share->asked.given_back); /* it is held now, or held no more */
     if (held == offer->limbo_held)
         return;
     offer->limbo_held = held;

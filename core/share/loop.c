@@ -1,197 +1,197 @@
 /*
- * The share thread's start, and what is told to it: what it is to watch, and when it is to look.
- * What it does is thread.c's.
+ * How the share thread waits: in epoll_wait, but where a message is expected, for a moment without
+ * sleeping. What it does with what has come is thread.c's.
  */
-#include "core/base/cancel.h"
-#include "core/share/internal.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
+#define EVENTS_MAX   32
+#define WAIT_MOST_MS 60000
 
-/* Puts the pipe into the epoll. Any epoll looks like any other, but in ours alone is that pipe. */
-static bool watch_pipe(int epoll, int op, int woken)
+/* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
+ * open. So it looks for a moment where a message is expected: */
+#define SPIN_PART  16                  /* of the time, one part at most goes into looking, */
+#define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
+
+#define FDS_SPARE    64 /* beside those that are kept: sockets, what is under way */
+#define FDS_AFTER_MS 1  /* what the thread does for later opens is not done during the first, */
+#define FDS_BY_NS    (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
+
+static void wake_clear(struct gs_share *share)
 {
-    struct epoll_event event = {.events = EPOLLIN,
-                                .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
+    char many[512];
 
-    return epoll_ctl(epoll, op, woken, &event) == 0;
+    while (gs_fd_is_there(&share->loop.woken_kept) &&
+           read(share->loop.woken, many, sizeof many) == (ssize_t)sizeof many)
+        continue;
 }
 
-bool gs_epoll_is_there(const struct gs_share *share)
+static void dispatch(struct gs_share *share, const struct epoll_event *event)
 {
-    return gs_fd_is_there(&share->loop.woken_kept) &&
-           watch_pipe(share->loop.epoll, EPOLL_CTL_MOD, share->loop.woken);
+    enum gs_watch kind = (enum gs_watch)(event->data.u64 >> GS_WATCH_SHIFT);
+
+    if (kind == GS_WATCH_WAKE)
+        wake_clear(share);
+    else
+        gs_thread_event(share, kind, event->data.u64 & GS_WATCH_ID);
 }
 
-int gs_watch(struct gs_share *share, int op, int fd, uint32_t events, enum gs_watch kind,
-             uint64_t id)
+/* Does what is due; for how many milliseconds there is nothing to do. */
+static int tick(struct gs_share *share)
 {
-    struct epoll_event event = {.events = events,
-                                .data.u64 = (uint64_t)kind << GS_WATCH_SHIFT | (id & GS_WATCH_ID)};
+    uint64_t due = gs_thread_tick(share, gs_now_ns()), now = gs_now_ns();
 
-    if (!gs_epoll_is_there(share))
-        return -EBADF;
-    return epoll_ctl(share->loop.epoll, op, fd, &event) == 0 ? 0 : -errno;
-}
-
-void gs_unwatch(struct gs_share *share, int fd)
-{
-    if (gs_epoll_is_there(share))
-        epoll_ctl(share->loop.epoll, EPOLL_CTL_DEL, fd, NULL);
-}
-
-void gs_thread_wake(struct gs_share *share)
-{
-    GS_UNCANCELLED;
-    ssize_t ignored = gs_fd_is_there(&share->loop.wake_kept) ? write(share->loop.wake, "", 1) : 0;
-
-    (void)ignored; /* it fails only when the thread has many wake-ups to come already */
-}
-
-void gs_thread_expect(struct gs_share *share, uint64_t now)
-{
-    share->loop.expected_ns = now + SPIN_NS;
-}
-
-void gs_thread_offered(struct gs_share *share, uint64_t now)
-{
-    share->loop.offered_ns = now + GS_OFFERED_NS;
-}
-
-void gs_loop_close(struct gs_share *share)
-{
-    struct gs_fd spare = share->loop.wake_kept; /* the same pipe, */
-
-    spare.fd = share->place.spare_fd; /* by another number */
-    if (share->place.spare_fd >= 0)
-        gs_fd_close(&spare);
-    gs_fd_close(&share->place.listener_is);
-    gs_fd_close(&share->place.directory_is);
-    share->place.listener_is = share->place.directory_is = (struct gs_fd){0};
-    share->place.listener = share->place.directory = share->place.spare_fd = -1;
-    if (share->loop.epoll >= 0 && gs_epoll_is_there(share))
-        close(share->loop.epoll);
-    gs_fd_close(&share->loop.wake_kept);
-    gs_fd_close(&share->loop.woken_kept);
-    share->loop.wake_kept = share->loop.woken_kept = (struct gs_fd){0};
-    share->loop.epoll = share->loop.wake = share->loop.woken = -1;
-}
-
-/* Until another thread has started it. One that a filter of system calls has killed meanwhile
- * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
-static void await_start_locked(struct gs_share *share, enum gs_start *state)
-{
-    while (*state == GS_STARTING) {
-        struct timespec end;
-
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        end.tv_sec++;
-        if (pthread_cond_timedwait(&share->started, &share->lock.mutex, &end) != ETIMEDOUT ||
-            *state != GS_STARTING || syscall(SYS_tgkill, share->pid, share->starter, 0) == 0 ||
-            errno != ESRCH)
-            continue;
-        *state = GS_GIVEN_UP;
-        pthread_cond_broadcast(&share->started);
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "memory cannot be shared any more: the thread that began with it was killed");
-    }
+    if (due <= now)
+        return 0;
+    due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
+    return due < WAIT_MOST_MS ? (int)due : WAIT_MOST_MS;
 }
 
 /*
- * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
- * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
- * made or not, or a second longer than that thread lives. After a failure the next caller tries
- * again.
+ * The kernel doubles a process's table of descriptors when it is full, and in a process of several
+ * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
+ * (measured). A thousand opens met that four times in the opener and four in the exporter. So the
+ * table is made as large as what is kept can need once, by a thread that nobody waits for and that
+ * ends then. A table that stays small costs time only.
  */
-gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
-                        gs_status (*start)(struct gs_share *))
-{
-    gs_status status = GS_OK;
+struct fd_table {
+    struct gs_share *share;
+    struct gs_background background;
+    uint64_t due_ns; /* when that thread starts; GS_NEVER: it has */
+    bool runs;       /* and is to be joined */
+    bool made;       /* atomic */
+};
 
-    gs_lock_take(&share->lock);
-    await_start_locked(share, state);
-    if (*state == GS_GIVEN_UP)
-        status = GS_NOT_OFFERED;
-    if (*state == GS_NOT_STARTED) {
-        *state = GS_STARTING;
-        share->starter = (pid_t)syscall(SYS_gettid);
-        gs_lock_release(&share->lock);
-        status = start(share);
-        gs_lock_take(&share->lock);
-        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
-        pthread_cond_broadcast(&share->started);
+static void grow_fd_table(const struct gs_share *share)
+{
+    uint64_t most, limit = gs_fd_limit();
+    int lowest, highest;
+
+    lowest = gs_fd_copy(share->loop.wake);
+    if (lowest < 0)
+        return;
+    close(lowest);
+    most = (uint64_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
+    if (most >= limit)
+        most = limit - 1;
+    highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);
+    if (highest >= 0)
+        close(highest);
+}
+
+static void *make_fd_table(void *arg)
+{
+    struct fd_table *table = arg;
+
+    pthread_setname_np(pthread_self(), "gpushim-fds");
+    grow_fd_table(table->share);
+    __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
+    gs_thread_wake(table->share);
+    return NULL;
+}
+
+/* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
+static bool may_spin(struct gs_share *share, uint64_t now)
+{
+    uint64_t over = (now - share->loop.spin_ns) / SPIN_PART;
+
+    share->loop.spun_ns = share->loop.spun_ns > over ? share->loop.spun_ns - over : 0;
+    share->loop.spin_ns = now;
+    return share->loop.spun_ns < SPINS_MOST;
+}
+
+/* Looks for events without sleeping while a message is expected; how many there are. */
+static int spin(struct gs_share *share, struct epoll_event *events)
+{
+    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.offered_ns;
+    bool row = begun < share->loop.expected_ns && begun >= share->loop.rested_ns;
+    int count = 0;
+
+    if (row && until < share->loop.expected_ns)
+        until = share->loop.expected_ns;
+    if (begun >= until || !may_spin(share, begun))
+        return 0;
+    while (count == 0 && now < until) {
+        count = epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
+        if (count == 0)
+            gs_yield(); /* who is looked for may wait for this very CPU */
+        now = gs_now_ns();
     }
-    gs_lock_release(&share->lock);
-    return status;
+    share->loop.spun_ns += now - begun;
+    if (count == 0 && row)
+        share->loop.rested_ns = now + GS_SPIN_REST_NS;
+    return count;
 }
 
-/* The epoll, and the pipe in it, or an errno and none of them. */
-static int make_descriptors(int *ret_epoll, int ret_ends[2])
+/* A thread starts in 70 to 500 us (measured): not while an opener is at it. */
+static bool is_due(const struct fd_table *table, uint64_t now)
 {
-    int error;
+    if (now < table->due_ns)
+        return false;
+    return (now >= table->share->loop.expected_ns && now >= table->share->loop.offered_ns) ||
+           now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
+}
 
-    *ret_epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (*ret_epoll < 0)
-        return errno;
-    if (pipe2(ret_ends, O_CLOEXEC | O_NONBLOCK) == 0) {
-        if (watch_pipe(*ret_epoll, EPOLL_CTL_ADD, ret_ends[0]))
-            return 0;
-        error = errno;
-        close(ret_ends[0]);
-        close(ret_ends[1]);
-    } else {
-        error = errno;
+static void fd_table_tick(struct fd_table *table)
+{
+    if (is_due(table, gs_now_ns())) {
+        table->due_ns = GS_NEVER;
+        table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
+        table->share->loop.fds_made = !table->runs;
     }
-    close(*ret_epoll);
-    return error;
+    if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
+        gs_background_join(&table->background);
+        table->runs = false;
+        table->share->loop.fds_made = true;
+    }
 }
 
-/* The opener wakes the thread also where there may be none, with its lock held: without that it
- * would write into whatever file gets the number of one that is closed here. */
-static int thread_descriptors(struct gs_share *share)
+static int wait_for_events(struct gs_share *share, const struct fd_table *table,
+                           struct epoll_event *events)
 {
-    int epoll, ends[2], error = make_descriptors(&epoll, ends);
+    int limit = tick(share), count = 0;
 
-    if (error)
-        return error;
-    gs_lock_take(&share->opener.lock);
-    share->loop.epoll = epoll;
-    share->loop.woken = ends[0];
-    share->loop.wake = ends[1];
-    share->loop.woken_kept = gs_fd_keep(share->loop.woken);
-    share->loop.wake_kept = gs_fd_keep(share->loop.wake);
-    gs_lock_release(&share->opener.lock);
-    return 0;
+    if (!gs_epoll_is_there(share)) { /* the program may have another file of its number */
+        errno = EBADF;
+        return -1;
+    }
+
+    if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
+        limit = FDS_AFTER_MS;
+    if (share->spins && limit != 0)
+        count = spin(share, events);
+    return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, limit);
 }
 
-static gs_status thread_start(struct gs_share *share)
+void *gs_loop_run(void *arg)
 {
-    char reason[GS_REASON_SIZE];
-    int error = thread_descriptors(share);
+    struct gs_share *share = arg;
+    struct epoll_event events[EVENTS_MAX];
+    struct fd_table table = {.share = share, .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
 
-    share->loop.asked_ns = gs_now_ns();
-    if (!error)
-        error = gs_background_start(&share->loop.background, share->loop.run, share);
-    if (!error)
-        return GS_OK;
-    gs_lock_take(&share->opener.lock);
-    gs_loop_close(share);
-    gs_lock_release(&share->opener.lock);
-    snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
-             error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
-    gs_say_not_offered(share, reason);
-    return GS_UNREACHABLE;
-}
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "the share thread runs %llu us after its start, at %llu us",
+                (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
+                (unsigned long long)gs_now_ns() / 1000);
+    pthread_setname_np(pthread_self(), "gpushim-share");
+    gs_peers_watch(share);
+    while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
+        int count = wait_for_events(share, &table, events);
 
-gs_status gs_thread_start(struct gs_share *share)
-{
-    return gs_start_once(share, &share->thread_start, thread_start);
+        if (count < 0 && errno != EINTR) {
+            gs_log_line(&share->log, GS_LOG_ERROR,
+                        "sharing has ended: the program closed its descriptors (errno %d)", errno);
+            break;
+        }
+        for (int i = 0; i < count; i++)
+            dispatch(share, &events[i]);
+        fd_table_tick(&table);
+    }
+    if (table.runs)
+        gs_background_join(&table.background);
+    return NULL;
 }

@@ -1,21 +1,15 @@
 /*
- * Opener: connections to exporters, one for each that this process has opened memory of.
+ * Opener: exporters, each of whom this process has opened memory of, and what comes from them.
  *
- * A connection is this process's lease, so it is kept while anything is held over it, whatever
- * else goes wrong with it: an answer that comes too late is taken when it comes and its hold given
- * back. Only the exporter's hang-up or exit ends it.
+ * A connection (connect.c) is this process's lease, so it is kept while anything is held over it,
+ * whatever else goes wrong with it: an answer that comes too late is taken when it comes and its
+ * hold given back. Only the exporter's hang-up or exit ends it.
  */
 #include "core/share/discard.h"
 #include "core/share/opener.h"
 
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #define MESSAGES_MAX 64 /* of one exporter in one round */
 
@@ -42,63 +36,12 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
         return NULL;
     memcpy(peer->instance, instance, sizeof peer->instance);
     peer->id = ++share->opener.next_peer;
-    peer->fd = peer->pidfd = -1;
+    peer->conn.fd = peer->conn.pidfd = -1;
     HASH_ADD(hh, share->opener.peers, instance, sizeof peer->instance, peer);
     if (peer->hh.tbl)
         return peer;
     free(peer);
     return NULL;
-}
-
-static void forget_descriptors(struct gs_peer *peer)
-{
-    gs_fd_close(&peer->kept_pidfd);
-    peer->fd = peer->pidfd = -1;
-    peer->kept_fd = peer->kept_pidfd = (struct gs_fd){0};
-    peer->watched = false;
-    peer->abandoned = 0;
-}
-
-/* What was held over it is lost. */
-static void set_disconnected(struct gs_peer *peer)
-{
-    forget_descriptors(peer);
-    peer->astray = false;
-    peer->connection++;
-}
-
-/* One who passes something on is asked once, and holds are nobody's there. */
-void gs_peer_look(struct gs_peer *peer)
-{
-    if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd)) {
-        forget_descriptors(peer);
-        peer->astray = peer->id != 0;
-    } else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
-        peer->pidfd = -1;
-}
-
-/* An answer that was not waited for may have come with a hold. */
-static void say_bye(const struct gs_peer *peer)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_BYE, 0);
-    if (peer->greeted && peer->opened_count == 0)
-        gs_wire_send(peer->fd, &message, -1);
-}
-
-void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
-{
-    gs_peer_look(peer);
-    if (peer->astray)
-        set_disconnected(peer);
-    if (peer->fd < 0)
-        return;
-    if (peer->watched)
-        gs_unwatch(share, peer->fd);
-    say_bye(peer);
-    gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
-    set_disconnected(peer);
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
@@ -108,9 +51,9 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
     if (peer->busy || peer->opened_count > 0 || peer->imports || peer->unsent || peer->unmapped ||
         peer->astray)
         return;
-    if (peer->by_broker)
+    if (peer->conn.by_broker)
         gs_peer_disconnect(share, peer);
-    if (peer->fd >= 0)
+    if (peer->conn.fd >= 0)
         return;
     if (peer->passes_on)
         gs_relay_leave(share, peer);
@@ -120,21 +63,21 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
 
 /* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
  * to requests that were given up. */
-static int watch(struct gs_share *share, const struct gs_peer *peer, int op)
+static int watch(struct gs_share *share, const struct gs_peer *peer, enum gs_watch_op op)
 {
-    return gs_watch(share, op, peer->fd, EPOLLONESHOT | (peer->deaf ? 0 : EPOLLIN), GS_WATCH_PEER,
-                    peer->id);
+    return gs_watch(share, op, peer->conn.fd, GS_WATCH_ONCE | (peer->conn.deaf ? 0 : GS_WATCH_READ),
+                    GS_WATCH_PEER, peer->id);
 }
 
 /* Where the kernel has no room for that, it is tried again with the next use of the peer. */
 static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    peer->watched = watch(share, peer, EPOLL_CTL_ADD) == 0;
+    peer->conn.watched = watch(share, peer, GS_WATCH_ADD) == 0;
 }
 
 void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
 {
-    if (!peer->watched && gs_thread_start(share) == GS_OK)
+    if (!peer->conn.watched && gs_thread_start(share) == GS_OK)
         watch_on(share, peer);
 }
 
@@ -147,7 +90,7 @@ void gs_peers_watch(struct gs_share *share)
     __atomic_store_n(&share->opener.peers_watched, true, __ATOMIC_RELEASE);
     HASH_ITER(hh, share->opener.peers, peer, next)
     {
-        if (!peer->busy && peer->fd >= 0 && !peer->watched)
+        if (!peer->busy && peer->conn.fd >= 0 && !peer->conn.watched)
             watch_on(share, peer);
     }
     gs_lock_release(&share->opener.lock);
@@ -159,220 +102,6 @@ bool gs_opener_has_thread(struct gs_share *share)
            __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
 }
 
-/* ---- Connecting ----------------------------------------------------------------------------- */
-
-static gs_status connect_failed(struct gs_share *share, int error)
-{
-    char reason[GS_REASON_SIZE];
-
-    if (error == -ENOENT || error == -ECONNREFUSED)
-        snprintf(reason, sizeof reason,
-                 "the process that shared it has ended, or uses another directory than %s",
-                 gs_directory_words(&share->options));
-    else if (error == -EACCES || error == -EPERM)
-        snprintf(reason, sizeof reason,
-                 "its socket is another user's; name this user in the other's share.uids or "
-                 "share.gids, and the other here");
-    else
-        snprintf(reason, sizeof reason, "no connection: %s", strerror(-error));
-    gs_say_unreachable(share, reason);
-    return error == -EMFILE || error == -ENFILE ? (gs_status)CUDA_ERROR_OPERATING_SYSTEM
-                                                : GS_UNREACHABLE;
-}
-
-/* Whether the process at the other end is one to take memory from, and alive: a child that it
- * forked may hold its socket. Finds its pidfd where the kernel gives one. */
-static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
-{
-    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
-    socklen_t size = sizeof who, pidfd_size = sizeof *ret_pidfd;
-
-    *ret_pidfd = -1;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
-                                  "share.gids");
-        return -EPERM;
-    }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, ret_pidfd, &pidfd_size) == 0) {
-        struct pollfd exit = {.fd = *ret_pidfd, .events = POLLIN};
-
-        if (poll(&exit, 1, 0) <= 0) /* a signal of the program's may come in between */
-            return 0;
-        close(*ret_pidfd); /* newer kernels give one for a process that has ended, too */
-        *ret_pidfd = -1;
-        return -ECONNREFUSED;
-    }
-    *ret_pidfd = -1;
-    return errno == EINVAL || errno == ESRCH || errno == ENODATA ? -ECONNREFUSED : 0;
-}
-
-/* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
- * another user's (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
-static int checked(struct gs_share *share, int fd, int *ret_pidfd)
-{
-    int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
-
-    if (error) {
-        gs_hang_up(fd);
-        return error;
-    }
-    return fd;
-}
-
-static int connect_checked(struct gs_share *share, int directory, const char *name,
-                           uint64_t deadline_ns, int *ret_pidfd)
-{
-    uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
-
-    return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
-}
-
-/* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
- * peers too. */
-static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, int pidfd)
-{
-    peer->fd = fd;
-    peer->pidfd = pidfd;
-    peer->kept_fd = gs_fd_keep(fd);
-    peer->kept_pidfd = gs_fd_keep(pidfd);
-    peer->greeted = false;
-    peer->deaf = false;
-    peer->crossing = 0;
-    peer->connected_ns = gs_now_ns();
-    gs_lock_take(&share->opener.lock);
-    peer->flush = 0;
-    gs_lock_release(&share->opener.lock);
-}
-
-bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
-                        struct gs_peer *peer)
-{
-    int pidfd, fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
-
-    if (fd < 0)
-        return false;
-    set_connected(share, peer, fd, pidfd);
-    return true;
-}
-
-static bool is_absent(int error)
-{
-    return error == -ENOENT || error == -ECONNREFUSED;
-}
-
-/* In one directory: the exporter, or who serves what it left. The descriptor, or why there is none
- * there. *ret_passed_on: somebody passes it on. */
-static int connect_in(struct gs_share *share, int directory, struct gs_peer *peer,
-                      const char *name, int *ret_pidfd, bool *ret_passed_on)
-{
-    char relay[1][GS_RELAY_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE];
-    int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
-
-    if (is_absent(fd)) {
-        int broker;
-
-        gs_broker_name(broker_name);
-        broker = connect_checked(share, directory, broker_name, peer->deadline_ns, ret_pidfd);
-        peer->by_broker = broker >= 0;
-        fd = broker >= 0 ? broker : fd;
-    }
-    if (is_absent(fd) && gs_directory_relays(directory, name, relay, 1) > 0)
-        *ret_passed_on = true;
-    return fd;
-}
-
-/* The same with all patience, in all directories. As gs_peer_connect. */
-static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
-{
-    char reason[GS_REASON_SIZE];
-    bool passed_on = false;
-    unsigned place = 0;
-    int fd = -ENOENT, pidfd, directory, looked = 0;
-
-    while (is_absent(fd) &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
-        close(directory);
-        looked++;
-    }
-    if (!looked) {
-        gs_say_unreachable(share, reason);
-        return GS_UNREACHABLE;
-    }
-    if (is_absent(fd) && passed_on) /* nothing to say yet */
-        return GS_UNREACHABLE;
-    if (fd == -EPERM)
-        return GS_UNREACHABLE;
-    if (fd < 0)
-        return connect_failed(share, fd);
-    set_connected(share, peer, fd, pidfd);
-    return GS_OK;
-}
-
-/* To whom it was connected to, and nobody else: he knows what is held. A descriptor or an errno. */
-static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_pidfd)
-{
-    char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
-    unsigned place = 0;
-    int fd = -ENOENT, directory;
-
-    gs_instance_name(peer->instance, name);
-    gs_broker_name(broker_name);
-    while (is_absent(fd) &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        fd = connect_checked(share, directory, peer->by_broker ? broker_name : name,
-                             peer->deadline_ns, ret_pidfd);
-        close(directory);
-    }
-    return fd;
-}
-
-/* The program has closed the connection: another one takes its place, or he who has the memory has
- * ended and all is lost. */
-static gs_status resume(struct gs_share *share, struct gs_peer *peer)
-{
-    int pidfd, error, fd = connect_again(share, peer, &pidfd);
-
-    if (is_absent(fd))
-        set_disconnected(peer);
-    if (fd < 0)
-        return GS_UNREACHABLE;
-    set_connected(share, peer, fd, pidfd);
-    error = gs_peer_take_up(share, peer);
-    if (error) {
-        gs_hang_up(peer->fd);
-        forget_descriptors(peer);
-        return GS_UNREACHABLE;
-    }
-    peer->astray = false;
-    gs_log_line(&share->log, GS_LOG_DEBUG,
-                "the program has closed a connection of the library's: there is another");
-    return GS_OK;
-}
-
-gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
-{
-    char name[GS_SOCKET_NAME_SIZE];
-    int fd, pidfd;
-
-    if (peer->astray) {
-        gs_status status = resume(share, peer);
-
-        if (status == GS_OK || peer->astray)
-            return status;
-    }
-    gs_instance_name(peer->instance, name);
-    peer->by_broker = false;
-    fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
-    if (fd == -EPERM)
-        return GS_UNREACHABLE;
-    if (fd < 0)
-        return connect_patiently(share, peer, name);
-    set_connected(share, peer, fd, pidfd);
-    return GS_OK;
-}
-
 /* ---- Between requests ----------------------------------------------------------------------- */
 
 void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
@@ -382,19 +111,19 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
     gs_peer_look(peer);
-    if (peer->fd < 0 || peer->relayed)
+    if (peer->conn.fd < 0 || peer->relayed)
         return;
-    gs_wire_send(peer->fd, &message, -1);
-    peer->crossing++;
+    gs_wire_send(peer->conn.fd, &message, -1);
+    peer->conn.crossing++;
 }
 
 /* An answer to a request that was given up. One that nobody asked for makes the peer deaf. */
 static void take_late(struct gs_peer *peer, const union gs_wire_message *message)
 {
-    if (peer->abandoned > 0)
-        peer->abandoned--;
+    if (peer->conn.abandoned > 0)
+        peer->conn.abandoned--;
     else
-        peer->deaf = true;
+        peer->conn.deaf = true;
     if (message->head.type == GS_WIRE_GRANT)
         gs_peer_return(peer, message->grant.block_id);
 }
@@ -406,19 +135,19 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
                                const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
-        gs_discard(fd, gs_socket_user(peer->fd));
+        gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
     if (message->head.type == GS_WIRE_FLUSH)
-        peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
+        peer->conn.deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(peer, message);
     else if (message->head.type == GS_WIRE_UNMAP
                  ? gs_kept_call_back_locked(share, peer, message->unmap.chunk_id)
                  : gs_idle_recall_locked(share, peer, message->recall.block_id))
         return;
-    else if (peer->crossing > 0)
-        peer->crossing--;
+    else if (peer->conn.crossing > 0)
+        peer->conn.crossing--;
     else
-        peer->deaf = true;
+        peer->conn.deaf = true;
 }
 
 void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
@@ -431,26 +160,21 @@ void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
 
 bool gs_peer_hung_up(const struct gs_peer *peer)
 {
-    struct pollfd end = {.fd = peer->fd};
-
-    return poll(&end, 1, 0) > 0;
+    return gs_conn_hung_up(peer->conn.fd);
 }
 
 bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns)
 {
-    const struct timespec end = {.tv_sec = (time_t)(deadline_ns / GS_NS_PER_S),
-                                 .tv_nsec = (long)(deadline_ns % GS_NS_PER_S)};
-
     if (gs_now_ns() >= deadline_ns)
         return false;
-    pthread_cond_timedwait(&share->opener.changed, &share->opener.lock.mutex, &end);
+    gs_cond_wait_until(&share->opener.changed, &share->opener.lock, deadline_ns);
     return true;
 }
 
 void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
 {
     gs_peer_look(peer);
-    if (peer->fd >= 0 && !peer->watched) {
+    if (peer->conn.fd >= 0 && !peer->conn.watched) {
         if (share->opener.peers_watched) {
             gs_lock_release(
                 &share->opener.lock); /* a thread killed in it does not die with the lock */
@@ -462,7 +186,7 @@ void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer)
     }
     gs_idle_lost_locked(share, peer);
     peer->busy = false;
-    pthread_cond_broadcast(&share->opener.changed);
+    gs_cond_wake_all(&share->opener.changed);
     gs_peer_reap_locked(share, peer);
 }
 
@@ -472,10 +196,10 @@ static bool drain_locked(struct gs_share *share, struct gs_peer *peer)
     union gs_wire_message message;
     int fd, error;
 
-    for (int i = 0; i < MESSAGES_MAX && !peer->deaf; i++) {
-        error = gs_wire_receive(peer->fd, &message, &fd);
+    for (int i = 0; i < MESSAGES_MAX && !peer->conn.deaf; i++) {
+        error = gs_wire_receive(peer->conn.fd, &message, &fd);
         if (error == -EPROTO || error == -EPROTONOSUPPORT)
-            peer->deaf = true;
+            peer->conn.deaf = true;
         if (error)
             return error != -EMFILE;
         gs_peer_take_other_locked(share, peer, &message, fd);
@@ -488,7 +212,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
 {
     peer->noticed = false;
     gs_peer_look(peer);
-    if (peer->fd < 0) {
+    if (peer->conn.fd < 0) {
         gs_idle_lost_locked(share, peer);
         return;
     }
@@ -500,7 +224,7 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     if (drain_locked(share, peer)) {
-        watch(share, peer, EPOLL_CTL_MOD);
+        watch(share, peer, GS_WATCH_CHANGE);
         return;
     }
     peer->noticed = true;
@@ -556,7 +280,7 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
         peer->astray_ns = now;
         peer->deadline_ns = gs_now_ns() + ASTRAY_WAIT_NS;
         gs_lock_release(&share->opener.lock);
-        resume(share, peer);
+        gs_peer_resume(share, peer);
         gs_lock_take(&share->opener.lock);
         gs_peer_release_locked(share, peer);
     }
@@ -601,10 +325,10 @@ bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer)
 
         gs_wire_start(&message, opened->keeps ? GS_WIRE_KEEP : GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
-        if (peer->fd >= 0 && opened->connection == peer->connection &&
-            gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1)))
+        if (peer->conn.fd >= 0 && opened->connection == peer->connection &&
+            gs_wire_goes_later(gs_wire_send(peer->conn.fd, &message, -1)))
             return false;
-        peer->crossing++;
+        peer->conn.crossing++;
         peer->unsent = opened->next;
         free(opened);
     }

@@ -10,13 +10,7 @@
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 
-#include <linux/sockios.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define UNREAD_PART    16 /* of the limit of descriptors: other users have so many unread */
 #define UNREAD_LOOK_NS GS_NS_PER_S
@@ -60,16 +54,14 @@ bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_
 {
     uint64_t others = all > has ? all - has : 0;
 
-    return user->uid == geteuid() || (others < most && has < (most - others + 1) / 2);
+    return gs_user_is_own(user->uid) || (others < most && has < (most - others + 1) / 2);
 }
 
 /* ---- Descriptors under way ------------------------------------------------------------------ */
 
 static bool is_all_read(const struct gs_fd *fd)
 {
-    int unread = 0;
-
-    return !gs_fd_is_there(fd) || ioctl(fd->fd, SIOCOUTQ, &unread) != 0 || unread == 0;
+    return !gs_fd_is_there(fd) || gs_conn_is_read(fd->fd);
 }
 
 static void count_read(struct gs_user *user, unsigned *count)
@@ -111,12 +103,9 @@ static uint64_t count_unread(const struct gs_share *share)
 /* Whether one descriptor more may go to the other user. */
 static bool may_send(struct gs_share *share, const struct gs_user *user)
 {
-    struct rlimit limit = {.rlim_cur = 0};
+    uint64_t most = gs_fd_limit() / UNREAD_PART + 1;
     struct gs_client *client, *next;
-    uint64_t most;
 
-    getrlimit(RLIMIT_NOFILE, &limit);
-    most = limit.rlim_cur / UNREAD_PART + 1;
     if (gs_user_may(user, user->unread, count_unread(share), most))
         return true;
     HASH_ITER(hh, share->clients.first, client, next)
@@ -131,7 +120,7 @@ static bool may_send(struct gs_share *share, const struct gs_user *user)
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd)
 {
-    bool counts = fd >= 0 && client->uid != geteuid();
+    bool counts = fd >= 0 && !gs_user_is_own(client->uid);
     int error;
 
     if (counts && !may_send(share, client->user))
@@ -164,7 +153,7 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
         share->clients.unread = unread;
         client->user->unread += unread->count;
         client->user->refs++;
-        shutdown(client->fd, SHUT_RDWR);
+        gs_conn_shut(client->fd);
     } else {
         gs_hang_up(client->fd);
     }
@@ -204,17 +193,17 @@ static int receive_fd(struct gs_share *share, struct gs_client *client,
     int error;
 
     if (gs_discards_full(client->uid)) {
-        sched_yield();
+        gs_yield();
         return -EAGAIN;
     }
     error = gs_wire_receive(client->fd, ret_message, ret_fd);
     if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
-        sched_yield();
+        gs_yield();
         return -EAGAIN;
     }
     if (error != -EMFILE || !share->options.is_broker || share->place.spare_fd < 0)
         return error;
-    close(share->place.spare_fd);
+    gs_fd_drop(share->place.spare_fd);
     share->place.spare_fd = -1;
     share->place.spare_given = true;
     return gs_wire_receive(client->fd, ret_message, ret_fd);

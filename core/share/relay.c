@@ -23,9 +23,7 @@
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Asks for the descriptor that was not kept, where there is room for it: to be closed again it would
  * have to wait for others. The peer is busy, by this thread. */
@@ -43,7 +41,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     gs_peer_return(peer, token.block_id);
     if (grant.chunk_id != import->chunk_id || grant.chunk_size != import->span.size ||
         !gs_import_keep_fd(share, import, fd, true))
-        gs_discard(fd, gs_socket_user(peer->fd));
+        gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
 }
 
 static void pass_on(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,
@@ -106,7 +104,7 @@ bool gs_relay_knows(struct gs_share *share, const unsigned char *instance)
 /* Whether the exporter may still be there, as far as its connection tells. */
 static bool is_connected_locked(const struct gs_peer *peer)
 {
-    return peer->busy || (peer->fd >= 0 && !peer->by_broker && !gs_peer_hung_up(peer));
+    return peer->busy || (peer->conn.fd >= 0 && !peer->conn.by_broker && !gs_peer_hung_up(peer));
 }
 
 /* A descriptor of the block's chunk, and what there is to say about it; or why not. */
@@ -134,7 +132,7 @@ static enum gs_wire_reason find_passed_on(struct gs_share *share, const unsigned
         ret_grant->read_only = import->read_only;
         memcpy(ret_grant->uuid, import->uuid, sizeof ret_grant->uuid);
         reason = is_connected_locked(opened->peer) ? GS_REFUSED_EARLY : 0;
-        *ret_fd = reason ? -1 : fcntl(import->fd, F_DUPFD_CLOEXEC, 0);
+        *ret_fd = reason ? -1 : gs_fd_copy(import->fd);
         if (!reason && *ret_fd < 0)
             reason = GS_REFUSED_FDS;
     }
@@ -157,8 +155,7 @@ bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
         reason = GS_REFUSED_EARLY;
     if (!reason)
         error = gs_client_send(share, client, &message, fd);
-    if (fd >= 0)
-        close(fd);
+    gs_fd_drop(fd);
     if (error == -ETOOMANYREFS) /* for the moment: he asks again */
         reason = GS_REFUSED_FLIGHT;
     if (reason)

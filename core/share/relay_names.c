@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct gs_relay_name {
     char name[GS_RELAY_NAME_SIZE];
@@ -22,16 +21,17 @@ static void relay_name(const struct gs_share *share, const unsigned char *instan
 bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
 {
     struct gs_relay_name *entry = calloc(1, sizeof *entry), *known;
+    int error;
 
     if (!entry)
         return false;
     relay_name(share, peer->instance, entry->name);
-    if (linkat(share->place.directory, share->name, share->place.directory, entry->name, 0) != 0 &&
-        errno != EEXIST) {
+    error = gs_directory_link(share->place.directory, share->name, entry->name);
+    if (error && error != -EEXIST) {
         gs_log_line(&share->log, GS_LOG_INFO,
                     "what is passed on can be opened while the process that shared it runs: no "
                     "name for it in %s: %s",
-                    gs_directory_words(&share->options), strerror(errno));
+                    gs_directory_words(&share->options), strerror(-error));
         free(entry);
         return false;
     }
@@ -53,7 +53,7 @@ void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
     char name[GS_RELAY_NAME_SIZE];
 
     relay_name(share, peer->instance, name);
-    unlinkat(share->place.directory, name, 0);
+    gs_directory_unlink(share->place.directory, name);
 }
 
 void gs_relay_put_up_again(struct gs_share *share)
@@ -61,11 +61,13 @@ void gs_relay_put_up_again(struct gs_share *share)
     const struct gs_relay_name *entry =
         __atomic_load_n(&share->opener.relay_names, __ATOMIC_ACQUIRE);
 
-    for (; entry; entry = entry->next)
-        if (linkat(share->place.directory, share->name, share->place.directory, entry->name, 0) !=
-            0)
+    for (; entry; entry = entry->next) {
+        int error = gs_directory_link(share->place.directory, share->name, entry->name);
+
+        if (error)
             gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
-                        strerror(errno));
+                        strerror(-error));
+    }
 }
 
 void gs_relay_at_exit(struct gs_share *share, int directory)
@@ -74,7 +76,7 @@ void gs_relay_at_exit(struct gs_share *share, int directory)
         __atomic_load_n(&share->opener.relay_names, __ATOMIC_ACQUIRE);
 
     for (; entry; entry = entry->next)
-        unlinkat(directory, entry->name, 0);
+        gs_directory_unlink(directory, entry->name);
 }
 
 void gs_relay_free(struct gs_share *share)

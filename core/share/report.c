@@ -2,7 +2,6 @@
 #include "core/share/exporter.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define STATS_PART 20 /* of the time, one part at most goes into looking through the offers */
 
@@ -95,7 +94,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
         return gs_client_fault(client, "its message has fields that make no sense");
     stats = stats_of(share, now);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
-    message.report.pid = (uint64_t)getpid();
+    message.report.pid = (uint64_t)gs_alive_own_pid();
     message.report.offers = stats->offers;
     message.report.bytes = stats->bytes;
     message.report.limbo = stats->limbo;

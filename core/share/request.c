@@ -6,18 +6,9 @@
 #include "core/share/discard.h"
 #include "core/share/opener.h"
 
-#include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 #define RELAYS_MAX 32 /* that a third asks */
 
@@ -25,22 +16,19 @@
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
 #define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
-#define EARLY_STEP_US 5000        /* looking again after this */
+#define EARLY_STEP_NS (5 * GS_NS_PER_MS) /* looking again after this */
 
 /* Sends, waiting for room up to `deadline`. */
 static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
 {
     for (;;) {
-        struct pollfd room = {.fd = peer->fd, .events = POLLOUT};
-        int error = gs_wire_send(peer->fd, message, fd);
-        uint64_t now = gs_now_ns();
+        int error = gs_wire_send(peer->conn.fd, message, fd);
 
         if (error != -EAGAIN)
             return error;
-        if (now >= deadline)
+        if (gs_conn_wait(peer->conn.fd, -1, true, deadline) == GS_CONN_OVER)
             return -ETIMEDOUT;
-        poll(&room, 1, (int)((deadline - now) / GS_NS_PER_MS) + 1);
     }
 }
 
@@ -48,23 +36,24 @@ static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
-    int error, pidfd = peer->pidfd >= 0 ? -1 : (int)syscall(SYS_pidfd_open, getpid(), 0);
+    int error, pidfd = peer->conn.pidfd >= 0 ? -1 : gs_alive_own_pidfd();
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
-    message.hello.stack = getauxval(AT_RANDOM);
-    message.hello.pid = (uint64_t)getpid();
+    message.hello.stack = gs_alive_own_stack();
+    message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_by(peer, &message, pidfd, deadline);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
         error = send_by(peer, &message, -1, deadline);
-    if (pidfd >= 0)
-        close(pidfd);
+    gs_fd_drop(pidfd);
     return error;
 }
 
-int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
+/* Greets over a new connection and takes up what was held over one that the program has closed: 0,
+ * or a negative errno. */
+static int take_up(struct gs_share *share, struct gs_peer *peer)
 {
     union gs_wire_message message;
     struct gs_opened *opened, *next;
@@ -89,15 +78,40 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
     }
     gs_lock_release(&share->opener.lock);
     error = ids ? send_hello(share, peer, peer->deadline_ns) : -ENOMEM;
-    peer->greeted = error == 0;
+    peer->conn.greeted = error == 0;
     for (unsigned i = 0; !error && i <= count; i++) {
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         message.take_up.block_id = ids[i];
         error = send_by(peer, &message, -1, peer->deadline_ns);
     }
-    peer->crossing += count;
+    peer->conn.crossing += count;
     free(ids);
     return error;
+}
+
+gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer)
+{
+    if (gs_peer_connect_again(share, peer) != 0)
+        return GS_UNREACHABLE;
+    if (take_up(share, peer) != 0) {
+        gs_peer_hang_up(peer);
+        return GS_UNREACHABLE;
+    }
+    peer->astray = false;
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "the program has closed a connection of the library's: there is another");
+    return GS_OK;
+}
+
+static gs_status connect_or_resume(struct gs_share *share, struct gs_peer *peer)
+{
+    if (peer->astray) {
+        gs_status status = gs_peer_resume(share, peer);
+
+        if (status == GS_OK || peer->astray)
+            return status;
+    }
+    return gs_peer_connect(share, peer);
 }
 
 static int send_open(const struct gs_share *share, struct gs_peer *peer,
@@ -106,36 +120,21 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
     union gs_wire_message message;
     int error = 0;
 
-    if (!peer->greeted)
+    if (!peer->conn.greeted)
         error = send_hello(share, peer, deadline);
     if (error)
         return error;
-    peer->greeted = true;
-    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->request);
+    peer->conn.greeted = true;
+    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->conn.request);
     memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
     message.open.want_fd = want_fd;
     return send_by(peer, &message, -1, deadline);
 }
 
-/* Waits for something to read. False: the time is over, or the exporter exited without a word. */
-static bool wait_readable(const struct gs_peer *peer, uint64_t deadline, bool *ret_exited)
-{
-    uint64_t now = gs_now_ns();
-    struct pollfd both[2] = {{.fd = peer->fd, .events = POLLIN},
-                             {.fd = peer->pidfd, .events = POLLIN}};
-
-    *ret_exited = false;
-    if (now >= deadline)
-        return false;
-    if (poll(both, 2, (int)((deadline - now) / GS_NS_PER_MS) + 1) > 0 && !both[0].revents)
-        *ret_exited = true;
-    return !*ret_exited;
-}
-
 static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
 {
     return share->spins &&
-           peer->sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
+           peer->conn.sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -146,7 +145,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     uint64_t now = gs_now_ns();
 
     if (now < *until && now - *looked < YIELDED_NS) {
-        sched_yield();
+        gs_yield();
         *looked = now;
         return true;
     }
@@ -162,27 +161,29 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now_ns();
-    bool exited;
+    uint64_t until = may_spin(share, peer) ? peer->conn.sent_ns + SPIN_NS : 0, looked = gs_now_ns();
 
     for (;;) {
-        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
+        int error = gs_wire_receive(peer->conn.fd, ret_message, ret_fd);
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
-        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->request) {
+        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->conn.request) {
             /* It talks on about something else. */
             gs_peer_take_other(share, peer, ret_message, *ret_fd);
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
-            if (wait_readable(peer, deadline, &exited))
+            enum gs_conn_event event =
+                gs_conn_wait(peer->conn.fd, peer->conn.pidfd, false, deadline);
+
+            if (event == GS_CONN_READY)
                 continue;
-            return exited ? -ENOTCONN : -ETIMEDOUT;
+            return event == GS_CONN_EXITED ? -ENOTCONN : -ETIMEDOUT;
         }
         if (error)
             return error;
-        if (ret_message->head.request == peer->request ||
+        if (ret_message->head.request == peer->conn.request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
         gs_peer_take_other(share, peer, ret_message, *ret_fd);
@@ -261,7 +262,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     int error = send_open(share, peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
-    peer->sent_ns = gs_now_ns();
+    peer->conn.sent_ns = gs_now_ns();
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
     if (peer->opened_count > 0 || __atomic_load_n(&share->opener.peers_watched, __ATOMIC_RELAXED))
@@ -271,12 +272,12 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
     if (error == -ETIMEDOUT) {
-        peer->abandoned += sent;
+        peer->conn.abandoned += sent;
         gs_peer_watch(share, peer); /* somebody must take its answer and give it back */
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
-        peer->abandoned += sent; /* it is taken and given back when there is room */
+        peer->conn.abandoned += sent; /* it is taken and given back when there is room */
         gs_peer_watch(share, peer);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
@@ -305,7 +306,7 @@ static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *
     if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
         return false;
     return message->refuse.reason == GS_REFUSED_FLIGHT ||
-           (peer->by_broker && message->refuse.reason == GS_REFUSED_EARLY);
+           (peer->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
@@ -320,8 +321,8 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
         gs_peer_look(peer);
-        if (peer->fd < 0) /* one who passes it on is not connected to again */
-            status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
+        if (peer->conn.fd < 0) /* one who passes it on is not connected to again */
+            status = peer->id ? connect_or_resume(share, peer) : GS_UNREACHABLE;
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK)
@@ -334,7 +335,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
-            usleep(EARLY_STEP_US);
+            gs_rest_ns(EARLY_STEP_NS);
             status = GS_OK;
             i--;
             continue;
@@ -348,7 +349,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         }
     }
     if (status != GS_OK && *ret_fd >= 0) {
-        gs_discard(*ret_fd, gs_socket_user(peer->fd));
+        gs_discard(*ret_fd, gs_conn_who(peer->conn.fd).uid);
         *ret_fd = -1;
     }
     if (status == GS_OK)
@@ -372,7 +373,7 @@ static gs_status request_in(struct gs_share *share, int directory, const struct 
     gs_instance_name(token->instance, instance);
     count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
     for (int i = 0; i < count && status != GS_OK; i++) {
-        struct gs_peer relay = {.watched = true, .by_broker = true};
+        struct gs_peer relay = {.conn = {.watched = true, .by_broker = true}};
         uint64_t now = gs_now_ns();
 
         if (now >= deadline_ns)
@@ -401,7 +402,7 @@ static gs_status relay_request(struct gs_share *share, const struct gs_token *to
     while (status != GS_OK &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
-        close(directory);
+        gs_fd_drop(directory);
     }
     return status;
 }
@@ -415,7 +416,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     peer->relayed = false;
     status = gs_peer_ask(share, peer, token, bytes, want_fd, room, ret_grant, ret_fd);
     if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
-        (peer->fd >= 0 && !peer->by_broker))
+        (peer->conn.fd >= 0 && !peer->conn.by_broker))
         return status;
     relayed = relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
     if (relayed != GS_OK) {

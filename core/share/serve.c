@@ -7,24 +7,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
 
 #define ROW_NS GS_NS_PER_MS /* opens that follow each other within this are a row */
-
-/* The pidfd that an opener sent is used where the kernel has none for us. It can harm its sender
- * alone: by it, only his own lease ends. */
-static bool is_pidfd(int fd)
-{
-    siginfo_t ignored;
-
-    return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
-           errno == ECHILD;
-}
 
 static bool on_hello(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_hello *hello, int *fd)
@@ -44,7 +28,9 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->said.stack = hello->stack;
     memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
     gs_wire_printable(client->said.name);
-    if (client->pidfd < 0 && *fd >= 0 && is_pidfd(*fd)) {
+    /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its
+     * sender alone: by it, only his own lease ends. */
+    if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {
         client->pidfd = *fd;
         *fd = -1;
         gs_client_watch_exit(share, client);

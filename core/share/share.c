@@ -3,20 +3,8 @@
 #include "core/share/opener.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-/* Whether whom one waits for can run meanwhile. */
-static bool has_cpus(void)
-{
-    cpu_set_t cpus;
-
-    /* It fails where there are more than the set has room for. */
-    return sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) > 1;
-}
 
 gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           struct gs_fences *fences, const struct gs_log *log,
@@ -24,11 +12,10 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
                           const struct gs_share_events *events, struct gs_share **ret_share)
 {
     struct gs_share *share = calloc(1, sizeof *share);
-    pthread_condattr_t monotonic;
 
     if (!share)
         return GS_NO_HOST_MEMORY;
-    if (!gs_instance_new(getpid(), share->instance)) {
+    if (!gs_instance_new(gs_alive_own_pid(), share->instance)) {
         gs_log_line(log, GS_LOG_ERROR,
                     "the kernel gives no random bytes (getrandom: %s), and handles of memory need "
                     "them: allow that call (seccomp)",
@@ -46,9 +33,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->log = *log;
     share->options = *options;
     share->events = *events;
-    share->pid = getpid();
-    share->loop.run = gs_thread_run;
-    share->spins = has_cpus();
+    share->pid = gs_alive_own_pid();
+    share->loop.run = gs_loop_run;
+    share->spins = gs_loop_may_spin();
     share->exporter.grace_due_ns = share->limbo.due_ns = share->place.sweep_ns =
         share->opener.look_ns = GS_NEVER;
     share->link.fd = -1;
@@ -56,12 +43,9 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
         share->place.listener = share->place.spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
     gs_lock_init(&share->opener.lock, GS_RANK_OPENER);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&share->started, &monotonic);
-    pthread_cond_init(&share->opener.changed, &monotonic);
-    pthread_cond_init(&share->asked.given_back, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    gs_cond_init(&share->started);
+    gs_cond_init(&share->opener.changed);
+    gs_cond_init(&share->asked.given_back);
     *ret_share = share;
     return GS_OK;
 }
@@ -73,10 +57,10 @@ void gs_share_destroy(struct gs_share *share)
     if (share->thread_start == GS_STARTED) {
         __atomic_store_n(&share->loop.stop, true, __ATOMIC_RELEASE);
         gs_thread_wake(share);
-        pthread_join(share->loop.background.thread, NULL);
+        gs_background_join(&share->loop.background);
     }
     if (share->place.directory >= 0 && !gs_socket_is_given(share)) {
-        unlinkat(share->place.directory, share->name, 0);
+        gs_directory_unlink(share->place.directory, share->name);
         gs_sweep(share);
     }
     gs_closing_finish(share);
@@ -87,9 +71,9 @@ void gs_share_destroy(struct gs_share *share)
     gs_relay_free(share);
     gs_keeps_free(share);
     gs_loop_close(share);
-    pthread_cond_destroy(&share->started);
-    pthread_cond_destroy(&share->opener.changed);
-    pthread_cond_destroy(&share->asked.given_back);
+    gs_cond_destroy(&share->started);
+    gs_cond_destroy(&share->opener.changed);
+    gs_cond_destroy(&share->asked.given_back);
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener.lock);
     free(share);
@@ -100,13 +84,13 @@ void gs_share_at_exit(struct gs_share *share)
     int saved = errno;
     int directory;
 
-    if (!share || share->pid != getpid())
+    if (!share || share->pid != gs_alive_own_pid())
         return;
     gs_say_unopened(share);
     __atomic_store_n(&share->ending, true, __ATOMIC_RELEASE);
     directory = __atomic_load_n(&share->place.directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {
-        unlinkat(directory, share->name, 0);
+        gs_directory_unlink(directory, share->name);
         gs_relay_at_exit(share, directory);
         gs_sweep(share);
     }

@@ -96,13 +96,10 @@ static int exchange_locked(int *number, struct gs_fd *kept, int fd)
 /* Whether the kernel tells who a client is, as it does here of the listener itself. */
 static bool tells_who(int listener)
 {
-    socklen_t size = sizeof(int);
-    int pidfd = -1;
+    int error, pidfd = gs_conn_pidfd(listener, &error);
 
-    if (getsockopt(listener, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) != 0)
-        return false;
-    close(pidfd);
-    return true;
+    gs_fd_drop(pidfd);
+    return pidfd >= 0;
 }
 
 /* The new directory and listener are the share's from now on. */
@@ -118,7 +115,8 @@ static int adopt(struct gs_share *share, int directory, int listener)
                  0); /* it may have been moved away with its folder */
     exchange_locked(&share->place.directory, &share->place.directory_is, directory);
     exchange_locked(&share->place.listener, &share->place.listener_is, listener);
-    error = gs_watch(share, EPOLL_CTL_ADD, share->place.listener, EPOLLIN, GS_WATCH_LISTENER, 0);
+    error =
+        gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
     if (!error && !gs_socket_is_given(share))
         remember_locked(share, share->place.directory);
     gs_lock_release(&share->lock);

@@ -1,44 +1,15 @@
 /*
  * The share thread: serves openers, sees leases end, and carries back what this process has
- * closed. It sleeps in epoll_wait unless something is due; a busy client gets a bounded share of
- * each round, so none can keep the others waiting.
+ * closed. It sleeps in its loop (loop.c) unless something is due; a busy client gets a bounded
+ * share of each round, so none can keep the others waiting.
  */
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/epoll.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#define EVENTS_MAX  32
-
-/* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
- * open. So it looks for a moment where a message is expected: */
-#define SPIN_PART  16 /* of the time, one part at most goes into looking, */
-#define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
-
-#define FDS_SPARE  64 /* beside those that are kept: sockets, what is under way */
-#define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first, */
-#define FDS_BY_NS (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
-
-static void wake_clear(struct gs_share *share)
+void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
 {
-    char many[512];
-
-    while (gs_fd_is_there(&share->loop.woken_kept) &&
-           read(share->loop.woken, many, sizeof many) == (ssize_t)sizeof many)
-        continue;
-}
-
-static void dispatch(struct gs_share *share, const struct epoll_event *event)
-{
-    uint64_t id = event->data.u64 & GS_WATCH_ID;
-
-    switch ((enum gs_watch)(event->data.u64 >> GS_WATCH_SHIFT)) {
+    switch (kind) {
     case GS_WATCH_WAKE:
-        wake_clear(share);
         break;
     case GS_WATCH_LISTENER:
         gs_clients_accept(share);
@@ -58,10 +29,8 @@ static void dispatch(struct gs_share *share, const struct epoll_event *event)
     }
 }
 
-/* Does what is due; for how many milliseconds there is nothing to do. */
-static int tick(struct gs_share *share)
+uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t now = gs_now_ns();
     uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
 
     gs_keep_work(share);
@@ -93,157 +62,5 @@ static int tick(struct gs_share *share)
         due = sweep;
     if (gs_offers_tell(share))
         due = now;
-    if (work < due)
-        due = work;
-    now = gs_now_ns();
-    if (due <= now)
-        return 0;
-    due = (due - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
-    return due < 60000 ? (int)due : 60000;
-}
-
-/*
- * The kernel doubles a process's table of descriptors when it is full, and in a process of several
- * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
- * (measured). A thousand opens met that four times in the opener and four in the exporter. So the
- * table is made as large as what is kept can need once, by a thread that nobody waits for and that
- * ends then. A table that stays small costs time only.
- */
-struct fd_table {
-    struct gs_share *share;
-    struct gs_background background;
-    uint64_t due_ns; /* when that thread starts; GS_NEVER: it has */
-    bool runs;       /* and is to be joined */
-    bool made;       /* atomic */
-};
-
-static void grow_fd_table(const struct gs_share *share)
-{
-    struct rlimit limit;
-    rlim_t most;
-    int lowest, highest;
-
-    lowest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
-    if (lowest < 0)
-        return;
-    close(lowest);
-    most = (rlim_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && most >= limit.rlim_cur)
-        most = limit.rlim_cur - 1;
-    highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);
-    if (highest >= 0)
-        close(highest);
-}
-
-static void *make_fd_table(void *arg)
-{
-    struct fd_table *table = arg;
-
-    pthread_setname_np(pthread_self(), "gpushim-fds");
-    grow_fd_table(table->share);
-    __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
-    gs_thread_wake(table->share);
-    return NULL;
-}
-
-/* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
-static bool may_spin(struct gs_share *share, uint64_t now)
-{
-    uint64_t over = (now - share->loop.spin_ns) / SPIN_PART;
-
-    share->loop.spun_ns = share->loop.spun_ns > over ? share->loop.spun_ns - over : 0;
-    share->loop.spin_ns = now;
-    return share->loop.spun_ns < SPINS_MOST;
-}
-
-/* Looks for events without sleeping while a message is expected; how many there are. */
-static int spin(struct gs_share *share, struct epoll_event *events)
-{
-    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.offered_ns;
-    bool row = begun < share->loop.expected_ns && begun >= share->loop.rested_ns;
-    int count = 0;
-
-    if (row && until < share->loop.expected_ns)
-        until = share->loop.expected_ns;
-    if (begun >= until || !may_spin(share, begun))
-        return 0;
-    while (count == 0 && now < until) {
-        count = epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
-        if (count == 0)
-            sched_yield(); /* who is looked for may wait for this very CPU */
-        now = gs_now_ns();
-    }
-    share->loop.spun_ns += now - begun;
-    if (count == 0 && row)
-        share->loop.rested_ns = now + GS_SPIN_REST_NS;
-    return count;
-}
-
-/* A thread starts in 70 to 500 us (measured): not while an opener is at it. */
-static bool is_due(const struct fd_table *table, uint64_t now)
-{
-    if (now < table->due_ns)
-        return false;
-    return (now >= table->share->loop.expected_ns && now >= table->share->loop.offered_ns) ||
-           now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
-}
-
-static void fd_table_tick(struct fd_table *table)
-{
-    if (is_due(table, gs_now_ns())) {
-        table->due_ns = GS_NEVER;
-        table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
-        table->share->loop.fds_made = !table->runs;
-    }
-    if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
-        pthread_join(table->background.thread, NULL);
-        table->runs = false;
-        table->share->loop.fds_made = true;
-    }
-}
-
-static int wait_for_events(struct gs_share *share, const struct fd_table *table,
-                           struct epoll_event *events)
-{
-    int limit = tick(share), count = 0;
-
-    if (!gs_epoll_is_there(share)) { /* the program has closed it, and may have another of the number */
-        errno = EBADF;
-        return -1;
-    }
-
-    if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
-        limit = FDS_AFTER_MS;
-    if (share->spins && limit != 0)
-        count = spin(share, events);
-    return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, limit);
-}
-
-void *gs_thread_run(void *arg)
-{
-    struct gs_share *share = arg;
-    struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.share = share,
-                             .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
-
-    gs_log_line(&share->log, GS_LOG_DEBUG, "the share thread runs %llu us after its start, at %llu us",
-                (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
-                (unsigned long long)gs_now_ns() / 1000);
-    pthread_setname_np(pthread_self(), "gpushim-share");
-    gs_peers_watch(share);
-    while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
-        int count = wait_for_events(share, &table, events);
-
-        if (count < 0 && errno != EINTR) {
-            gs_log_line(&share->log, GS_LOG_ERROR,
-                        "sharing has ended: the program closed its descriptors (errno %d)", errno);
-            break;
-        }
-        for (int i = 0; i < count; i++)
-            dispatch(share, &events[i]);
-        fd_table_tick(&table);
-    }
-    if (table.runs)
-        pthread_join(table.background.thread, NULL);
-    return NULL;
+    return work < due ? work : due;
 }

@@ -1,9 +1,7 @@
 /* Tokens (core/share/token.h): writing, reading, comparing. */
 #include "core/share/token.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define TOKEN_MAGIC   0xd5a37e19u
 #define TOKEN_VERSION 1
@@ -70,14 +68,4 @@ bool gs_bytes_equal(const void *a, const void *b, size_t size)
     for (size_t i = 0; i < size; i++)
         difference |= left[i] ^ right[i];
     return difference == 0;
-}
-
-bool gs_random(void *bytes, size_t size)
-{
-    ssize_t got;
-
-    do
-        got = getrandom(bytes, size, 0);
-    while (got < 0 && errno == EINTR);
-    return got == (ssize_t)size;
 }

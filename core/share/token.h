@@ -39,7 +39,4 @@ gs_status gs_token_read(const unsigned char bytes[GS_TOKEN_SIZE], struct gs_toke
 /* Compares in a time that depends on `size` alone. */
 bool gs_bytes_equal(const void *a, const void *b, size_t size);
 
-/* Fills `bytes` from the kernel's random source; false if it has none. */
-bool gs_random(void *bytes, size_t size);
-
 #endif

@@ -1,14 +1,10 @@
-/* Messages between openers and exporters (core/share/wire.h): building, checking, moving. */
+/* Messages between openers and exporters (core/share/wire.h): building and checking. */
 #include "core/share/wire.h"
-
-#include "core/share/discard.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #define WIRE_MAGIC 0x67707368u
-#define FDS_MAX    253 /* in one message: SCM_MAX_FD */
 
 static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_HELLO] = sizeof(struct gs_wire_hello),
@@ -66,8 +62,7 @@ const char *gs_wire_reason_text(uint32_t reason)
     return texts[reason];
 }
 
-/* A message of ours, as far as can be told, that another version wrote. */
-static bool is_of_another_version(const union gs_wire_message *message, size_t length)
+bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t length)
 {
     return length >= sizeof message->head && message->head.magic == WIRE_MAGIC &&
            message->head.version != GS_WIRE_VERSION;
@@ -81,32 +76,6 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length)
            head->type < GS_WIRE_TYPES && head->size == sizes[head->type] && length == head->size;
 }
 
-int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
-{
-    char control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(sizeof(struct cmsghdr)))) = {0};
-    struct iovec part = {.iov_base = (void *)message, .iov_len = message->head.size};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-    ssize_t sent;
-
-    if (fd >= 0) {
-        struct cmsghdr *attached;
-
-        header.msg_control = control;
-        header.msg_controllen = sizeof control;
-        attached = CMSG_FIRSTHDR(&header);
-        attached->cmsg_level = SOL_SOCKET;
-        attached->cmsg_type = SCM_RIGHTS;
-        attached->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(attached), &fd, sizeof fd);
-    }
-    do
-        sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0 && fd >= 0 && errno == EPERM) /* the other side takes none, or not yet */
-        return -ETOOMANYREFS;
-    return sent < 0 ? -errno : 0;
-}
-
 void gs_wire_printable(char name[16])
 {
     name[15] = 0;
@@ -118,92 +87,4 @@ void gs_wire_printable(char name[16])
 bool gs_wire_goes_later(int error)
 {
     return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;
-}
-
-/* What came with a message: the only descriptor, or -1. More than one is not in the protocol; then
- * all of them go and *ret_many is set. */
-static int take_fds(struct msghdr *header, int socket, bool *ret_many)
-{
-    int kept = -1, seen = 0;
-
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
-        size_t count;
-
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (seen++ == 0)
-                kept = fd;
-            else
-                gs_discard(fd, gs_socket_user(socket));
-        }
-    }
-    *ret_many = seen > 1;
-    if (seen > 1) {
-        gs_discard(kept, gs_socket_user(socket));
-        kept = -1;
-    }
-    return kept;
-}
-
-/* As recvmsg, without waiting, and with what the other side said before it hung up. */
-static ssize_t receive(int socket, struct msghdr *header, int flags)
-{
-    bool reset = false;
-    ssize_t got;
-
-    for (;;) {
-        got = recvmsg(socket, header, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (got >= 0 || (errno != EINTR && (errno != ECONNRESET || reset)))
-            return got < 0 ? -errno : got;
-        reset |= errno == ECONNRESET; /* told once, before what the other side had said */
-    }
-}
-
-/*
- * A message is looked at before it is taken. The kernel closes what came along and found no room
- * here, and that may take as long as its sender likes; what is still in the socket, or is here
- * already, it does not.
- */
-int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
-{
-    char control[CMSG_SPACE(FDS_MAX * sizeof(int))]
-        __attribute__((aligned(sizeof(struct cmsghdr))));
-    struct iovec part = {.iov_base = ret_message, .iov_len = sizeof *ret_message};
-    struct msghdr header = {.msg_iov = &part,
-                            .msg_iovlen = 1,
-                            .msg_control = ret_fd ? control : NULL,
-                            .msg_controllen = ret_fd ? sizeof control : 0};
-    struct msghdr none = {0};
-    ssize_t got = receive(socket, &header, MSG_PEEK);
-    bool many, lacks, sound;
-    int fd;
-
-    if (ret_fd)
-        *ret_fd = -1;
-    if (got < 0)
-        return (int)got;
-    fd = take_fds(&header, socket, &many);
-    lacks = header.msg_flags & MSG_CTRUNC;
-    /* No message of ours is empty, so nothing is lost by taking an empty one for the end. */
-    sound = !many && !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
-    if (!lacks)
-        receive(socket, &none, 0);
-    if (fd >= 0 && (lacks || !sound)) {
-        gs_discard(fd, gs_socket_user(socket));
-        fd = -1;
-    }
-    if (!sound && got > 0 && is_of_another_version(ret_message, (size_t)got))
-        return -EPROTONOSUPPORT;
-    if (!sound)
-        return got == 0 && !lacks && !many ? -ENOTCONN : -EPROTO;
-    if (lacks)
-        return ret_fd ? -EMFILE : -EPROTO;
-    if (ret_fd)
-        *ret_fd = fd;
-    return 0;
 }

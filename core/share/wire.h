@@ -252,6 +252,13 @@ const char *gs_wire_reason_text(uint32_t reason);
 
 /* Whether `length` received bytes are a message of this version, exactly as long as its type. */
 bool gs_wire_valid(const union gs_wire_message *message, size_t length);
+/* Whether they are one of ours, as far as can be told, that another version wrote. */
+bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t length);
+/* Whether an error of gs_wire_send says that the same may go later: the other side does not read,
+ * or the kernel has no memory for it now. */
+bool gs_wire_goes_later(int error);
+
+/* ---- conn.c --------------------------------------------------------------------------------- */
 
 /*
  * Sends one message, with `fd` unless that is -1 (it stays the caller's). Never waits, never
@@ -259,9 +266,6 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length);
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
-/* Whether that says that the same may go later: the other side does not read, or the kernel has no
- * memory for it now. */
-bool gs_wire_goes_later(int error);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has

@@ -292,10 +292,7 @@ static bool is_broker(const char *name)
 /* The pid of who listens there as this process sees it; 0: it does not. */
 static long pid_of_listener(int fd)
 {
-    struct ucred who = {.pid = 0};
-    socklen_t size = sizeof who;
-
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.pid : 0;
+    return gs_conn_who(fd).pid;
 }
 
 /* The same of a process that there is a pidfd of. */

@@ -15,6 +15,7 @@
 
 #include "../unit/share/leave_by_hand.h"
 #include "../unit/share/side.h"
+#include "core/share/instance.h"
 #include "core/share/wire.h"
 
 #ifndef SO_PEERPIDFD

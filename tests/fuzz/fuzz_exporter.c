@@ -72,7 +72,7 @@ static void offer(unsigned block)
 /* The last block is there again as soon as nobody holds it. */
 static void offer_again(void)
 {
-    if (!freed || !gs_share_withdraw(side.share, offers[LAST], side_now(), side_now(), true))
+    if (!freed || !gs_share_withdraw(side.share, offers[LAST]))
         return;
     freed = false;
     offer(LAST);

@@ -77,7 +77,7 @@ static void look_through_limbo(void)
     }
 }
 
-static void on_release(void *arg)
+static void on_release(void *arg, uint64_t base, size_t size)
 {
     count(&released_events);
     look_through_limbo();

@@ -173,7 +173,7 @@ struct fixture_pool fixture_pool(struct fixture *fixture)
         figures.reserved += pool->reserved;
         figures.live += pool->live;
         figures.ready += pool->ready;
-        figures.limbo += pool->guarded.limbo.bytes;
+        figures.limbo += pool->guarded.limbo;
         gs_latch_release(&pool->lock);
     }
     figures.retiring = figures.reserved - figures.live - figures.ready - figures.limbo;

@@ -166,6 +166,31 @@ Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
     fixture_end(&f);
 }
 
+/* Users that share a registration have all of its pages in use, and what else lies there. */
+Test(pin, all_that_one_registration_held_goes_with_it)
+{
+    static const struct gs_reg_backend shared = {.name = "shared", .pin = pin, .unpin = unpin};
+    CUdeviceptr block[3];
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+
+    start(false);
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_alloc(f.core, 16 * KIB, &block[i]));
+    cr_assert_eq(block[0] / (64 * KIB), block[2] / (64 * KIB), "one page");
+    wanted = request(block[1], 16 * KIB);
+    wanted.key.backend = &shared;
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_pool(&f).limbo, 48 * KIB);
+    MUST(gs_core_unpin(f.core, reg));
+    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    fixture_end(&f);
+}
+
 Test(pin, one_that_was_moved_holds_the_new_range)
 {
     struct gs_pin wanted;

@@ -114,7 +114,7 @@ static size_t limbo(void)
         if (!context->pools[i])
             continue;
         gs_latch_take(&context->pools[i]->lock);
-        bytes += context->pools[i]->guarded.limbo.bytes;
+        bytes += context->pools[i]->guarded.limbo;
         gs_latch_release(&context->pools[i]->lock);
     }
     return bytes;
@@ -245,6 +245,24 @@ Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_dr
     cr_assert_eq(after.counts.trims, before.counts.trims);
     cr_assert_eq(after.counts.grown, before.counts.grown);
     close(client);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
+/* Without the library that memory would be there. */
+Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address, again;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(3600 * 1000 * MS);
+    address = must_share(token);
+    fill_device(32 * MIB);
+    fill_device(2 * MIB);
+    must_free(address);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    cr_assert_eq(again, address);
     gs_core_destroy(f.core);
     rmdir(dir);
 }

@@ -145,7 +145,7 @@ Test(share_access, all_that_one_had_open_ends_with_it)
     fd = side_connect_by_hand(dir, token);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
-    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    cr_assert_not(gs_share_withdraw(side.share, offer));
     close(fd);
     cr_assert(side_gets_back(&side, offer));
 }

@@ -368,7 +368,7 @@ Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
     cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
     cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 1);
-    cr_assert(gs_share_withdraw(sharer.share, early, 0, side_now(), true));
+    cr_assert(gs_share_withdraw(sharer.share, early));
     cr_assert(side_gets_back(&sharer, offer));
     sharer_stop(&sharer, &piece, broker);
 }

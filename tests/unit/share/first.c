@@ -253,7 +253,7 @@ static struct gs_offer *must_offer(struct exporter *exporter, int which, size_t 
 
 static bool has_message(void)
 {
-    struct pollfd message = {.fd = side.share->opener.peers->fd, .events = POLLIN};
+    struct pollfd message = {.fd = side.share->opener.peers->conn.fd, .events = POLLIN};
 
     return poll(&message, 1, 0) == 1;
 }

@@ -225,7 +225,7 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     }
     for (int i = 0; i < 999; i++)
         cr_assert(side_gets_back(&side, offers[i]), "block %d", i);
-    cr_assert_not(gs_share_withdraw(side.share, offers[999], 0, side_now(), true),
+    cr_assert_not(gs_share_withdraw(side.share, offers[999]),
                   "the opener lost its lease");
     side_stop(&opener);
     cr_assert(side_gets_back(&side, offers[999]));

@@ -70,7 +70,7 @@ Test(share_memory, an_offer_without_memory_is_none)
     cr_assert_lt(tries, 100);
     fail_in = 0;
     if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+        cr_assert(gs_share_withdraw(side.share, offer));
 }
 
 Test(share_memory, an_open_without_memory_changes_nothing)
@@ -151,7 +151,7 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         gs_wire_start(&message, GS_WIRE_KEEP, 0);
         message.keep.block_id = read.block_id;
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, 0, side_now(), true)));
+        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)));
         __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
         gs_share_chunk_gone(side.share, kept.id);
         cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);

@@ -391,7 +391,7 @@ bool side_withdraws(struct side *side, struct gs_offer *offer)
 {
     if (side_with_broker()) /* its share thread may be at the offer, to leave it there */
         return side_gets_back(side, offer);
-    return gs_share_withdraw(side->share, offer, 0, side_now(), true);
+    return gs_share_withdraw(side->share, offer);
 }
 
 bool side_within(uint64_t since, uint64_t ns)
@@ -406,7 +406,7 @@ static bool gets_back(struct side *side, struct gs_offer *offer, unsigned ms)
     for (;;) {
         uint64_t now = side_now();
 
-        if (gs_share_withdraw(side->share, offer, start, now, true))
+        if (gs_share_withdraw(side->share, offer))
             return true;
         if (now - start > ms * UINT64_C(1000000))
             return false;

@@ -43,7 +43,7 @@ bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offse
     usleep(published_us);
     freed = side_now();
     gs_share_freed(side->share, offer, freed);
-    while (!gs_share_withdraw(side->share, offer, freed, side_now(), true)) {
+    while (!gs_share_withdraw(side->share, offer)) {
         if (side_now() - freed > back_ns) {
             stamps_fail("a block is never given back", stamp, 0);
             return false;

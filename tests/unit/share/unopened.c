@@ -34,7 +34,7 @@ static void ends(int i)
     uint64_t freed = side_now();
 
     gs_share_freed(side.share, offer[i], freed);
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i], freed, side_now(), false)));
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i])));
 }
 
 Test(share_unopened, it_is_said_once_and_with_their_number)

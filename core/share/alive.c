@@ -1,0 +1,116 @@
+/* Whether a process runs, and what (core/share/alive.h). */
+#include "core/share/alive.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+bool gs_alive_exited(int pidfd)
+{
+    struct pollfd exit = {.fd = pidfd, .events = POLLIN};
+
+    return poll(&exit, 1, 0) > 0; /* a signal of the program's may come in between */
+}
+
+bool gs_alive_is_pidfd(int fd)
+{
+    siginfo_t ignored;
+
+    return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
+           errno == ECHILD;
+}
+
+/* Reads the process's file of that name; its size, or -1 with errno. *ret_opened: there is one. */
+static ssize_t read_file(pid_t pid, const char *name, void *to, size_t size, bool *ret_opened)
+{
+    char path[32];
+    ssize_t got;
+    int error, fd;
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    *ret_opened = fd >= 0;
+    if (fd < 0)
+        return -1;
+    got = read(fd, to, size);
+    error = errno;
+    close(fd);
+    errno = error;
+    return got;
+}
+
+bool gs_alive_runs(pid_t pid)
+{
+    char text[1024], state;
+    const char *fields;
+    ssize_t size;
+    long threads;
+    bool opened;
+
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+        return false;
+    size = read_file(pid, "stat", text, sizeof text - 1, &opened);
+    if (size < 0)
+        return !opened || errno != ESRCH;
+    text[size] = 0;
+    fields = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!fields || sscanf(fields + 1,
+                          " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+                          &state, &threads) != 2)
+        return true;
+    return (state != 'Z' && state != 'X') || threads > 1;
+}
+
+bool gs_alive_is_stopped(pid_t pid)
+{
+    char text[512];
+    const char *fields;
+    bool opened;
+    ssize_t size = read_file(pid, "stat", text, sizeof text - 1, &opened);
+
+    text[size > 0 ? size : 0] = 0;
+    fields = strrchr(text, ')'); /* the name before it may hold anything */
+    return fields && fields[1] == ' ' && (fields[2] == 'T' || fields[2] == 't');
+}
+
+uint64_t gs_alive_stack(pid_t pid)
+{
+    unsigned long entries[128];
+    bool opened;
+    ssize_t size = read_file(pid, "auxv", entries, sizeof entries, &opened);
+
+    for (size_t i = 0; size > 0 && i + 1 < (size_t)size / sizeof *entries; i += 2)
+        if (entries[i] == AT_RANDOM)
+            return entries[i + 1];
+    return 0;
+}
+
+pid_t gs_alive_own_pid(void)
+{
+    return getpid();
+}
+
+uint64_t gs_alive_own_stack(void)
+{
+    return getauxval(AT_RANDOM);
+}
+
+int gs_alive_own_pidfd(void)
+{
+    return (int)syscall(SYS_pidfd_open, getpid(), 0);
+}

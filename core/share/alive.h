@@ -1,0 +1,28 @@
+/*
+ * Whether a process runs, and what: by its pidfd, else by the process table. The protocol asks here
+ * and nowhere else.
+ */
+#ifndef GS_CORE_SHARE_ALIVE_H
+#define GS_CORE_SHARE_ALIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Whether the process of a pidfd has exited; whether a descriptor is a pidfd. Never wait. */
+bool gs_alive_exited(int pidfd);
+bool gs_alive_is_pidfd(int fd);
+/* By the process table, of a pid as this process sees it. Whether it is there and more than an
+ * entry that its parent has not read yet: one that cannot be looked at is. */
+bool gs_alive_runs(pid_t pid);
+/* Whether it is stopped, by a signal or a debugger: one that cannot be looked at is not. */
+bool gs_alive_is_stopped(pid_t pid);
+/* Where the kernel put something on the stack of the program that it runs; 0: it cannot be seen. An
+ * exec changes it. */
+uint64_t gs_alive_stack(pid_t pid);
+/* Of this process: its pid, the same of its stack, and a pidfd (the caller's, or -1). */
+pid_t gs_alive_own_pid(void);
+uint64_t gs_alive_own_stack(void);
+int gs_alive_own_pidfd(void);
+
+#endif

@@ -1,0 +1,228 @@
+/* Sockets, and who is at their other ends (core/share/conn.h); messages on their way. */
+#include "core/share/conn.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "core/base/clock.h"
+#include "core/share/discard.h"
+#include "core/share/wire.h"
+
+#ifndef SO_PEERPIDFD /* newer than the C libraries that the library is built with */
+#define SO_PEERPIDFD 77
+#endif
+
+#define FDS_MAX 253 /* in one message: SCM_MAX_FD */
+
+/* ---- Who is at the other end ---------------------------------------------------------------- */
+
+struct gs_conn_who gs_conn_who(int socket)
+{
+    struct ucred who = {.uid = (uid_t)-1, .gid = (gid_t)-1};
+    socklen_t size = sizeof who;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+        return (struct gs_conn_who){.uid = (uid_t)-1, .gid = (gid_t)-1};
+    return (struct gs_conn_who){.pid = who.pid, .uid = who.uid, .gid = who.gid};
+}
+
+int gs_conn_pidfd(int socket, int *ret_error)
+{
+    socklen_t size = sizeof(int);
+    int pidfd = -1;
+
+    *ret_error = 0;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
+        return pidfd;
+    if (errno == EINVAL || errno == ESRCH || errno == ENODATA)
+        *ret_error = -ESRCH;
+    else
+        *ret_error = errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOTSUP;
+    return -1;
+}
+
+int gs_conn_accept(int listener)
+{
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* ---- How it is with a connection ------------------------------------------------------------ */
+
+/* What of these, or of a hang-up or an error, there is now. */
+static short look(int socket, short events)
+{
+    struct pollfd now = {.fd = socket, .events = events};
+
+    return poll(&now, 1, 0) == 1 ? now.revents : 0;
+}
+
+void gs_conn_limit(int socket, int bytes)
+{
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
+bool gs_conn_has_room(int socket)
+{
+    return look(socket, POLLOUT) & POLLOUT;
+}
+
+bool gs_conn_has_more(int socket)
+{
+    return look(socket, POLLIN);
+}
+
+bool gs_conn_hung_up(int socket)
+{
+    return look(socket, 0);
+}
+
+bool gs_conn_is_read(int socket)
+{
+    int unread = 0;
+
+    return ioctl(socket, SIOCOUTQ, &unread) != 0 || unread == 0;
+}
+
+void gs_conn_shut(int socket)
+{
+    shutdown(socket, SHUT_RDWR);
+}
+
+/* A program's signals end a poll; it begins again with what is left of the time. */
+enum gs_conn_event gs_conn_wait(int socket, int pidfd, bool to_send, uint64_t deadline_ns)
+{
+    struct pollfd both[2] = {{.fd = socket, .events = to_send ? POLLOUT : POLLIN},
+                             {.fd = pidfd, .events = POLLIN}};
+    uint64_t now;
+
+    while ((now = gs_now_ns()) < deadline_ns) {
+        uint64_t ms = (deadline_ns - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS;
+        int count = poll(both, 2, ms < INT32_MAX ? (int)ms : INT32_MAX);
+
+        if (count > 0)
+            return both[0].revents ? GS_CONN_READY : GS_CONN_EXITED;
+    }
+    return GS_CONN_OVER;
+}
+
+/* ---- Messages ------------------------------------------------------------------------------- */
+
+int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(sizeof(struct cmsghdr)))) = {0};
+    struct iovec part = {.iov_base = (void *)message, .iov_len = message->head.size};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    ssize_t sent;
+
+    if (fd >= 0) {
+        struct cmsghdr *attached;
+
+        header.msg_control = control;
+        header.msg_controllen = sizeof control;
+        attached = CMSG_FIRSTHDR(&header);
+        attached->cmsg_level = SOL_SOCKET;
+        attached->cmsg_type = SCM_RIGHTS;
+        attached->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(attached), &fd, sizeof fd);
+    }
+    do
+        sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && fd >= 0 && errno == EPERM) /* the other side takes none, or not yet */
+        return -ETOOMANYREFS;
+    return sent < 0 ? -errno : 0;
+}
+
+/* What came with a message: the only descriptor, or -1. More than one is not in the protocol; then
+ * all of them go and *ret_many is set. */
+static int take_fds(struct msghdr *header, int socket, bool *ret_many)
+{
+    int kept = -1, seen = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        size_t count;
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (seen++ == 0)
+                kept = fd;
+            else
+                gs_discard(fd, gs_conn_who(socket).uid);
+        }
+    }
+    *ret_many = seen > 1;
+    if (seen > 1) {
+        gs_discard(kept, gs_conn_who(socket).uid);
+        kept = -1;
+    }
+    return kept;
+}
+
+/* As recvmsg, without waiting, and with what the other side said before it hung up. */
+static ssize_t receive(int socket, struct msghdr *header, int flags)
+{
+    bool reset = false;
+    ssize_t got;
+
+    for (;;) {
+        got = recvmsg(socket, header, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (got >= 0 || (errno != EINTR && (errno != ECONNRESET || reset)))
+            return got < 0 ? -errno : got;
+        reset |= errno == ECONNRESET; /* told once, before what the other side had said */
+    }
+}
+
+/*
+ * A message is looked at before it is taken. The kernel closes what came along and found no room
+ * here, and that may take as long as its sender likes; what is still in the socket, or is here
+ * already, it does not.
+ */
+int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
+{
+    char control[CMSG_SPACE(FDS_MAX * sizeof(int))]
+        __attribute__((aligned(sizeof(struct cmsghdr))));
+    struct iovec part = {.iov_base = ret_message, .iov_len = sizeof *ret_message};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ret_fd ? control : NULL,
+                            .msg_controllen = ret_fd ? sizeof control : 0};
+    struct msghdr none = {0};
+    ssize_t got = receive(socket, &header, MSG_PEEK);
+    bool many, lacks, sound;
+    int fd;
+
+    if (ret_fd)
+        *ret_fd = -1;
+    if (got < 0)
+        return (int)got;
+    fd = take_fds(&header, socket, &many);
+    lacks = header.msg_flags & MSG_CTRUNC;
+    /* No message of ours is empty, so nothing is lost by taking an empty one for the end. */
+    sound = !many && !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
+    if (!lacks)
+        receive(socket, &none, 0);
+    if (fd >= 0 && (lacks || !sound)) {
+        gs_discard(fd, gs_conn_who(socket).uid);
+        fd = -1;
+    }
+    if (!sound && got > 0 && gs_wire_is_of_another_version(ret_message, (size_t)got))
+        return -EPROTONOSUPPORT;
+    if (!sound)
+        return got == 0 && !lacks && !many ? -ENOTCONN : -EPROTO;
+    if (lacks)
+        return ret_fd ? -EMFILE : -EPROTO;
+    if (ret_fd)
+        *ret_fd = fd;
+    return 0;
+}

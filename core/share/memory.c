@@ -1,0 +1,65 @@
+/* Memory that lies behind a descriptor (core/share/memory.h): memfds, and what a driver exports. */
+#include "core/share/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MFD_CLOEXEC
+#define MFD_CLOEXEC       1u
+#define MFD_ALLOW_SEALING 2u
+#endif
+
+int gs_memory_new(size_t size, uint64_t **ret_words)
+{
+    int fd = (int)syscall(SYS_memfd_create, "gpushim-confirmed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    void *words;
+
+    if (fd < 0)
+        return -errno;
+    words =
+        ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0
+            ? MAP_FAILED
+            : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (words == MAP_FAILED) {
+        int error = errno;
+
+        close(fd);
+        return -error;
+    }
+    madvise(words, size, MADV_DONTFORK);
+    *ret_words = words;
+    return fd;
+}
+
+void gs_memory_free(uint64_t *words, size_t size)
+{
+    munmap(words, size);
+}
+
+/* Only a memfd has seals. */
+bool gs_memory_is_sound(int fd)
+{
+    int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && seals & F_SEAL_SHRINK;
+}
+
+bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
+{
+    return pread(fd, ret_word, sizeof *ret_word, (off_t)at) == (ssize_t)sizeof *ret_word;
+}
+
+bool gs_memory_may_be_drivers(int fd)
+{
+    struct statx info;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0)
+        return false;
+    if (S_ISREG(info.stx_mode))
+        return fcntl(fd, F_GET_SEALS) >= 0;
+    return S_ISCHR(info.stx_mode) || !(info.stx_mode & S_IFMT);
+}

@@ -1,0 +1,26 @@
+/*
+ * Memory that lies behind a descriptor: that in which a process confirms what a broker may serve
+ * (core/share/confirm.c), and what a grant came with. No process can make another wait by it.
+ */
+#ifndef GS_CORE_SHARE_MEMORY_H
+#define GS_CORE_SHARE_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* New memory of so many bytes, all zero, which stays as large as it is. A forked child does not
+ * have it: its stores would be this process's. A descriptor for it, the caller's, or a negative
+ * errno. */
+int gs_memory_new(size_t size, uint64_t **ret_words);
+void gs_memory_free(uint64_t *words, size_t size);
+/* Whether nobody can make it smaller, nor answer a read of it as slowly as he likes. */
+bool gs_memory_is_sound(int fd);
+/* Reads the word at that byte; false: it has none. */
+bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
+/* Whether a driver may have made it: a device, something without a type, or memory of its own (a
+ * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held
+ * up by its file system. */
+bool gs_memory_may_be_drivers(int fd);
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * The share thread's start, and what is told to it: what it is to watch, and when it is to look.
+ * How it waits is loop.c's, what it does thread.c's.
+ */
+#include "core/base/cancel.h"
+#include "core/share/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SPIN_NS (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
+
+/* Puts the pipe into the epoll. Any epoll looks like any other, but in ours alone is that pipe. */
+static bool watch_pipe(int epoll, int op, int woken)
+{
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u64 = (uint64_t)GS_WATCH_WAKE << GS_WATCH_SHIFT};
+
+    return epoll_ctl(epoll, op, woken, &event) == 0;
+}
+
+bool gs_epoll_is_there(const struct gs_share *share)
+{
+    return gs_fd_is_there(&share->loop.woken_kept) &&
+           watch_pipe(share->loop.epoll, EPOLL_CTL_MOD, share->loop.woken);
+}
+
+int gs_watch(struct gs_share *share, enum gs_watch_op op, int fd, unsigned events,
+             enum gs_watch kind, uint64_t id)
+{
+    struct epoll_event event = {.events = (events & GS_WATCH_READ ? EPOLLIN : 0) |
+                                          (events & GS_WATCH_WRITE ? EPOLLOUT : 0) |
+                                          (events & GS_WATCH_ONCE ? EPOLLONESHOT : 0),
+                                .data.u64 = (uint64_t)kind << GS_WATCH_SHIFT | (id & GS_WATCH_ID)};
+    int how = op == GS_WATCH_ADD ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+
+    if (!gs_epoll_is_there(share))
+        return -EBADF;
+    return epoll_ctl(share->loop.epoll, how, fd, &event) == 0 ? 0 : -errno;
+}
+
+void gs_unwatch(struct gs_share *share, int fd)
+{
+    if (gs_epoll_is_there(share))
+        epoll_ctl(share->loop.epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void gs_thread_wake(struct gs_share *share)
+{
+    GS_UNCANCELLED;
+    ssize_t ignored = gs_fd_is_there(&share->loop.wake_kept) ? write(share->loop.wake, "", 1) : 0;
+
+    (void)ignored; /* it fails only when the thread has many wake-ups to come already */
+}
+
+void gs_thread_expect(struct gs_share *share, uint64_t now)
+{
+    share->loop.expected_ns = now + SPIN_NS;
+}
+
+void gs_thread_offered(struct gs_share *share, uint64_t now)
+{
+    share->loop.offered_ns = now + GS_OFFERED_NS;
+}
+
+bool gs_loop_may_spin(void)
+{
+    cpu_set_t cpus;
+
+    /* It fails where there are more than the set has room for. */
+    return sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) > 1;
+}
+
+void gs_loop_close(struct gs_share *share)
+{
+    struct gs_fd spare = share->loop.wake_kept; /* the same pipe, */
+
+    spare.fd = share->place.spare_fd; /* by another number */
+    if (share->place.spare_fd >= 0)
+        gs_fd_close(&spare);
+    gs_fd_close(&share->place.listener_is);
+    gs_fd_close(&share->place.directory_is);
+    share->place.listener_is = share->place.directory_is = (struct gs_fd){0};
+    share->place.listener = share->place.directory = share->place.spare_fd = -1;
+    if (share->loop.epoll >= 0 && gs_epoll_is_there(share))
+        close(share->loop.epoll);
+    gs_fd_close(&share->loop.wake_kept);
+    gs_fd_close(&share->loop.woken_kept);
+    share->loop.wake_kept = share->loop.woken_kept = (struct gs_fd){0};
+    share->loop.epoll = share->loop.wake = share->loop.woken = -1;
+}
+
+/* Until another thread has started it. One that a filter of system calls has killed meanwhile
+ * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
+static void await_start_locked(struct gs_share *share, enum gs_start *state)
+{
+    while (*state == GS_STARTING) {
+        if (gs_cond_wait_until(&share->started, &share->lock, gs_now_ns() + GS_NS_PER_S) ||
+            *state != GS_STARTING || syscall(SYS_tgkill, share->pid, share->starter, 0) == 0 ||
+            errno != ESRCH)
+            continue;
+        *state = GS_GIVEN_UP;
+        gs_cond_wake_all(&share->started);
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "memory cannot be shared any more: the thread that began with it was killed");
+    }
+}
+
+/*
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
+ * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries
+ * again.
+ */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *))
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&share->lock);
+    await_start_locked(share, state);
+    if (*state == GS_GIVEN_UP)
+        status = GS_NOT_OFFERED;
+    if (*state == GS_NOT_STARTED) {
+        *state = GS_STARTING;
+        share->starter = (pid_t)syscall(SYS_gettid);
+        gs_lock_release(&share->lock);
+        status = start(share);
+        gs_lock_take(&share->lock);
+        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
+        gs_cond_wake_all(&share->started);
+    }
+    gs_lock_release(&share->lock);
+    return status;
+}
+
+/* The epoll, and the pipe in it, or an errno and none of them. */
+static int make_descriptors(int *ret_epoll, int ret_ends[2])
+{
+    int error;
+
+    *ret_epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (*ret_epoll < 0)
+        return errno;
+    if (pipe2(ret_ends, O_CLOEXEC | O_NONBLOCK) == 0) {
+        if (watch_pipe(*ret_epoll, EPOLL_CTL_ADD, ret_ends[0]))
+            return 0;
+        error = errno;
+        close(ret_ends[0]);
+        close(ret_ends[1]);
+    } else {
+        error = errno;
+    }
+    close(*ret_epoll);
+    return error;
+}
+
+/* The opener wakes the thread also where there may be none, with its lock held: without that it
+ * would write into whatever file gets the number of one that is closed here. */
+static int thread_descriptors(struct gs_share *share)
+{
+    int epoll, ends[2], error = make_descriptors(&epoll, ends);
+
+    if (error)
+        return error;
+    gs_lock_take(&share->opener.lock);
+    share->loop.epoll = epoll;
+    share->loop.woken = ends[0];
+    share->loop.wake = ends[1];
+    share->loop.woken_kept = gs_fd_keep(share->loop.woken);
+    share->loop.wake_kept = gs_fd_keep(share->loop.wake);
+    gs_lock_release(&share->opener.lock);
+    return 0;
+}
+
+static gs_status thread_start(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    int error = thread_descriptors(share);
+
+    share->loop.asked_ns = gs_now_ns();
+    if (!error)
+        error = gs_background_start(&share->loop.background, share->loop.run, share);
+    if (!error)
+        return GS_OK;
+    gs_lock_take(&share->opener.lock);
+    gs_loop_close(share);
+    gs_lock_release(&share->opener.lock);
+    snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
+             error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
+    gs_say_not_offered(share, reason);
+    return GS_UNREACHABLE;
+}
+
+gs_status gs_thread_start(struct gs_share *share)
+{
+    return gs_start_once(share, &share->thread_start, thread_start);
+}
