@@ -148,14 +148,30 @@ int side_listen(const char *path)
     return fd;
 }
 
+void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path)
+{
+    memset(ret_path, 0, sizeof *ret_path);
+    ret_path->sun_family = AF_UNIX;
+    snprintf(ret_path->sun_path, sizeof ret_path->sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(ret_path->sun_path + strlen(ret_path->sun_path), "%02x", token[8 + i]);
+}
+
+void side_greet(int fd, const unsigned char *instance)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+}
+
 int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct sockaddr_un to;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    side_path_of(dir, token, &to);
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
     close(fd);
@@ -165,11 +181,9 @@ int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 {
     int fd = side_dial(dir, token);
-    union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    CHECK(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
+    CHECK(fd >= 0);
+    side_greet(fd, token + 8);
     return fd;
 }
 

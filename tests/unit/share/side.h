@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/un.h>
 
 #include "core/share/share.h"
 #include "core/share/wire.h"
@@ -52,6 +53,9 @@ int side_dir_put_up(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
+/* Where who serves the token's memory listens, and what it is greeted with. */
+void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path);
+void side_greet(int fd, const unsigned char *instance);
 /* A connection to who serves the token's memory in that directory, or -1; the second one has greeted
  * it, and ends the test where that does not go. */
 int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);

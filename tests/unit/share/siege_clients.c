@@ -217,6 +217,20 @@ static int say_share(int fd, const struct gs_token *token, int attached)
     return siege_say(fd, &message, attached);
 }
 
+/* Returns when all that was said to a broker has been read: it answers in turn. */
+static void is_read(int fd)
+{
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    union gs_wire_message message;
+    int type;
+
+    while (siege_say_type(fd, GS_WIRE_QUERY) == -EAGAIN)
+        poll(&room, 1, 10);
+    while ((type = siege_hear(fd, &message)) != GS_WIRE_REPORT)
+        if (type == 0)
+            _exit(1); /* it was hung up on */
+}
+
 /* Leaves as much as goes, each block with a descriptor of its own; goes on when nothing does. */
 static void leaves_all_it_can(void)
 {
@@ -232,8 +246,10 @@ static void leaves_all_it_can(void)
         token.block_id = token.chunk_id = i + 1;
         while (say_share(fd, &token, null) == -EAGAIN)
             poll(&room, 1, 10);
-        if (i >= 1000)
+        if (i == 1000) { /* more than there is room for */
+            is_read(fd);
             siege_holds();
+        }
     }
 }
 
