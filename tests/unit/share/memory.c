@@ -103,6 +103,25 @@ Test(share_memory, an_open_without_memory_changes_nothing)
     cr_assert_gt(opened, 3);
 }
 
+/* Of a GPU's memory others are asked with some of this process's own: without it they are not. */
+Test(share_memory, who_has_no_memory_to_ask_with_gets_nothing)
+{
+    struct gs_share_answers answers;
+    int fds, tries = 0;
+
+    cr_assert_str_eq(other_ask(&other, "serve 7"), "ok");
+    fds = side_open_fds();
+    do {
+        fail_in = ++tries;
+        gs_share_ask(side.share, side_gpu, MIB, &answers);
+        cr_assert(fail_in > 0 || answers.given == 0, "try %d", tries);
+        cr_assert_eq(side_open_fds(), fds, "try %d", tries);
+    } while (fail_in == 0 && tries < 100);
+    fail_in = 0;
+    cr_assert(tries > 2 && tries < 100);
+    cr_assert(SIDE_WAIT((gs_share_ask(side.share, side_gpu, MIB, &answers), answers.given == 7)));
+}
+
 Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
 {
     int opened = 0;
