@@ -115,7 +115,7 @@ Test(share_memory, who_has_no_memory_to_ask_with_gets_nothing)
         fail_in = ++tries;
         gs_share_ask(side.share, side_gpu, MIB, &answers);
         cr_assert(fail_in > 0 || answers.given == 0, "try %d", tries);
-        cr_assert_eq(side_open_fds(), fds, "try %d", tries);
+        cr_assert_leq(side_open_fds(), fds + (int)answers.silent, "try %d", tries);
     } while (fail_in == 0 && tries < 100);
     fail_in = 0;
     cr_assert(tries > 2 && tries < 100);
