@@ -125,7 +125,6 @@ static int adopt(struct gs_share *share, int directory, int listener)
 
 static void say_again(struct gs_share *share)
 {
-    gs_relay_put_up_again(share);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",
