@@ -167,8 +167,8 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     const struct gs_driver *driver = share->driver;
     CUresult result;
 
-    if (share->events.unmapping)
-        share->events.unmapping(share->events.arg, import->span.base, import->span.size);
+    if (share->events.in_use)
+        share->events.in_use(share->events.arg, import->span.base, import->span.size, true);
     result = driver->mem_unmap(import->span.base, import->span.size);
 
     if (result == CUDA_SUCCESS)

@@ -1,4 +1,5 @@
-/* The runtime directory: clearing it of what killed processes left (core/share/directory.h). */
+/* The runtime directory: clearing it of what killed processes left, and the names that stand there
+ * (core/share/directory.h). */
 #include "core/share/directory.h"
 
 #include <dirent.h>
@@ -7,8 +8,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "core/base/fd.h"
 
 #define NEW_AGE_S     60 /* a socket that does not listen yet and is older: its maker was killed */
 #define UNSEEN_AGE_S  3600  /* not touched for so long: of another PID namespace, */
@@ -52,18 +51,46 @@ static void sweep_entry(int directory, const struct gs_share_options *options, c
         unlinkat(directory, name, 0);
 }
 
-void gs_directory_sweep(int directory, const struct gs_share_options *options)
+static DIR *list_of(int directory)
 {
     int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = again < 0 ? NULL : fdopendir(again);
+
+    if (!list && again >= 0)
+        close(again);
+    return list;
+}
+
+int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
+                           int max)
+{
+    DIR *list = list_of(directory);
+    const struct dirent *entry;
+    struct gs_home home;
+    unsigned seen = 0;
+    int count = 0;
+
+    if (!list)
+        return 0;
+    gs_home_find(&home);
+    while (count < max && seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
+        if (kind_of(entry->d_name) == SOCKET && strcmp(entry->d_name, own) != 0 &&
+            gs_home_whereabouts(&home, entry->d_name) != GS_BESIDE_GONE)
+            memcpy(ret_names[count++], entry->d_name, GS_SOCKET_NAME_SIZE);
+    }
+    closedir(list);
+    return count;
+}
+
+void gs_directory_sweep(int directory, const struct gs_share_options *options)
+{
+    DIR *list = list_of(directory);
     const struct dirent *entry;
     struct gs_home home;
     unsigned seen = 0;
 
-    if (!list) {
-        gs_fd_drop(again);
+    if (!list)
         return;
-    }
     gs_home_find(&home);
     while (seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
         enum entry_kind kind = kind_of(entry->d_name);
