@@ -58,11 +58,6 @@ void gs_fd_drop(int fd)
     errno = saved;
 }
 
-void gs_fd_keep_from_exec(int fd)
-{
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
 uint64_t gs_fd_limit(void)
 {
     struct rlimit limit;

@@ -25,8 +25,6 @@ void gs_fd_close(const struct gs_fd *kept);
 int gs_fd_copy(int fd);
 /* Closes what is the caller's own, and not kept for long; -1: nothing. errno stays. */
 void gs_fd_drop(int fd);
-/* No program that this one becomes has it. */
-void gs_fd_keep_from_exec(int fd);
 /* How many there may be (RLIMIT_NOFILE); UINT64_MAX where that cannot be told. */
 uint64_t gs_fd_limit(void);
 

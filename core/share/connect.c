@@ -25,12 +25,11 @@ static void set_disconnected(struct gs_peer *peer)
     peer->connection++;
 }
 
-/* One who passes something on is asked once, and holds are nobody's there. */
 void gs_peer_look(struct gs_peer *peer)
 {
     if (peer->conn.fd >= 0 && !gs_fd_is_there(&peer->conn.kept_fd)) {
         forget_descriptors(peer);
-        peer->astray = peer->id != 0;
+        peer->astray = true;
     } else if (peer->conn.pidfd >= 0 && !gs_fd_is_there(&peer->conn.kept_pidfd))
         peer->conn.pidfd = -1;
 }
@@ -67,7 +66,8 @@ static gs_status connect_failed(struct gs_share *share, int error)
 
     if (error == -ENOENT || error == -ECONNREFUSED)
         snprintf(reason, sizeof reason,
-                 "the process that shared it has ended, or uses another directory than %s",
+                 "the process that shared it has ended, or uses another directory than "
+                 "%s" GS_BROKER_HELPS,
                  gs_directory_words(&share->options));
     else if (error == -EACCES || error == -EPERM)
         snprintf(reason, sizeof reason,
@@ -141,28 +141,17 @@ static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, 
     gs_lock_release(&share->opener.lock);
 }
 
-bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
-                        struct gs_peer *peer)
-{
-    int pidfd, fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
-
-    if (fd < 0)
-        return false;
-    set_connected(share, peer, fd, pidfd);
-    return true;
-}
-
 static bool is_absent(int error)
 {
     return error == -ENOENT || error == -ECONNREFUSED;
 }
 
-/* In one directory: the exporter, or who serves what it left. The descriptor, or why there is none
- * there. *ret_passed_on: somebody passes it on. */
+/* In one directory: the exporter, or the broker that it left something with. The descriptor, or why
+ * there is none there. */
 static int connect_in(struct gs_share *share, int directory, struct gs_peer *peer,
-                      const char *name, int *ret_pidfd, bool *ret_passed_on)
+                      const char *name, int *ret_pidfd)
 {
-    char relay[1][GS_RELAY_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE];
+    char broker_name[GS_BROKER_NAME_SIZE];
     int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
 
     if (is_absent(fd)) {
@@ -173,8 +162,6 @@ static int connect_in(struct gs_share *share, int directory, struct gs_peer *pee
         peer->conn.by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
-    if (is_absent(fd) && gs_directory_relays(directory, name, relay, 1) > 0)
-        *ret_passed_on = true;
     return fd;
 }
 
@@ -182,13 +169,12 @@ static int connect_in(struct gs_share *share, int directory, struct gs_peer *pee
 static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
 {
     char reason[GS_REASON_SIZE];
-    bool passed_on = false;
     unsigned place = 0;
     int fd = -ENOENT, pidfd, directory, looked = 0;
 
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
+        fd = connect_in(share, directory, peer, name, &pidfd);
         gs_fd_drop(directory);
         looked++;
     }
@@ -196,8 +182,6 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
         gs_say_unreachable(share, reason);
         return GS_UNREACHABLE;
     }
-    if (is_absent(fd) && passed_on) /* nothing to say yet */
-        return GS_UNREACHABLE;
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)

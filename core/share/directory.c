@@ -67,7 +67,7 @@ static int address_of(int directory, const struct gs_share_options *options, con
 /* Binds under a first name, listens, and only then gives the socket its own name. 0 or an errno. */
 static int put_up(int fd, int directory, const struct gs_share_options *options, const char *name)
 {
-    char first[GS_RELAY_NAME_SIZE + sizeof GS_NEW_SUFFIX];
+    char first[GS_BROKER_NAME_SIZE + sizeof GS_NEW_SUFFIX];
     struct sockaddr_un address;
     mode_t mode = options->uid_count + options->gid_count > 0 ? 0666 : 0600;
     int error;
@@ -181,29 +181,6 @@ int gs_directory_connect_at_once(const struct gs_share_options *options, const c
     return fd;
 }
 
-bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name)
-{
-    struct sockaddr_un address;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int pidfd = -1, error;
-    bool gone = false;
-
-    if (fd < 0 || address_of(directory, options, name, &address) != 0) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
-        gone = errno == ECONNREFUSED || errno == ENOENT;
-    else if ((pidfd = gs_conn_pidfd(fd, &error)) < 0)
-        gone = error == -ESRCH;
-    else
-        gone = gs_alive_exited(pidfd);
-    gs_fd_drop(pidfd);
-    gs_hang_up(fd); /* who listens there may have said something */
-    return gone;
-}
-
 bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
                         uid_t uid, pid_t pid)
 {
@@ -238,11 +215,6 @@ bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
             connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
     gs_hang_up(fd);
     return dead;
-}
-
-int gs_directory_link(int directory, const char *name, const char *second)
-{
-    return linkat(directory, name, directory, second, 0) == 0 ? 0 : -errno;
 }
 
 void gs_directory_unlink(int directory, const char *name)

@@ -32,8 +32,6 @@
 #define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
 #define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
 #define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
-/* Of one who passes another's memory on: that instance, a dot, its own (core/share/relay.c). */
-#define GS_RELAY_NAME_SIZE  66
 /* Whether this user is our own; or that, or one that the options name. */
 bool gs_user_is_own(uid_t uid);
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
@@ -109,9 +107,6 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
  * not go, for whatever reason; gs_directory_open and the above do it, or say why not. */
 int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
-/* Whether whoever put the socket there has ended. Does not wait; in doubt it has not. */
-bool gs_directory_is_gone(int directory, const struct gs_share_options *options, const char *name);
-
 /* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the kernel
  * tells its own. Does not wait. */
 bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
@@ -120,18 +115,12 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
 /* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
 bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name);
 
-/* Writes the names of those who pass on what `instance` (in hex) had shared, `max` at most; how
- * many. */
-int gs_directory_relays(int directory, const char *instance,
-                        char ret_names[][GS_RELAY_NAME_SIZE], int max);
-
 /* Writes the names of exporters but `own`, `max` at most, and none whose process is seen to have ended;
  * how many. */
 int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
                            int max);
 
-/* Gives the socket a second name; 0, or a negative errno. Takes a name down. */
-int gs_directory_link(int directory, const char *name, const char *second);
+/* Takes the name down. */
 void gs_directory_unlink(int directory, const char *name);
 /* Lets all users come to the socket: 0, or a negative errno. */
 int gs_directory_let_all(int directory, const char *name);

@@ -284,11 +284,6 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 
-/* relay.c: what this process has open of others and passes on, once they have ended. */
-bool gs_relay_knows(struct gs_share *share, const unsigned char *instance);
-bool gs_relay_serve(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_open *open);
-
 /* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
 /* The client keeps the chunk of the offer; false: it may not. Where there is no host memory to note
  * it, or it has too many, it is called back at once. */

@@ -26,22 +26,12 @@ void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened)
     opened->next = opened->older = NULL;
     opened->idle = false;
     share->opener.idle_count--;
-    share->opener.passed_idle -= opened->passed_on;
 }
 
-/* How long it stays idle. What was passed on stays for the grace at least. */
-static uint64_t stays_ns(const struct gs_share *share, const struct gs_opened *opened)
+static bool may_stay(const struct gs_share *share, const struct gs_opened *opened)
 {
-    uint64_t ns = share->options.idle_ns;
-
-    if (opened->recalled || opened->orphan || !share->options.idle_blocks)
-        ns = 0;
-    return opened->passed_on && ns < share->options.grace_ns ? share->options.grace_ns : ns;
-}
-
-static bool is_over(const struct gs_share *share, const struct gs_opened *opened, uint64_t now)
-{
-    return now >= opened->idle_ns && now - opened->idle_ns >= stays_ns(share, opened);
+    return !opened->recalled && !opened->orphan && share->options.idle_blocks > 0 &&
+           share->options.idle_ns > 0;
 }
 
 static void end_locked(struct gs_share *share, struct gs_opened *opened)
@@ -50,20 +40,9 @@ static void end_locked(struct gs_share *share, struct gs_opened *opened)
     gs_closing_start_locked(share, opened);
 }
 
-/* Nobody wants it any more, but whoever it was passed on to. */
-static void end_unwanted_locked(struct gs_share *share, struct gs_opened *opened)
-{
-    if (!opened->idle)
-        return;
-    if (is_over(share, opened, gs_now_ns()))
-        end_locked(share, opened);
-    else
-        gs_thread_wake(share);
-}
-
 void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    if (!stays_ns(share, opened)) {
+    if (!may_stay(share, opened)) {
         gs_closing_start_locked(share, opened);
         return;
     }
@@ -80,7 +59,6 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         share->opener.idle_oldest = opened;
     share->opener.idle_newest = opened;
     share->opener.idle_count++;
-    share->opener.passed_idle += opened->passed_on;
     if (share->opener.idle_armed)
         return;
     share->opener.idle_armed = true;
@@ -97,7 +75,8 @@ bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_
     if (!opened || opened->recalled)
         return false;
     opened->recalled = true;
-    end_unwanted_locked(share, opened);
+    if (opened->idle)
+        end_locked(share, opened);
     return true;
 }
 
@@ -114,28 +93,20 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
         if (opened->peer != peer || opened->connection == peer->connection)
             continue;
         opened->orphan = true;
-        end_unwanted_locked(share, opened);
+        if (opened->idle)
+            end_locked(share, opened);
     }
 }
 
 uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
 {
-    struct gs_opened *opened = share->opener.idle_oldest, *newer;
-    uint64_t due = GS_NEVER;
+    struct gs_opened *oldest;
 
-    for (; opened; opened = newer) {
-        newer = opened->next;
-        if (is_over(share, opened, now)) {
-            end_locked(share, opened);
-            continue;
-        }
-        if (opened->idle_ns + stays_ns(share, opened) < due)
-            due = opened->idle_ns + stays_ns(share, opened);
-        if (!share->opener.passed_idle)
-            break; /* all stay for the same time */
-    }
-    share->opener.idle_armed = share->opener.idle_oldest != NULL;
-    return due;
+    while ((oldest = share->opener.idle_oldest) && now >= oldest->idle_ns &&
+           now - oldest->idle_ns >= share->options.idle_ns)
+        end_locked(share, oldest);
+    share->opener.idle_armed = oldest != NULL;
+    return oldest ? oldest->idle_ns + share->options.idle_ns : GS_NEVER;
 }
 
 void gs_idle_finish_locked(struct gs_share *share)

@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT_SHARE 16   /* one descriptor in so many of the process's limit, */
-#define KEPT_MAX   1024 /* and never more */
-
 #define DEVICES_MAX 64
 
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id)
@@ -145,7 +142,6 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->read_only = grant->read_only || share->options.read_only;
     import->strict = grant->strict;
     import->kept = import->unwanted = false;
-    import->fd = -1;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
@@ -171,7 +167,6 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     const struct gs_driver *driver = share->driver;
     CUresult result;
 
-    gs_import_close_fd(share, import);
     if (share->events.in_use)
         share->events.in_use(share->events.arg, import->span.base, import->span.size, true);
     result = driver->mem_unmap(import->span.base, import->span.size);
@@ -267,38 +262,4 @@ struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdevicept
     if (at == import->count || import->sorted[at]->address > address)
         return NULL;
     return import->sorted[at];
-}
-
-/* ---- Descriptors that are kept ------------------------------------------------------------- */
-
-unsigned gs_import_fds_max(bool passed_on)
-{
-    uint64_t part = gs_fd_limit() / KEPT_SHARE;
-    unsigned most = part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
-
-    return passed_on ? 2 * most : most;
-}
-
-bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on)
-{
-    unsigned kept, most = gs_import_fds_max(passed_on);
-
-    kept = __atomic_add_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
-    if (kept > most) {
-        __atomic_sub_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
-        return false;
-    }
-    gs_fd_keep_from_exec(fd);
-    import->kept_fd = gs_fd_keep(fd);
-    __atomic_store_n(&import->fd, fd, __ATOMIC_RELEASE);
-    return true;
-}
-
-void gs_import_close_fd(struct gs_share *share, struct gs_import *import)
-{
-    if (import->fd < 0)
-        return;
-    gs_fd_close(&import->kept_fd);
-    import->fd = -1;
-    __atomic_sub_fetch(&share->opener.kept_fds, 1, __ATOMIC_RELAXED);
 }

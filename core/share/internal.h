@@ -13,8 +13,8 @@
  *     serve.c    answers to messages                keep.c     chunks kept without a hold
  *     quota.c    what each user takes               closing.c  holds on their way back
  *     leave.c, confirm.c                            flushed.c  they are back
- *                offers left with a broker,         relay.c, relay_names.c
- *     broker.c, leaver.c                                       what is passed on, of both sides
+ *                offers left with a broker,
+ *     broker.c, leaver.c
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
@@ -214,10 +214,6 @@ struct gs_opener {
     unsigned idle_count;
     struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
     unsigned kept_count; /* those that are to stay */
-    unsigned kept_fds;                 /* atomic; descriptors of imports */
-    struct gs_relay_name *relay_names; /* atomic; names put up, added under `share->lock`, freed at
-                                          the end */
-    unsigned passed_idle;              /* idle blocks that were passed on */
     bool kept_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;

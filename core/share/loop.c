@@ -75,7 +75,7 @@ static void grow_fd_table(const struct gs_share *share)
     if (lowest < 0)
         return;
     close(lowest);
-    most = (uint64_t)lowest + gs_exports_max() + gs_import_fds_max(true) + FDS_SPARE;
+    most = (uint64_t)lowest + gs_exports_max() + FDS_SPARE;
     if (most >= limit)
         most = limit - 1;
     highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);

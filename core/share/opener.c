@@ -18,7 +18,7 @@ static struct gs_opened_key key_of(const struct gs_token *token)
     return key;
 }
 
-struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_token *token)
+static struct gs_opened *find_locked(struct gs_share *share, const struct gs_token *token)
 {
     struct gs_opened_key key = key_of(token);
     struct gs_opened *opened;
@@ -120,7 +120,7 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     gs_room_give_back(share, &room); /* it was of another size */
     if (fd >= 0 && status != GS_OK)
         gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
-    else if (fd >= 0 && !(ret->fresh && gs_import_keep_fd(share, ret->import, fd, false)))
+    else
         gs_fd_drop(fd); /* the driver's: it has taken it */
     if (status != GS_OK)
         gs_peer_return(peer, token->block_id);
@@ -144,10 +144,6 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
         status = gs_import_enter_locked(share, peer, granted->import);
     if (status != GS_OK)
         return status;
-    if (peer->relayed) { /* there is no connection, and nobody who could call it back */
-        opened->connection = granted->import->connection = GS_NO_CONNECTION;
-        opened->orphan = true;
-    }
     status = gs_import_add_locked(granted->import, opened);
     if (status == GS_UNREACHABLE)
         say_senseless(share);
@@ -284,7 +280,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     bool done = false;
 
     while (status == GS_OK && !done) {
-        struct gs_opened *opened = gs_opened_find_locked(share, token);
+        struct gs_opened *opened = find_locked(share, token);
         struct gs_peer *peer;
 
         if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE)) {
@@ -370,7 +366,7 @@ static struct gs_import *import_locked(struct gs_share *share, CUdeviceptr addre
 }
 
 /* The open block that covers `address`. */
-struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address)
+static struct gs_opened *opened_at_locked(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_import *import = import_locked(share, address);
     struct gs_opened *opened = import ? gs_import_at_locked(import, address) : NULL;
@@ -396,7 +392,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
         return GS_NOT_OURS;
     has_thread = gs_opener_has_thread(share);
     gs_lock_take(&share->opener.lock);
-    opened = gs_opened_at_locked(share, address);
+    opened = opened_at_locked(share, address);
     if (opened && opened->address == address) {
         if (--opened->count == 0) {
             if (has_thread)
@@ -413,6 +409,21 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     return status;
 }
 
+gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
+                           unsigned char ret_token[GS_TOKEN_SIZE])
+{
+    const struct gs_opened *opened;
+
+    if (!is_import(share, address))
+        return GS_NOT_OURS;
+    gs_lock_take(&share->opener.lock);
+    opened = opened_at_locked(share, address);
+    if (opened)
+        memcpy(ret_token, opened->token, GS_TOKEN_SIZE);
+    gs_lock_release(&share->opener.lock);
+    return opened ? GS_OK : GS_NOT_OURS;
+}
+
 gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                         struct gs_import_info *ret_info)
 {
@@ -422,7 +433,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener.lock);
-    opened = gs_opened_at_locked(share, address);
+    opened = opened_at_locked(share, address);
     if (opened) {
         *ret_info = (struct gs_import_info){.base = opened->address,
                                             .size = opened->size,

@@ -8,8 +8,6 @@
 
 #include "core/share/internal.h"
 
-#define GS_NO_CONNECTION UINT64_MAX /* the connection of what was relayed */
-
 /* The socket to an exporter, or to who serves what it had shared, and what goes over it. */
 struct gs_connection {
     int fd;                           /* -1: not connected */
@@ -35,8 +33,6 @@ struct gs_peer {
     uint64_t connection;  /* counts connections: a hold belongs to the one it was made over */
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
-    bool passes_on;       /* this process serves what it had shared, once it has ended */
-    bool relayed;       /* the last grant came from one who passes it on: no hold, no connection */
     bool astray;        /* the program has closed the connection, over which things are held: */
     uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
     bool busy;          /* one thread works with it, without the lock */
@@ -58,8 +54,6 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
-    int fd; /* what it was imported from, to pass it on; or -1; and what that is: */
-    struct gs_fd kept_fd;
     bool read_only;
     bool strict;   /* is not kept without a hold */
     bool kept;     /* no block of it is held; in the list of kept ones, since: */
@@ -119,7 +113,6 @@ struct gs_opened {
     bool ready;     /* they had, but its exporter was busy */
     bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
-    bool passed_on; /* the program has got a handle of it again */
     bool keeps;     /* given back, its chunk stays mapped */
     struct gs_use *uses;
     unsigned use_count;
@@ -135,26 +128,11 @@ struct gs_opener_context {
     UT_hash_handle hh;
 };
 
-/* opener.c */
-struct gs_opened *gs_opened_find_locked(struct gs_share *share, const struct gs_token *token);
-/* The open block that covers `address`, or NULL. */
-struct gs_opened *gs_opened_at_locked(struct gs_share *share, CUdeviceptr address);
-
-/* relay_names.c */
-/* Gives this process's socket the name that openers of the exporter's memory look for. */
-bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer);
-/* Nothing of the peer's is here any more: takes its name down. */
-void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer);
-/* Puts all names up where the socket is now. No lock. */
-void gs_relay_put_up_again(struct gs_share *share);
-/* Removes the names from the directory. No lock. */
-void gs_relay_at_exit(struct gs_share *share, int directory);
-void gs_relay_free(struct gs_share *share);
+/* Said of memory whose process has ended. */
+#define GS_BROKER_HELPS                                                                            \
+    "; with share.strategy = broker there its memory can be opened after its end, for share.keep"
 
 /* connect.c */
-/* Connects to one name in the directory; false where it cannot be had. */
-bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
-                        struct gs_peer *peer);
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
 /* Connects to the same again: 0, or a negative errno. Where he has ended what was held is lost. */
@@ -204,10 +182,6 @@ uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now);
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
 
 /* request.c */
-/* As below, from the peer's own connection alone. */
-gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
-                      const unsigned char *bytes, bool want_fd, struct gs_room *room,
-                      struct gs_wire_grant *ret_grant, int *ret_fd);
 /* Asks for one block; with success one hold is this process's, and must go back by a CLOSE over
  * the same connection. *ret_fd is the caller's, or -1 if it was not wanted. Where `room` is given
  * and has none it may have some afterwards, also without success. */
@@ -219,11 +193,6 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
 gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer);
 
 /* import.c */
-/* How many descriptors imports keep at most: all of them, or with those that are passed on. */
-unsigned gs_import_fds_max(bool passed_on);
-/* Keeps the descriptor of an import, which is then its owner; false: there are enough. */
-bool gs_import_keep_fd(struct gs_share *share, struct gs_import *import, int fd, bool passed_on);
-void gs_import_close_fd(struct gs_share *share, struct gs_import *import);
 struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
 /* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that
  * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */

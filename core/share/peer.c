@@ -55,8 +55,6 @@ void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer)
         gs_peer_disconnect(share, peer);
     if (peer->conn.fd >= 0)
         return;
-    if (peer->passes_on)
-        gs_relay_leave(share, peer);
     HASH_DEL(share->opener.peers, peer);
     free(peer);
 }
@@ -111,7 +109,7 @@ void gs_peer_return(struct gs_peer *peer, uint64_t block_id)
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = block_id;
     gs_peer_look(peer);
-    if (peer->conn.fd < 0 || peer->relayed)
+    if (peer->conn.fd < 0)
         return;
     gs_wire_send(peer->conn.fd, &message, -1);
     peer->conn.crossing++;

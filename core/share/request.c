@@ -1,7 +1,7 @@
 /*
  * Opener: asking an exporter for a block, and judging what it answers. Nothing that comes from it
- * is believed before it was checked. All that one call waits for, of the exporter, of a broker and
- * of those who pass its memory on, is over at the call's one deadline (peer->deadline_ns).
+ * is believed before it was checked. All that one call waits for, of the exporter and of a broker,
+ * is over at the call's one deadline (peer->deadline_ns).
  */
 #include "core/share/discard.h"
 #include "core/share/opener.h"
@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define RELAYS_MAX 32 /* that a third asks */
 
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
@@ -190,11 +188,15 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
     }
 }
 
-static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
+static gs_status refused(struct gs_share *share, const struct gs_peer *peer,
+                         const struct gs_wire_refuse *refuse)
 {
     const char *text = gs_wire_reason_text(refuse->reason);
 
-    if (refuse->reason == GS_REFUSED_TOKEN || refuse->reason == GS_REFUSED_DRIVER ||
+    if (refuse->reason == GS_REFUSED_TOKEN && peer->conn.by_broker)
+        gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
+                                  "have it" GS_BROKER_HELPS);
+    else if (refuse->reason == GS_REFUSED_TOKEN || refuse->reason == GS_REFUSED_DRIVER ||
         refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
@@ -233,7 +235,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
     bool is_grant = message->head.type == GS_WIRE_GRANT;
 
     if (message->head.type == GS_WIRE_REFUSE)
-        return refused(share, &message->refuse);
+        return refused(share, peer, &message->refuse);
     if (is_grant && grant_valid(&message->grant, token) && want_fd == (*fd >= 0))
         return GS_OK;
     if (is_grant)
@@ -309,9 +311,9 @@ static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *
            (peer->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
-gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
-                      const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                      struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
+gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
+                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
+                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
 {
     union gs_wire_message message = {0};
     uint64_t looked = gs_now_ns(), waited = 0, connection = peer->connection;
@@ -321,8 +323,8 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
         gs_peer_look(peer);
-        if (peer->conn.fd < 0) /* one who passes it on is not connected to again */
-            status = peer->id ? connect_or_resume(share, peer) : GS_UNREACHABLE;
+        if (peer->conn.fd < 0)
+            status = connect_or_resume(share, peer);
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK)
@@ -344,7 +346,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         if (!want_fd) /* the caller's mapping went with the connection: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
-            gs_say_unreachable(share, "the process that shared it has ended");
+            gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);
             return GS_UNREACHABLE;
         }
     }
@@ -355,75 +357,4 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_OK)
         *ret_grant = message.grant;
     return status;
-}
-
-/* ---- What was passed on -------------------------------------------------------------------- */
-
-/* Those whose names stand in one directory, one after the other. Each that does not answer takes an
- * equal part of the time that is left, so one that is stopped does not keep the next from being
- * asked. */
-static gs_status request_in(struct gs_share *share, int directory, const struct gs_token *token,
-                            const unsigned char *bytes, uint64_t deadline_ns,
-                            struct gs_wire_grant *ret_grant, int *ret_fd)
-{
-    char names[RELAYS_MAX][GS_RELAY_NAME_SIZE], instance[GS_SOCKET_NAME_SIZE];
-    gs_status status = GS_UNREACHABLE;
-    int count;
-
-    gs_instance_name(token->instance, instance);
-    count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
-    for (int i = 0; i < count && status != GS_OK; i++) {
-        struct gs_peer relay = {.conn = {.watched = true, .by_broker = true}};
-        uint64_t now = gs_now_ns();
-
-        if (now >= deadline_ns)
-            break;
-        relay.deadline_ns = now + (deadline_ns - now) / (unsigned)(count - i);
-        memcpy(relay.instance, token->instance, sizeof relay.instance);
-        if (!gs_peer_connect_to(share, directory, names[i], &relay))
-            continue;
-        status = gs_peer_ask(share, &relay, token, bytes, true, NULL, ret_grant, ret_fd);
-        gs_peer_disconnect(share, &relay);
-    }
-    return status;
-}
-
-/* Asks those who pass on what an exporter had shared that has ended; as gs_peer_request, but no
- * hold is this process's and no connection stays. */
-static gs_status relay_request(struct gs_share *share, const struct gs_token *token,
-                           const unsigned char *bytes, uint64_t deadline_ns,
-                           struct gs_wire_grant *ret_grant, int *ret_fd)
-{
-    char reason[GS_REASON_SIZE];
-    gs_status status = GS_UNREACHABLE;
-    unsigned place = 0;
-    int directory;
-
-    while (status != GS_OK &&
-           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
-        gs_fd_drop(directory);
-    }
-    return status;
-}
-
-gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
-                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
-{
-    gs_status relayed, status;
-
-    peer->relayed = false;
-    status = gs_peer_ask(share, peer, token, bytes, want_fd, room, ret_grant, ret_fd);
-    if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
-        (peer->conn.fd >= 0 && !peer->conn.by_broker))
-        return status;
-    relayed = relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
-    if (relayed != GS_OK) {
-        if (status == GS_UNREACHABLE)
-            gs_say_unreachable(share, "the process that shared it has ended");
-        return status;
-    }
-    peer->relayed = true;
-    return GS_OK;
 }

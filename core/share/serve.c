@@ -16,8 +16,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     if (client->greeted)
         return gs_client_fault(client, "it greeted twice");
     if (!share->options.is_broker &&
-        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0 &&
-        !gs_relay_knows(share, hello->instance))
+        memcmp(hello->instance, share->instance, GS_INSTANCE_SIZE) != 0)
         return gs_client_fault(client, "it wants another process");
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
@@ -181,9 +180,6 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
-    if (!share->options.is_broker &&
-        memcmp(client->instance, share->instance, GS_INSTANCE_SIZE) != 0)
-        return gs_relay_serve(share, client, open);
     offer = gs_offer_pin(share, open->token);
     if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
         gs_offer_unpin(share, offer, false);

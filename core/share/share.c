@@ -69,7 +69,6 @@ void gs_share_destroy(struct gs_share *share)
     gs_broker_free(share);
     gs_offers_free(share);
     gs_exports_free(share);
-    gs_relay_free(share);
     gs_keeps_free(share);
     gs_others_free(share);
     gs_loop_close(share);
@@ -93,7 +92,6 @@ void gs_share_at_exit(struct gs_share *share)
     directory = __atomic_load_n(&share->place.directory, __ATOMIC_ACQUIRE);
     if (directory >= 0) {
         gs_directory_unlink(directory, share->name);
-        gs_relay_at_exit(share, directory);
         gs_sweep(share);
     }
     errno = saved;

@@ -263,8 +263,8 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 /*
- * The token of the imported block that covers `address`, the one it was opened by: this process
- * has passed it on, and serves it once the process that shared it has ended. GS_NOT_OURS.
+ * The token of the imported block that covers `address`, the one it was opened by, to be passed on:
+ * it is opened at the process that shared it, or its broker, not here. GS_NOT_OURS.
  */
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_token[GS_TOKEN_SIZE]);

@@ -126,7 +126,6 @@ static void say_again(struct gs_share *share)
 {
     bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
 
-    gs_relay_put_up_again(share);
     gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",

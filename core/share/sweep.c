@@ -13,30 +13,15 @@
 #define UNSEEN_AGE_S  3600  /* not touched for so long: of another PID namespace, */
 #define FOREIGN_AGE_S 86400 /* and of another kernel, which shows no more than that */
 #define SWEEP_ENTRIES 16384 /* each is looked at by its name, 1 us */
-#define RELAY_ENTRIES 65536
 
 enum entry_kind { FOREIGN, SOCKET, NEW_SOCKET };
 
-/* What follows an instance; NULL: there is none. */
-static const char *past_instance(const char *name)
+static enum entry_kind kind_of(const char *name)
 {
-    return strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1
-               ? name + GS_SOCKET_NAME_SIZE - 1
-               : NULL;
-}
+    const char *rest = name + GS_SOCKET_NAME_SIZE - 1;
 
-/* *ret_owner is the instance whose socket it is: of two names the second. */
-static enum entry_kind kind_of(const char *name, const char **ret_owner)
-{
-    const char *rest = past_instance(name), *more;
-
-    *ret_owner = name;
-    if (!rest)
+    if (strspn(name, "0123456789abcdef") != GS_SOCKET_NAME_SIZE - 1)
         return FOREIGN;
-    if (*rest == '.' && (more = past_instance(rest + 1))) {
-        *ret_owner = rest + 1;
-        rest = more;
-    }
     if (*rest == 0)
         return SOCKET;
     return strcmp(rest, GS_NEW_SUFFIX) == 0 ? NEW_SOCKET : FOREIGN;
@@ -76,26 +61,6 @@ static DIR *list_of(int directory)
     return list;
 }
 
-int gs_directory_relays(int directory, const char *instance,
-                        char ret_names[][GS_RELAY_NAME_SIZE], int max)
-{
-    DIR *list = list_of(directory);
-    const struct dirent *entry;
-    const char *owner;
-    unsigned seen = 0;
-    int count = 0;
-
-    if (!list)
-        return 0;
-    while (count < max && seen++ < RELAY_ENTRIES && (entry = readdir(list)))
-        if (strlen(entry->d_name) == GS_RELAY_NAME_SIZE - 1 &&
-            strncmp(entry->d_name, instance, GS_SOCKET_NAME_SIZE - 1) == 0 &&
-            kind_of(entry->d_name, &owner) == SOCKET)
-            memcpy(ret_names[count++], entry->d_name, GS_RELAY_NAME_SIZE);
-    closedir(list);
-    return count;
-}
-
 int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
                            int max)
 {
@@ -109,9 +74,7 @@ int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_S
         return 0;
     gs_home_find(&home);
     while (count < max && seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
-        const char *rest = past_instance(entry->d_name);
-
-        if (rest && *rest == 0 && strcmp(entry->d_name, own) != 0 &&
+        if (kind_of(entry->d_name) == SOCKET && strcmp(entry->d_name, own) != 0 &&
             gs_home_whereabouts(&home, entry->d_name) != GS_BESIDE_GONE)
             memcpy(ret_names[count++], entry->d_name, GS_SOCKET_NAME_SIZE);
     }
@@ -130,11 +93,11 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
         return;
     gs_home_find(&home);
     while (seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
-        const char *owner;
-        enum entry_kind kind = kind_of(entry->d_name, &owner);
+        enum entry_kind kind = kind_of(entry->d_name);
 
         if (kind != FOREIGN)
-            sweep_entry(directory, options, entry->d_name, kind, gs_home_whereabouts(&home, owner));
+            sweep_entry(directory, options, entry->d_name, kind,
+                        gs_home_whereabouts(&home, entry->d_name));
     }
     closedir(list);
 }

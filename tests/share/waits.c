@@ -4,8 +4,6 @@
  *   waits cancelled  a thread is cancelled in cuIpcOpenMemHandle: the next one that opens memory of
  *                    the same process, which has gone on, gets it
  *   waits together   four threads open blocks of a process that is stopped: none waits for the others
- *   waits relays     what an ended process had shared is passed on by sockets that nobody serves: all
- *                    of them together are waited for once
  *   waits exporter   shares blocks and says their handles
  *
  * The library is preloaded, with a share.timeout of TIMEOUT_MS.
@@ -17,9 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,7 +25,6 @@
 
 #define BLOCKS     8
 #define THREADS    4
-#define RELAYS     12
 #define SIZE       ((size_t)4 << 20)
 #define TIMEOUT_MS 2000 /* as the tests' environment has it */
 #define PATIENCE_S 60
@@ -182,41 +177,6 @@ static void together(void)
     party_kill(&party);
 }
 
-/* Names under which a third process would look, and whose sockets nobody serves. */
-static void put_up(const char *dir, const unsigned char *instance)
-{
-    for (unsigned i = 0; i < RELAYS; i++) {
-        struct sockaddr_un at = {.sun_family = AF_UNIX};
-        char name[160], *to = name;
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-        for (unsigned k = 0; k < 16; k++)
-            to += sprintf(to, "%02x", instance[k]);
-        sprintf(to, ".%032x", i + 1);
-        if (snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name) >=
-                (int)sizeof at.sun_path ||
-            bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, 4) != 0)
-            fail("bind", errno);
-    }
-}
-
-static void relays(void)
-{
-    struct opening opening;
-    struct party party = exporter_start();
-
-    start_driver();
-    party_kill(&party);
-    put_up(getenv("GPUSHIM_SHARE_DIR"), (const unsigned char *)handles[0].reserved + 8);
-    begin(&opening, 0);
-    end(&opening);
-    printf("%d that do not answer: %.2f s\n", RELAYS, opening.took);
-    if (opening.result == CUDA_SUCCESS)
-        fail("memory of nobody", 0);
-    if (opening.took > 1.7 * TIMEOUT_MS / 1000)
-        fail("each was waited for, ms", (int)(opening.took * 1000));
-}
-
 int main(int argc, char **argv)
 {
     const char *how = argc == 2 ? argv[1] : "";
@@ -228,8 +188,6 @@ int main(int argc, char **argv)
         cancelled();
     else if (strcmp(how, "together") == 0)
         together();
-    else if (strcmp(how, "relays") == 0)
-        relays();
     else
         fail("how?", 0);
     return 0;

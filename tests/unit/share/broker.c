@@ -70,6 +70,8 @@ Test(share_broker, does_not_serve_what_was_taken_back)
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     other_kill(&other); /* at once: what it said before counts */
     cr_assert_eq(open_it(back, &address), GS_STALE);
+    cr_assert_not_null(strstr(side_logged(), "has ended, and the broker does not have it"), "%s",
+                       side_logged());
     cr_assert_eq(open_it(kept, &address), GS_OK);
 }
 

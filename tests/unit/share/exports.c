@@ -266,8 +266,7 @@ static int fd_table_size(void)
 /* Each time it is enlarged whoever needs the next descriptor sleeps for milliseconds. */
 Test(share_exports, the_table_of_descriptors_is_enlarged_once)
 {
-    /* As much as exports and imports together keep, beside what is there. */
-    enum { LIMIT = 8192, KEPT = LIMIT / 8 + LIMIT / 16 * 2 };
+    enum { LIMIT = 8192, KEPT = LIMIT / 8 }; /* beside what is there */
     struct rlimit limit;
     struct gs_offer *offer;
     int size, kept[KEPT];

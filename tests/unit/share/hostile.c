@@ -629,27 +629,6 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     cr_assert(is_delayed(theirs), "refused, or there was room and this proves nothing");
 }
 
-/* The same where it was passed on and the second serves. */
-Test(share_hostile, descriptors_under_way_delay_an_open_of_what_was_passed_on)
-{
-    unsigned char theirs[GS_TOKEN_SIZE];
-    char hex[2 * GS_TOKEN_SIZE + 1], path[128];
-    struct other first;
-    unsigned long there;
-
-    begin_in_anothers_folder();
-    other_start2(&first, dir, "uid=65534", "trust=0");
-    other_offer(&first, 0, 512, 3, theirs);
-    other_start2(&other, dir, "uid=65534", "trust=0");
-    cr_assert_eq(other_open(&other, theirs, &there), GS_OK);
-    token_to_hex(theirs, hex);
-    cr_assert_str_eq(other_ask(&other, "token %lx", there) + 3, hex);
-    other_kill(&first);
-    snprintf(path, sizeof path, "%s/%.*s", dir, 2 * GS_INSTANCE_SIZE, hex + 16);
-    unlink(path); /* which the other one sweeps if he has not done so before */
-    cr_assert(is_delayed(theirs), "refused, or there was room and this proves nothing");
-}
-
 Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
 {
     unsigned long address;

@@ -413,6 +413,55 @@ Test(share_life, an_importer_shares_on_what_it_imported)
     cr_assert_eq(other_stop(&third), 0);
 }
 
+/* The handle opens at its owner, or that one's broker, whoever gave it on. */
+Test(share_life, who_opens_what_was_passed_on_has_a_lease_of_its_own)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer = offer_at(0, 512, token);
+    struct other third;
+    unsigned long address, at_third;
+
+    other_start(&third, dir, NULL);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    token_from_hex(other_ask(&other, "token %lx", address) + 3, token);
+    cr_assert_eq(other_open(&third, token, &at_third), GS_OK);
+    other_kill(&other);
+    cr_assert(side_stays_held(&side, offer, 500), "the third lost its memory");
+    other_ask(&third, "close %lx", at_third);
+    cr_assert(side_gets_back(&side, offer));
+    cr_assert_eq(other_stop(&third), 0);
+}
+
+Test(share_life, what_was_passed_on_is_served_by_a_broker_alone_after_its_owners_end)
+{
+    unsigned char token[GS_TOKEN_SIZE], passed_on[GS_TOKEN_SIZE];
+    struct other second;
+    unsigned long there;
+    CUdeviceptr address = 1;
+
+    other_offer(&other, 0, 512, 77, token);
+    await_left(1);
+    other_start(&second, dir, NULL);
+    cr_assert_eq(other_open(&second, token, &there), GS_OK);
+    other_kill(&other);
+    token_from_hex(other_ask(&second, "token %lx", there) + 3, passed_on);
+    cr_assert_arr_eq(passed_on, token, GS_TOKEN_SIZE);
+    if (side_with_broker()) {
+        cr_assert_eq(gs_share_open(side.share, passed_on, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(*(char *)address, 77);
+    } else {
+        cr_assert_eq(gs_share_open(side.share, passed_on, SIDE_CONTEXT, 0, &address),
+                     GS_UNREACHABLE);
+        cr_assert_eq(address, 1);
+        cr_assert_not_null(strstr(side_logged(), "has ended"), "%s", side_logged());
+        cr_assert_not_null(strstr(side_logged(), "share.strategy = broker"), "%s", side_logged());
+        cr_assert_eq(side_dir_count(dir), 1, "who passes it on has something there");
+    }
+    cr_assert_str_eq(other_ask(&second, "read %lx", there), "ok 77");
+    cr_assert_eq(other_stop(&second), 0);
+    remove_leftovers();
+}
+
 Test(share_life, what_a_dead_exporter_shared_stays)
 {
     unsigned char token[GS_TOKEN_SIZE], unopened[GS_TOKEN_SIZE];

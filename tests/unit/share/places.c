@@ -124,25 +124,6 @@ Test(share_places, one_that_cannot_be_made_again_is_said_until_it_can)
     rmdir(path);
 }
 
-/* What one process opened and gave on has a name there as well. */
-Test(share_places, names_of_what_is_passed_on_are_put_up_again)
-{
-    struct other third;
-
-    other_start(&giver, dir, NULL);
-    give(5);
-    other_start(&taker, dir, NULL);
-    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
-    cr_assert(strncmp(other_ask(&taker, "token %lx", address), "ok ", 3) == 0);
-    side_dir_remove(dir);
-    cr_assert(SIDE_WAIT(side_dir_put_up(dir) == 3), "two sockets and the name");
-    other_kill(&giver);
-    other_start(&third, dir, NULL);
-    cr_assert_eq(other_open(&third, token, &address), GS_OK);
-    cr_assert_eq(other_stop(&third), 0);
-    cr_assert_eq(other_stop(&taker), 0);
-}
-
 Test(share_places, a_broker_puts_its_socket_up_again_and_serves_what_it_has)
 {
     other_start(&giver, dir, "keep=60000");
