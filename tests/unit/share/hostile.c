@@ -194,7 +194,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
                                         "closed a block that it does not hold",
                                         "not an opener's to send", "for a broker",
                                         "something that is no message",
-                                        "answers what it was not asked"};
+                                        "answers what it was not asked", "not an opener's to send"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -204,6 +204,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
             hello(fd);
         gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT
                                                         : i == 8 ? GS_WIRE_FLUSHED
+                                                        : i == 9 ? GS_WIRE_PURGED
                                                                  : GS_WIRE_UNSHARE, 0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);

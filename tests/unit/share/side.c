@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
+#include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "tests/folder.h"
 
@@ -324,6 +326,38 @@ gs_status side_try_start(struct side *side, const struct gs_share_options *optio
     side->options = *options;
     return gs_share_create(&side->driver, &side->map, &side->fences, &side->log, options, &events,
                            &side->share);
+}
+
+static sem_t is_asked;
+
+static bool asked(void *arg)
+{
+    return sem_post(&is_asked) == 0;
+}
+
+static void *give(void *arg)
+{
+    struct side *side = arg;
+
+    for (;;) {
+        unsigned char uuid[16];
+        uint64_t wanted;
+
+        if (sem_wait(&is_asked) == 0 && gs_share_purge(side->share, uuid, &wanted))
+            gs_share_purged(side->share, side->given);
+    }
+    return NULL;
+}
+
+void side_serve(struct side *side, uint64_t given)
+{
+    pthread_t thread;
+
+    side->given = given;
+    side->share->events.asked = asked;
+    if (sem_init(&is_asked, 0, 0) != 0 || pthread_create(&thread, NULL, give, side) != 0 ||
+        gs_share_serve(side->share) != GS_OK)
+        abort();
 }
 
 void side_stop(struct side *side)

@@ -34,6 +34,7 @@ struct side {
     struct gs_share_options options;
     struct gs_share *share;
     unsigned leases_ended; /* atomic */
+    uint64_t given;
     uint64_t next_id;
 };
 
@@ -95,6 +96,8 @@ void side_start(struct side *side, const struct gs_share_options *options);
 /* The same, where it may not go. */
 gs_status side_try_start(struct side *side, const struct gs_share_options *options);
 void side_stop(struct side *side);
+/* Can be asked for memory, and a thread of its own says each time that so much was given. */
+void side_serve(struct side *side, uint64_t given);
 
 /* A mapped chunk of this side; every byte of it reads as zero at first. */
 struct side_chunk side_chunk_new(struct side *side, size_t size);

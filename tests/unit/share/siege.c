@@ -106,6 +106,8 @@ int siege_say_type(int fd, enum gs_wire_type type)
         message.unmap.chunk_id = token.chunk_id;
     else if (type == GS_WIRE_FLUSH || type == GS_WIRE_FLUSHED)
         message.flush.number = 1;
+    else if (type == GS_WIRE_PURGE)
+        message.purge.wanted = UINT64_MAX;
     return siege_say(fd, &message, -1);
 }
 
