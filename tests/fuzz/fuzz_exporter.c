@@ -54,7 +54,7 @@ static bool give_half(void *arg)
     unsigned char uuid[16];
     uint64_t wanted;
 
-    MUST(gs_share_purge(side.share, uuid, &wanted));
+    CHECK(gs_share_purge(side.share, uuid, &wanted));
     if (wanted > 0)
         gs_share_purged(side.share, wanted / 2);
     return wanted > 0; /* what is not to be given is told by who has asked */
