@@ -12,20 +12,6 @@ TestSuite(bare, .init = conform_start, .timeout = 60);
 #define WORDS ((size_t)256)
 #define BYTES (4 * WORDS)
 
-static CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value)
-{
-    CUgraphNodeParams params;
-
-    memset(&params, 0, sizeof params);
-    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    params.memset.dst = dst;
-    params.memset.value = value;
-    params.memset.elementSize = 4;
-    params.memset.width = WORDS;
-    params.memset.height = 1;
-    return params;
-}
-
 static CUresult by_kind(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
 {
     const CUDA_MEMSET_NODE_PARAMS fill = {.dst = params->memset.dst,
@@ -64,7 +50,7 @@ static void fills(CUdeviceptr dst, CUcontext during)
 {
     for (size_t form = 0; form < FORMS; form++) {
         const unsigned int value = 10 * (unsigned int)form;
-        CUgraphNodeParams params = a_fill(dst, value + 1);
+        CUgraphNodeParams params = a_fill(dst, value + 1, WORDS, NULL);
         CUgraphNode node = NULL;
         CUgraphExec exec = NULL;
         CUgraph graph = NULL;
@@ -84,7 +70,7 @@ static void fills(CUdeviceptr dst, CUcontext during)
         OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
         cr_assert_eq(words_other(dst, value + 1, WORDS), 0, "form %d", versions[form]);
-        params = a_fill(dst, value + 2);
+        params = a_fill(dst, value + 2, WORDS, NULL);
         OK(cuGraphExecNodeSetParams(exec, node, &params));
         OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
@@ -121,7 +107,7 @@ Test(bare, fills_of_plain_memory_are_done_in_its_owner)
 static void is_refused(CUdeviceptr dst)
 {
     for (size_t form = 0; form < FORMS; form++) {
-        CUgraphNodeParams params = a_fill(dst, 1), good = a_fill(dst, 1);
+        CUgraphNodeParams params = a_fill(dst, 1, WORDS, NULL), good = a_fill(dst, 1, WORDS, NULL);
         CUgraphNode node = NULL, other = NULL;
         CUgraphExec exec = NULL;
         CUgraph graph = NULL;

@@ -342,3 +342,18 @@ CUcontext context_create(CUdevice on)
     OK(create(&created, 0, on));
     return created;
 }
+
+CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words, CUcontext in)
+{
+    CUgraphNodeParams params;
+
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    params.memset.dst = dst;
+    params.memset.value = value;
+    params.memset.elementSize = 4;
+    params.memset.width = words;
+    params.memset.height = 1;
+    params.memset.ctx = in;
+    return params;
+}

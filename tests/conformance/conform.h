@@ -109,6 +109,8 @@ CUresult copy_batch(int form, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *size
 
 /* Forgets the loaded kernels of the current context, because the context is about to die. */
 void kernels_forget(void);
+/* A graph's node that fills so many words, in that context or in the current one (NULL). */
+CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words, CUcontext in);
 
 /* Fills, and waits until it is done. */
 CUresult fill_now(CUdeviceptr ptr, uint32_t value, size_t words);

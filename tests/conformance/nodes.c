@@ -84,21 +84,6 @@ static CUresult change_exec(enum form form, CUgraphExec exec, CUgraphNode node,
                                                 params->memcpy.copyCtx);
 }
 
-static CUgraphNodeParams a_fill(CUdeviceptr dst, unsigned int value, size_t words)
-{
-    CUgraphNodeParams params;
-
-    memset(&params, 0, sizeof params);
-    params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    params.memset.dst = dst;
-    params.memset.value = value;
-    params.memset.elementSize = 4;
-    params.memset.width = words;
-    params.memset.height = 1;
-    params.memset.ctx = context;
-    return params;
-}
-
 static CUgraphNodeParams a_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
     CUgraphNodeParams params;
@@ -125,7 +110,7 @@ static void launch(CUgraphExec exec)
 /* A fill and a copy of what it filled, changed before and after the graph is instantiated. */
 static void fill_and_copy(enum form form, CUdeviceptr from, CUdeviceptr to)
 {
-    CUgraphNodeParams fill = a_fill(from, 1, WORDS), copy = a_copy(to, from, BYTES);
+    CUgraphNodeParams fill = a_fill(from, 1, WORDS, context), copy = a_copy(to, from, BYTES);
     CUgraphNode filling = NULL, copying = NULL;
     CUgraphExec exec = NULL;
     CUgraph graph = NULL;
@@ -138,7 +123,7 @@ static void fill_and_copy(enum form form, CUdeviceptr from, CUdeviceptr to)
     launch(exec);
     cr_assert_eq(words_other(to, 1, WORDS), 0);
     cr_assert_eq(words_other(to + BYTES, 0, 2 * WORDS), 0);
-    fill = a_fill(from, 2, WORDS);
+    fill = a_fill(from, 2, WORDS, context);
     copy = a_copy(to + BYTES, from, BYTES);
     OK(change_exec(form, exec, filling, &fill));
     OK(change_exec(form, exec, copying, &copy));
@@ -146,7 +131,7 @@ static void fill_and_copy(enum form form, CUdeviceptr from, CUdeviceptr to)
     cr_assert_eq(words_other(to, 1, WORDS), 0);
     cr_assert_eq(words_other(to + BYTES, 2, WORDS), 0);
     OK(cuGraphExecDestroy(exec));
-    fill = a_fill(from, 3, WORDS);
+    fill = a_fill(from, 3, WORDS, context);
     copy = a_copy(to + 2 * BYTES, from, BYTES);
     OK(change(form, filling, &fill));
     OK(change(form, copying, &copy));
@@ -209,7 +194,8 @@ Test(nodes, they_stay_inside_one_allocation)
     OK(cuMemAlloc(&neighbour, BYTES));
     OK(cuMemAlloc(&other, MIB));
     for (enum form form = 0; form < FORMS; form++) {
-        CUgraphNodeParams fill = a_fill(small, 1, WORDS), long_fill = a_fill(small, 1, WORDS + 1);
+        CUgraphNodeParams fill = a_fill(small, 1, WORDS, context),
+                          long_fill = a_fill(small, 1, WORDS + 1, context);
         CUgraphNodeParams to = a_copy(small, other, BYTES), too_far = a_copy(small, other, BYTES + 1);
         CUgraphNodeParams from = a_copy(other, small, BYTES);
         CUgraphNodeParams too_much = a_copy(other, small + 4, BYTES);
@@ -240,7 +226,7 @@ Test(nodes, freed_memory_is_not_for_them)
     OK(cuMemFree(freed));
     OK(cuGraphCreate(&graph, 0));
     for (enum form form = 0; form < FORMS; form++) {
-        CUgraphNodeParams fill = a_fill(freed, 1, WORDS), copy = a_copy(other, freed, BYTES);
+        CUgraphNodeParams fill = a_fill(freed, 1, WORDS, context), copy = a_copy(other, freed, BYTES);
         CUgraphNode node = NULL;
 
         if (!form_exists(form))
@@ -353,7 +339,7 @@ Test(nodes, memory_of_another_device_is_copied_by_them)
 /* A fill of the other device's memory by a node, added without peer access. */
 static CUresult fill_far(enum form form, CUgraph *ret_graph, CUgraphExec *ret_exec)
 {
-    CUgraphNodeParams fill = a_fill(far, 5, WORDS);
+    CUgraphNodeParams fill = a_fill(far, 5, WORDS, context);
     CUgraphNode node = NULL;
     CUresult r;
 

@@ -24,10 +24,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
-#include "core/share/wire.h"
 #include "program.h"
 #include "tests/folder.h"
+#include "tests/unit/share/side.h"
 
 #define BLOCKS 4000
 #define LIMIT  256
@@ -217,29 +216,7 @@ static int exporter_descriptors(struct opener *it)
     return most;
 }
 
-static const char *broker_name(void)
-{
-    static char name[GS_BROKER_NAME_SIZE];
-
-    gs_broker_name(name);
-    return name;
-}
-
 /* ---- The broker ----------------------------------------------------------------------------- */
-
-static pid_t broker_pid(const char *dir)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    struct ucred who = {0};
-    socklen_t size = sizeof who;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, broker_name());
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
-    close(fd);
-    return who.pid;
-}
 
 static void broker_start(const char *program)
 {
@@ -257,41 +234,9 @@ static void broker_start(const char *program)
         fail("no broker", status);
 }
 
-/* It has ended in order: its socket is gone. */
-static void broker_end(const char *dir)
-{
-    pid_t broker = broker_pid(dir);
-    char path[128];
-
-    snprintf(path, sizeof path, "%s/%s", dir, broker_name());
-    if (broker)
-        kill(broker, SIGTERM);
-    for (int i = 0; i < 30000 && access(path, F_OK) == 0; i++)
-        usleep(1000);
-}
-
 /* ---- What is shown -------------------------------------------------------------------------- */
 
 static CUipcMemHandle handles[BLOCKS];
-
-/* What a broker has been left, as it says itself. */
-static uint64_t broker_left(const char *dir)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    union gs_wire_message message;
-    uint64_t left = 0;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, broker_name());
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) {
-        gs_wire_start(&message, GS_WIRE_QUERY, 1);
-        gs_wire_send(fd, &message, -1);
-        if (recv(fd, &message, sizeof message, 0) > 0)
-            left = message.report.offers;
-    }
-    close(fd);
-    return left;
-}
 
 /* `least` of the blocks can be opened when their process has ended. To whom it leaves them has
  * taken them before: who is slow for a second is left alone for as long. */
@@ -311,7 +256,7 @@ static void check_many(int least, const char *broker_dir)
     if (most > LIMIT / 8 + OWN)
         fail("descriptors of the exporter", most);
     printf("the opener has %d descriptors, the exporter %d\n", (int)answer.most, most);
-    for (int i = 0; broker_dir && i < 30000 && broker_left(broker_dir) < (uint64_t)least; i++)
+    for (int i = 0; broker_dir && i < 30000 && side_broker_left(broker_dir) < (uint64_t)least; i++)
         usleep(1000);
     opener_stop(&shares);
     opener_start(&second);
@@ -393,14 +338,14 @@ int main(int argc, char **argv)
     } else if (!strcmp(how, "read-only")) {
         check_read_only(false, true);
         check_read_only(true, true);
-        broker_end(dir);
+        side_broker_end(dir);
         setenv("GPUSHIM_SHARE_STRATEGY", "embedded", 1);
         check_read_only(false, false);
         check_read_only(true, false);
     } else {
         fail("what is to be shown", argc);
     }
-    broker_end(dir);
+    side_broker_end(dir);
     if (rmdir(dir) != 0)
         fail("something is left in the directory", errno);
     printf("ok\n");

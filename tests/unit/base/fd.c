@@ -1,24 +1,10 @@
 /* Descriptors that are kept for long, in a program that may close and reuse them. */
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/base/fd.h"
-
-static int new_file(void)
-{
-    int fd = memfd_create("kept", MFD_CLOEXEC);
-
-    cr_assert_geq(fd, 0);
-    return fd;
-}
-
-static bool is_open(int fd)
-{
-    return fcntl(fd, F_GETFD) >= 0;
-}
+#include "tests/unit/base/files.h"
 
 Test(fd, none_is_there_and_closing_it_does_nothing)
 {

@@ -7,22 +7,6 @@
 
 TestSuite(softdriver_capture, .init = sd_start, .timeout = 60);
 
-static CUstream stream_new(void)
-{
-    CUstream stream;
-
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
-static CUevent event_new(void)
-{
-    CUevent event;
-
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
-
 static CUstreamCaptureStatus status_of(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -37,8 +21,8 @@ static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
 
 Test(softdriver_capture, a_context_event_breaks_every_capture)
 {
-    CUstream stream = stream_new();
-    CUevent event = event_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = sd_event_new();
 
     for (int i = 0; i < 3; i++) {
         CUgraph graph = (CUgraph)1;
@@ -74,8 +58,8 @@ Test(softdriver_capture, each_mode_forbids_what_the_real_one_does)
         {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS},
         {CUDA_SUCCESS, CUDA_SUCCESS},
     };
-    CUstream stream = stream_new();
-    CUevent event = event_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = sd_event_new();
 
     for (int i = 0; i < 3; i++) {
         CUmemAllocationProp prop = sd_prop(0);
@@ -100,7 +84,7 @@ Test(softdriver_capture, each_mode_forbids_what_the_real_one_does)
 Test(softdriver_capture, a_thread_in_relaxed_mode_is_let_through)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUstream stream = stream_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr ptr;
     CUgraph graph;
 
@@ -115,7 +99,7 @@ Test(softdriver_capture, a_thread_in_relaxed_mode_is_let_through)
 
 Test(softdriver_capture, a_graph_runs_at_its_launch_and_not_before)
 {
-    CUstream stream = stream_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr ptr;
     CUgraph graph;
     CUgraphExec exec;
@@ -144,8 +128,8 @@ Test(softdriver_capture, a_graph_runs_at_its_launch_and_not_before)
 
 Test(softdriver_capture, a_forked_stream_joins_and_must_be_joined)
 {
-    CUstream a = stream_new(), b = stream_new();
-    CUevent fork = event_new(), join = event_new();
+    CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent fork = sd_event_new(), join = sd_event_new();
     CUdeviceptr ptr;
     CUgraph graph;
     CUgraphExec exec;
@@ -174,7 +158,7 @@ Test(softdriver_capture, a_forked_stream_joins_and_must_be_joined)
 
 Test(softdriver_capture, the_capture_can_be_looked_at)
 {
-    CUstream stream = stream_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUstreamCaptureStatus status;
     cuuint64_t id = 0;
     CUgraph graph = NULL, ended;
@@ -197,7 +181,7 @@ Test(softdriver_capture, the_capture_can_be_looked_at)
 
 Test(softdriver_capture, memory_allocated_in_a_capture_is_the_graphs)
 {
-    CUstream stream = stream_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     struct softcuda_census census;
     CUdeviceptr ptr;
     CUgraph graph;
@@ -224,7 +208,7 @@ Test(softdriver_capture, memory_allocated_in_a_capture_is_the_graphs)
 Test(softdriver_capture, memory_of_a_graph_stays_while_it_runs)
 {
     for (int graph_last = 0; graph_last < 2; graph_last++) {
-        CUstream stream = stream_new();
+        CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
         struct softcuda_census census;
         CUdeviceptr ptr;
         CUgraph graph;
@@ -251,8 +235,8 @@ Test(softdriver_capture, memory_of_a_graph_stays_while_it_runs)
 
 Test(softdriver_capture, misuse_is_told_apart)
 {
-    CUstream a = stream_new(), b = stream_new(), blocking;
-    CUevent event = event_new();
+    CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING), blocking;
+    CUevent event = sd_event_new();
     CUdeviceptr ptr;
     CUgraph graph;
 

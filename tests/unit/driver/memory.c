@@ -10,14 +10,6 @@
 
 TestSuite(softdriver_memory, .init = sd_start, .timeout = 60);
 
-static CUstream stream_new(void)
-{
-    CUstream stream;
-
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 Test(softdriver_memory, calls_return_what_the_real_ones_do)
 {
     CUdeviceptr ptr, async, pitched, base;
@@ -139,7 +131,7 @@ Test(softdriver_memory, the_limit_counts_what_is_held_in_any_way)
 
 Test(softdriver_memory, a_stream_gets_its_freed_block_back_at_once_and_others_later)
 {
-    CUstream a = stream_new(), b = stream_new();
+    CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr first, again, other;
 
     OK(cuMemAllocAsync(&first, 4096, a));
@@ -271,7 +263,7 @@ Test(softdriver_memory, peer_access_is_of_one_context_to_another)
 Test(softdriver_memory, pageable_memory_is_read_at_the_call_and_pinned_memory_later)
 {
     uint32_t pageable = 1, *pinned;
-    CUstream stream = stream_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr a, b;
 
     OK(cuMemAlloc(&a, 4));

@@ -66,6 +66,22 @@ static inline uint32_t sd_word(CUdeviceptr ptr, CUstream stream)
     return word;
 }
 
+static inline CUstream sd_stream_new(unsigned flags)
+{
+    CUstream stream;
+
+    OK(cuStreamCreate(&stream, flags));
+    return stream;
+}
+
+static inline CUevent sd_event_new(void)
+{
+    CUevent event;
+
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
 static inline CUmemAllocationProp sd_prop(int device)
 {
     CUmemAllocationProp prop;

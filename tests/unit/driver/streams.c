@@ -10,25 +10,9 @@
 
 TestSuite(softdriver_streams, .init = sd_start, .timeout = 60);
 
-static CUstream stream_new(unsigned flags)
-{
-    CUstream stream;
-
-    OK(cuStreamCreate(&stream, flags));
-    return stream;
-}
-
-static CUevent event_new(void)
-{
-    CUevent event;
-
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
-
 Test(softdriver_streams, work_is_not_done_when_the_call_returns)
 {
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr ptr;
 
     OK(cuMemAlloc(&ptr, 4096));
@@ -44,7 +28,7 @@ Test(softdriver_streams, work_is_not_done_when_the_call_returns)
 
 Test(softdriver_streams, a_destroyed_stream_finishes_its_work)
 {
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr ptr;
 
     OK(cuMemAlloc(&ptr, 4096));
@@ -58,7 +42,7 @@ Test(softdriver_streams, a_destroyed_stream_finishes_its_work)
 
 Test(softdriver_streams, the_legacy_stream_waits_for_blocking_streams_only)
 {
-    CUstream blocking = stream_new(CU_STREAM_DEFAULT), other = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream blocking = sd_stream_new(CU_STREAM_DEFAULT), other = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUdeviceptr ptr;
 
     OK(cuMemAlloc(&ptr, 4096));
@@ -92,8 +76,8 @@ static void *other_thread(void *arg)
 
 Test(softdriver_streams, a_context_event_waits_for_everything_before_it_and_nothing_after)
 {
-    CUstream a = stream_new(CU_STREAM_NON_BLOCKING), b = stream_new(CU_STREAM_NON_BLOCKING);
-    CUevent event = event_new();
+    CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = sd_event_new();
     CUresult r = CUDA_SUCCESS;
     pthread_t thread;
     uint64_t start = 0;
@@ -116,8 +100,8 @@ Test(softdriver_streams, a_context_event_waits_for_everything_before_it_and_noth
 
 Test(softdriver_streams, an_event_orders_two_streams)
 {
-    CUstream a = stream_new(CU_STREAM_NON_BLOCKING), b = stream_new(CU_STREAM_NON_BLOCKING);
-    CUevent event = event_new();
+    CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = sd_event_new();
     CUdeviceptr ptr;
 
     OK(cuMemAlloc(&ptr, 4096));
@@ -134,8 +118,8 @@ Test(softdriver_streams, an_event_orders_two_streams)
 
 Test(softdriver_streams, an_event_is_done_until_it_is_recorded)
 {
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
-    CUevent event = event_new();
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
+    CUevent event = sd_event_new();
 
     OK(cuEventQuery(event));
     OK(sd_spin(stream, 60 * MS));
@@ -185,7 +169,7 @@ static void CUDA_CB stream_callback(CUstream stream, CUresult status, void *data
 
 Test(softdriver_streams, host_functions_run_in_order_and_may_not_call_cuda)
 {
-    CUstream stream = stream_new(CU_STREAM_DEFAULT);
+    CUstream stream = sd_stream_new(CU_STREAM_DEFAULT);
     int called = 0;
 
     OK(sd_spin(stream, 30 * MS));
@@ -198,7 +182,7 @@ Test(softdriver_streams, host_functions_run_in_order_and_may_not_call_cuda)
 
 Test(softdriver_streams, freeing_waits_for_all_work_of_its_own_context_only)
 {
-    CUstream stream = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream stream = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUcontext second;
     CUdeviceptr ptr;
     uint64_t start;

@@ -1,24 +1,10 @@
 /* What a device keeps by a descriptor: closed once, and in a child that is forked. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/gpu/device.h"
-
-static int new_file(void)
-{
-    int fd = memfd_create("kept", MFD_CLOEXEC);
-
-    cr_assert_geq(fd, 0);
-    return fd;
-}
-
-static bool is_open(int fd)
-{
-    return fcntl(fd, F_GETFD) >= 0;
-}
+#include "tests/unit/base/files.h"
 
 /* A number that is another file's by then stays open there. */
 Test(device, a_forked_child_closes_what_is_kept_and_nothing_else)

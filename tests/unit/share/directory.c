@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +59,14 @@ static void need_root(void)
         cr_skip("only root can be two users");
 }
 
+/* A side as the options say, which tries to offer: the status. */
+static gs_status begin(struct side *side, struct side_chunk *ret_chunk, struct gs_offer **ret_offer)
+{
+    side_start(side, &options);
+    *ret_chunk = side_chunk_new(side, 2 * MIB);
+    return side_offer(side, ret_chunk, 0, 512, ret_offer);
+}
+
 /* Tries to offer; the status. Whatever comes, nothing may be left behind. */
 static gs_status try_offer(void)
 {
@@ -67,11 +74,8 @@ static gs_status try_offer(void)
     struct gs_offer *offer;
     struct side_chunk chunk;
     struct side side;
-    gs_status status;
+    gs_status status = begin(&side, &chunk, &offer);
 
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    status = side_offer(&side, &chunk, 0, 512, &offer);
     if (status == GS_OK) {
         cr_assert(SIDE_WAIT(side_dir_count(options.dir) == 1), "dead sockets are cleared");
         cr_assert(gs_share_withdraw(side.share, offer));
@@ -91,11 +95,8 @@ static gs_status sweep_once(void)
     struct gs_offer *offer;
     struct side_chunk chunk;
     struct side side;
-    gs_status status;
+    gs_status status = begin(&side, &chunk, &offer);
 
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    status = side_offer(&side, &chunk, 0, 512, &offer);
     if (status == GS_OK)
         cr_assert(gs_share_withdraw(side.share, offer));
     side_stop(&side);

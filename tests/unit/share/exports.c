@@ -114,16 +114,21 @@ Test(share_exports, the_kept_descriptor_goes_before_the_chunk)
     cr_assert_eq(chunk_fds(), 1);
 }
 
+/* From now on descriptors are made before anybody asks for them. */
+static void export_ahead(void)
+{
+    side_stop(&side);
+    options.export_ahead = true;
+    scene_side();
+}
+
 Test(share_exports, ahead_of_the_first_open)
 {
-    struct gs_share_options ahead = options;
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
     unsigned long address;
 
-    side_stop(&side);
-    ahead.export_ahead = true;
-    side_start(&side, &ahead);
+    export_ahead();
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert(SIDE_WAIT(memdriver_exports() == 1));
@@ -138,15 +143,12 @@ Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
 {
     enum { MANY = 12, KEPT = 8 };
     struct rlimit limit, before;
-    struct gs_share_options ahead = options;
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offers[MANY];
     struct side_chunk chunks[MANY];
     unsigned long address;
 
-    side_stop(&side);
-    ahead.export_ahead = true;
-    side_start(&side, &ahead);
+    export_ahead();
     for (int i = 0; i < MANY; i++)
         chunks[i] = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -177,16 +179,13 @@ Test(share_exports, ahead_goes_in_order_and_stops_where_no_more_are_kept)
 Test(share_exports, ahead_stop_before_a_table_that_is_being_enlarged)
 {
     enum { MANY = 80 };
-    struct gs_share_options ahead = options;
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offers[MANY];
     struct side_chunk chunks[MANY];
     unsigned long address;
 
-    side_stop(&side);
-    ahead.export_ahead = true;
     __atomic_store_n(&table_waits, true, __ATOMIC_SEQ_CST);
-    side_start(&side, &ahead);
+    export_ahead();
     for (int i = 0; i < MANY; i++)
         chunks[i] = side_chunk_new(&side, 2 * MIB);
     for (int i = 0; i < MANY; i++)

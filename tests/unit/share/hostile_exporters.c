@@ -89,23 +89,35 @@ static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_
     close(memory);
 }
 
+/* A process that listens at the token's exporter's place: its pid, and 0 in it. */
+static pid_t exporter_fork(const unsigned char *at, int *ret_listener)
+{
+    struct sockaddr_un address;
+    pid_t child;
+
+    side_path_of(dir, at, &address);
+    *ret_listener = side_listen(address.sun_path);
+    cr_assert_geq(*ret_listener, 0);
+    child = fork_child();
+    if (child == 0)
+        alarm(2 * SIDE_PATIENCE_MS / 1000);
+    else
+        close(*ret_listener);
+    return child;
+}
+
 /* An exporter by hand, which lies to the first that says something; exit status 42 if a CLOSE came
  * back. */
 static pid_t liar(enum lie lie, const unsigned char *at)
 {
-    struct sockaddr_un address;
     int listener;
-    pid_t child;
+    pid_t child = exporter_fork(at, &listener);
 
-    side_path_of(dir, at, &address);
-    listener = side_listen(address.sun_path);
-    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         bool spoken = false, closed = false;
         int fd = -1;
 
-        alarm(60);
         while (!closed) {
             struct gs_token asked;
 
@@ -129,7 +141,6 @@ static pid_t liar(enum lie lie, const unsigned char *at)
         }
         _exit(closed ? 42 : 0);
     }
-    close(listener);
     return child;
 }
 
@@ -192,19 +203,13 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
  * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called back. */
 static pid_t recaller(const unsigned char *at)
 {
-    struct sockaddr_un address;
     int listener;
-    pid_t child;
+    pid_t child = exporter_fork(at, &listener);
 
-    side_path_of(dir, at, &address);
-    listener = side_listen(address.sun_path);
-    cr_assert_geq(listener, 0);
-    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         int fd, opens = 0, closes = 0;
 
-        alarm(SIDE_PATIENCE_MS / 1000);
         fd = accept(listener, NULL, NULL);
         while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
             struct gs_token asked;
@@ -220,7 +225,6 @@ static pid_t recaller(const unsigned char *at)
         }
         _exit(closes == 2 ? 42 : 0);
     }
-    close(listener);
     return child;
 }
 
@@ -263,20 +267,14 @@ static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
 /* An exporter by hand that grants what it is asked for, and then talks on. */
 static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at)
 {
-    struct sockaddr_un address;
     int listener;
-    pid_t child;
+    pid_t child = exporter_fork(at, &listener);
 
-    side_path_of(dir, at, &address);
-    listener = side_listen(address.sun_path);
-    cr_assert_geq(listener, 0);
-    child = fork_child();
     if (child == 0) {
         union gs_wire_message message;
         struct gs_token asked;
         int fd;
 
-        alarm(SIDE_PATIENCE_MS / 1000);
         fd = accept(listener, NULL, NULL);
         while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
             continue;
@@ -284,7 +282,6 @@ static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at
         lie_once(fd, HONEST, &asked, message.head.request);
         _exit(say_for_ever(fd, type, id));
     }
-    close(listener);
     return child;
 }
 

@@ -15,7 +15,6 @@
 #include "memdriver.h"
 #include "tests/check.h"
 
-#define SIDE_BLOCKS  64
 #define SIDE_CONTEXT ((CUcontext)0x1000)
 #define MIB          ((size_t)1 << 20)
 
