@@ -119,7 +119,6 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
     return status;
 }
 
-/* Called with the lock held. */
 static void capture_remove_locked(struct gs_fences *fences, unsigned i)
 {
     gs_lock_assert_held(&fences->lock);
@@ -252,7 +251,6 @@ static void events_destroy(const struct gs_driver *driver, const struct gs_fence
             driver->event_destroy(event->event);
 }
 
-/* Called with the lock of `fences` held. */
 static void pool_leave_locked(struct gs_fence_pool *pool)
 {
     pool->line->users--;

@@ -183,7 +183,6 @@ void gs_peers_destroy(struct gs_core *core)
     gs_lock_destroy(&core->peers.lock);
 }
 
-/* Called with the peers' lock held. */
 static bool add_pair_locked(struct gs_peers *peers, const struct gs_peer_pair *pair)
 {
     gs_lock_assert_held(&peers->lock);

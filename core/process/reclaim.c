@@ -113,9 +113,8 @@ size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, siz
 bool gs_device_release_some(struct gs_core *core, const struct gs_device *device,
                             const struct gs_patience *patience, size_t most)
 {
-    size_t released = gs_releases_finish(core);
+    size_t released = release_pools(core, device, patience, most);
 
-    released += release_pools(core, device, patience, most);
     if (released > 0)
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return gs_releases_await(core, RELEASED_NS) || released > 0;

@@ -141,7 +141,6 @@ void gs_async_forget_peak(struct gs_core *core, CUdevice device)
     gs_lock_release(&core->lock);
 }
 
-/* Called with the contexts' lock held. */
 static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
     struct gs_pool_walk walk = {0};

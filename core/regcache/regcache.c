@@ -425,7 +425,6 @@ uint64_t *gs_reg_note(struct gs_reg *reg)
 
 /* ---- Asking -------------------------------------------------------------------------------------- */
 
-/* The lock is held. */
 static void read_stats_locked(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {
     gs_lock_assert_held(&cache->lock);
