@@ -140,12 +140,12 @@ def faults_of_pages(folder):
 
 def check_pages(folder):
     pages = {'README.md': '# A project\n\nSee [the pool](core/pool/README.md#its-locks), `core/pool`, '
-                          '[a site](https://a.site/x.c#y), a_file.c, tests/*.txt and `gs_pool_take`.\n',
+                          '[a site](https://a.site/x.c#y), a_file.c, tests/*.txt and `gs_pool_take_locked`.\n',
              'core/pool/README.md': '# The pool\n\n## Its locks\n\nblock.c, ../../a_file.c\n'}
     (folder / 'tests').mkdir()
     (folder / 'core' / 'pool').mkdir(parents=True)
     for name in ('a_file.c', 'tests/a.txt', 'core/pool/block.c'):
-        (folder / name).write_text('int gs_pool_take(void);\n')
+        (folder / name).write_text('int gs_pool_take_locked(void);\n')
     (folder / 'tests' / 'b.c').write_text('')
     for name, text in pages.items():
         (folder / name).write_text(text)
@@ -156,8 +156,8 @@ def check_pages(folder):
              ('README.md', '`gs_pool_no`', 'README.md:4: names gs_pool_no, which is in no source'),
              ('README.md', 'GPUSHIM_NO', 'README.md:4: names GPUSHIM_NO, which is in no source'),
              ('README.md', '[x](no.md)', 'README.md:4: a link to no.md, which is not there'),
-             ('README.md', '`gs_pool_take` (tests/b.c)',
-              'README.md: says that gs_pool_take is in tests/b.c, and it is not'),
+             ('README.md', '`gs_pool_take_locked` (tests/b.c)',
+              'README.md: says that gs_pool_take_locked is in tests/b.c, and it is not'),
              ('core/pool/README.md', '[x](../../README.md#no)', 'core/pool/README.md:6: a link to '
               '#no, a heading that README.md has not'),
              ('README.md', '\n' * 147, 'README.md: 151 lines, 150 at most'),

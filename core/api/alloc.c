@@ -16,57 +16,62 @@
 
 /* A block from what is there, looking at what has come back since the last time. The stream's own
  * list stays: it is nearer to its next use than any epoch. */
-static struct gs_block *take_collected(struct gs_pool *pool, size_t size, uint64_t stream_key)
+static struct gs_block *take_collected_locked(struct gs_pool *pool, size_t size,
+                                              uint64_t stream_key)
 {
     struct gs_block *block;
 
-    if (gs_pool_settle(pool) && (block = gs_pool_take(pool, size)))
+    gs_latch_assert_held(&pool->lock);
+    if (gs_pool_settle_locked(pool) && (block = gs_pool_take_locked(pool, size)))
         return block;
-    gs_pool_flush_streams(pool, stream_key);
-    gs_pool_look(pool);
-    block = gs_pool_take(pool, size);
-    return !block && gs_pool_settle(pool) ? gs_pool_take(pool, size) : block;
+    gs_pool_flush_streams_locked(pool, stream_key);
+    gs_pool_look_locked(pool);
+    block = gs_pool_take_locked(pool, size);
+    return !block && gs_pool_settle_locked(pool) ? gs_pool_take_locked(pool, size) : block;
 }
 
 /* The same while too much retires: waits rather than let the pool grow by it, 200 ms at most, where
  * the driver's own free would have waited. A GPU that does not move (its work may wait for this very
  * thread) is waited for again when the pool has grown a good deal meanwhile. Not for an allocation
  * in the order of a stream, which natively waits for nothing. */
-static struct gs_block *take_waiting(struct gs_pool *pool, size_t size)
+static struct gs_block *take_waiting_locked(struct gs_pool *pool, size_t size)
 {
     const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS};
     const uint64_t life = pool->made_ns;
     struct gs_block *block = NULL;
 
-    while (!block && gs_pool_behind(pool, size) && gs_pool_wait_oldest(pool, &patience)) {
+    gs_latch_assert_held(&pool->lock);
+    while (!block && gs_pool_behind_locked(pool, size) &&
+           gs_pool_wait_oldest_locked(pool, &patience)) {
         if (pool->dead || pool->made_ns != life) /* meanwhile */
             break;
-        gs_pool_look(pool);
-        gs_pool_settle(pool);
-        block = gs_pool_take(pool, size);
+        gs_pool_look_locked(pool);
+        gs_pool_settle_locked(pool);
+        block = gs_pool_take_locked(pool, size);
     }
     return block;
 }
 
 /* What is not there at once. The pool's lock is held, and is let go here. */
-static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, size_t size,
-                                 uint64_t stream_key, CUdeviceptr *ret_address)
+static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_pool *pool, size_t size,
+                                        uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
     const uint64_t life = pool->made_ns;
     gs_status status;
 
+    gs_latch_assert_held(&pool->lock);
     GS_COUNT(pool->counts.misses);
     if (pool->first || pool->reserved >= LOOKS_FROM)
-        block = take_collected(pool, size, stream_key);
-    if (!block && !stream_key && gs_pool_behind(pool, size))
-        block = take_waiting(pool, size);
+        block = take_collected_locked(pool, size, stream_key);
+    if (!block && !stream_key && gs_pool_behind_locked(pool, size))
+        block = take_waiting_locked(pool, size);
     if (block) {
         *ret_address = block->base;
     } else {
-        gs_pool_weigh(pool);
-        excess = gs_pool_detach_excess(pool, size);
+        gs_pool_weigh_locked(pool);
+        excess = gs_pool_detach_excess_locked(pool, size);
     }
     gs_latch_release(&pool->lock);
     if (block)
@@ -96,8 +101,8 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
     device = chunk->pool->device->ordinal;
-    block = gs_chunk_start(chunk, address);
-    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async(chunk->pool, block);
+    block = gs_chunk_start_locked(chunk, address);
+    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async_locked(chunk->pool, block);
     gs_latch_release(&chunk->pool->lock);
     if (look)
         gs_async_look(core, device);
@@ -125,11 +130,11 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (__builtin_expect(!pool, 0))
         return CHANGED;
     if (stream_key)
-        block = gs_pool_take_stream(pool, size, stream_key);
+        block = gs_pool_take_stream_locked(pool, size, stream_key);
     if (!block)
-        block = gs_pool_take(pool, size);
+        block = gs_pool_take_locked(pool, size);
     if (__builtin_expect(block != NULL, 1)) {
-        const bool look = stream_key && gs_pool_count_async(pool, block);
+        const bool look = stream_key && gs_pool_count_async_locked(pool, block);
 
         *ret_address = block->base;
         GS_COUNT(pool->counts.hits);
@@ -139,7 +144,7 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
         return GS_OK;
     }
     began = gs_now_ns();
-    status = allocate_slowly(core, pool, size, stream_key, ret_address);
+    status = allocate_slowly_locked(core, pool, size, stream_key, ret_address);
     gs_stats_took(pool, began);
     if (status == GS_OK && stream_key)
         count_async(core, *ret_address);

@@ -89,7 +89,7 @@ void gs_core_destroy(struct gs_core *core)
             if (!context->pools[i])
                 continue;
             gs_latch_take(&context->pools[i]->lock);
-            gs_pool_collect(context->pools[i]);
+            gs_pool_collect_locked(context->pools[i]);
             gs_fence_pool_destroy(&context->pools[i]->events);
             gs_latch_release(&context->pools[i]->lock);
         }

@@ -35,8 +35,8 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     if (status != GS_OK)
         return status;
     pool = chunk->pool;
-    block = gs_chunk_find(chunk, address);
-    if (!gs_pool_usable(pool, block) || address - block->base >= block->size) {
+    block = gs_chunk_find_locked(chunk, address);
+    if (!gs_pool_usable_locked(pool, block) || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
         *ret_info = (struct gs_block_info){
@@ -71,7 +71,7 @@ static bool touch(struct gs_core *core, CUdeviceptr address)
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return true; /* not the pools' */
-    block = gs_chunk_find(chunk, address);
+    block = gs_chunk_find_locked(chunk, address);
     live = block->state == GS_BLOCK_LIVE;
     if (live)
         block->elsewhere = true;

@@ -13,7 +13,7 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
 
     if (status != GS_OK)
         return status;
-    block = gs_chunk_start(chunk, address);
+    block = gs_chunk_start_locked(chunk, address);
     if (block && block->state == GS_BLOCK_LIVE) {
         *ret = block;
         return GS_OK;
@@ -42,14 +42,14 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
     uint64_t began = gs_now_ns();
     gs_status status;
 
-    gs_pool_unlive(pool, block);
+    gs_pool_unlive_locked(pool, block);
     gs_latch_release(&pool->lock);
     status = synchronize(core, pool->context);
     gs_latch_take(&pool->lock);
     if (status == GS_OK || pool->dead) /* its work is over, whoever waited */
-        gs_pool_pass(pool, block);
+        gs_pool_pass_locked(pool, block);
     else
-        gs_pool_retire_more(pool, block);
+        gs_pool_retire_more_locked(pool, block);
     gs_stats_took(pool, began);
     return status;
 }
@@ -80,7 +80,7 @@ static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
 
     if (status != GS_OK)
         return status;
-    if (!gs_pool_retire_elsewhere(block->chunk->pool, block, fence))
+    if (!gs_pool_retire_elsewhere_locked(block->chunk->pool, block, fence))
         status = GS_NO_HOST_MEMORY;
     gs_latch_release(&block->chunk->pool->lock);
     gs_context_bury_dead(core);
@@ -124,9 +124,9 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (core->options.free_native || !core->driver.ctx_record_event)
         status = pass_waiting(core, pool, block);
     else
-        gs_pool_retire(pool, block);
+        gs_pool_retire_locked(pool, block);
     if (pool->ready > pool->kept.limit)
-        surplus = gs_pool_detach_ready(pool, pool->kept.limit);
+        surplus = gs_pool_detach_ready_locked(pool, pool->kept.limit);
     gs_latch_release(&pool->lock);
     if (surplus) {
         uint64_t began = gs_now_ns();
@@ -177,9 +177,9 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     owned = pool->context == context->handle && !pool->dead;
     if (owned && core->driver.ctx_record_event) {
         if (block->async)
-            gs_pool_retire_stream(pool, block, gs_stream_key(stream));
+            gs_pool_retire_stream_locked(pool, block, gs_stream_key(stream));
         else
-            gs_pool_retire_lingering(pool, block, gs_stream_key(stream));
+            gs_pool_retire_lingering_locked(pool, block, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
         return GS_OK;
     }

@@ -30,7 +30,7 @@ static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
-    block = gs_chunk_find(chunk, address);
+    block = gs_chunk_find_locked(chunk, address);
     if (block->id == id)
         block->memops = id << 1 | on;
     gs_latch_release(&chunk->pool->lock);

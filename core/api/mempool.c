@@ -94,9 +94,9 @@ static void trim_pools(struct gs_core *core, CUdevice device, uint64_t keep)
         struct gs_chunk *released;
 
         gs_latch_take(&pools[i]->lock);
-        gs_pool_flush_streams(pools[i], 0);
-        gs_pool_collect(pools[i]);
-        released = gs_pool_detach_ready(pools[i], keep);
+        gs_pool_flush_streams_locked(pools[i], 0);
+        gs_pool_collect_locked(pools[i]);
+        released = gs_pool_detach_ready_locked(pools[i], keep);
         gs_latch_release(&pools[i]->lock);
         gs_chunks_release(core, released);
     }

@@ -39,7 +39,7 @@ static bool is_lingering(const struct gs_block *block)
  * 64 KiB, so programs round their ranges out to them. Called with the pool's lock held. */
 static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
 {
-    const struct gs_block *block = gs_chunk_find(chunk, round_down(base));
+    const struct gs_block *block = gs_chunk_find_locked(chunk, round_down(base));
 
     for (; block && block->base < end; block = block->above)
         if ((block->state == GS_BLOCK_LIVE || is_lingering(block)) &&

@@ -104,8 +104,8 @@ static gs_status check_from(struct gs_core *core, struct gs_reach_range range, C
         return GS_OK;
     if (status != GS_OK)
         return check_import(core, range, device, rule, from);
-    block = gs_chunk_find(chunk, range.address);
-    if (!gs_pool_usable(chunk->pool, block) || range.address - block->base >= block->size ||
+    block = gs_chunk_find_locked(chunk, range.address);
+    if (!gs_pool_usable_locked(chunk->pool, block) || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->pool->device->ordinal)

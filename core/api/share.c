@@ -31,7 +31,7 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
 
     if (status != GS_OK)
         return status;
-    *ret = gs_chunk_find(chunk, address);
+    *ret = gs_chunk_find_locked(chunk, address);
     if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
         return GS_OK;
     gs_latch_release(&chunk->pool->lock);

@@ -37,6 +37,11 @@ static inline void gs_latch_take(struct gs_latch *latch)
         gs_latch_take_slow(latch);
 }
 
+static inline void gs_latch_assert_held(const struct gs_latch *latch)
+{
+    gs_rank_assert_held(latch->rank);
+}
+
 static inline void gs_latch_release(struct gs_latch *latch)
 {
     gs_rank_released(latch->rank);

@@ -37,6 +37,16 @@ void gs_rank_taken(enum gs_rank rank)
     held.rank[held.count++] = rank;
 }
 
+void gs_rank_assert_held(enum gs_rank rank)
+{
+    static const char text[] = "gpushim: what is called with a lock held was called without\n";
+
+    for (unsigned i = 0; i < held.count; i++)
+        if (held.rank[i] == rank)
+            return;
+    fail(text, sizeof text - 1);
+}
+
 void gs_rank_released(enum gs_rank rank)
 {
     static const char text[] = "gpushim: a lock was released that was not the last one taken\n";

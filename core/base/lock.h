@@ -41,7 +41,10 @@ struct gs_lock {
 #ifdef GS_CHECK_LOCKS
 void gs_rank_taken(enum gs_rank rank);
 void gs_rank_released(enum gs_rank rank);
+/* This thread has a lock of that rank, and so no other of the same. */
+void gs_rank_assert_held(enum gs_rank rank);
 #else
+#define gs_rank_assert_held(rank) ((void)(rank))
 #define gs_rank_taken(rank) ((void)(rank))
 #define gs_rank_released(rank) ((void)(rank))
 #endif
@@ -52,6 +55,12 @@ void gs_lock_take(struct gs_lock *lock);
 /* Returns whether it was free; 0 or 1. */
 int gs_lock_try(struct gs_lock *lock);
 void gs_lock_release(struct gs_lock *lock);
+
+/* Of what is called with the lock held (_locked); builds that check locks abort where it is not. */
+static inline void gs_lock_assert_held(const struct gs_lock *lock)
+{
+    gs_rank_assert_held(lock->rank);
+}
 
 /* What threads wait for with a lock; the time of a wait is that of gs_now_ns. */
 struct gs_cond {

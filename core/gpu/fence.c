@@ -86,8 +86,9 @@ static void set_count(struct gs_fences *fences, unsigned count)
 
 /* Called with the lock held, after the count was raised: whoever takes a line from here on sees it.
  * No driver call that is waited for blocks. */
-static void wait_for_lines(struct gs_fences *fences)
+static void wait_for_lines_locked(struct gs_fences *fences)
 {
+    gs_lock_assert_held(&fences->lock);
     for (struct gs_fence_line *line = fences->lines; line; line = line->next)
         while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
             sched_yield();
@@ -112,15 +113,15 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
     if (status == GS_OK) {
         fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
         set_count(fences, fences->captures + 1);
-        wait_for_lines(fences);
+        wait_for_lines_locked(fences);
     }
     gs_lock_release(&fences->lock);
     return status;
 }
 
-/* Called with the lock held. */
-static void capture_remove(struct gs_fences *fences, unsigned i)
+static void capture_remove_locked(struct gs_fences *fences, unsigned i)
 {
+    gs_lock_assert_held(&fences->lock);
     fences->capture[i] = fences->capture[fences->captures - 1];
     set_count(fences, fences->captures - 1);
 }
@@ -130,7 +131,7 @@ void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
     gs_lock_take(&fences->lock);
     for (unsigned i = 0; i < fences->captures; i++)
         if (fences->capture[i].stream == stream_key) {
-            capture_remove(fences, i);
+            capture_remove_locked(fences, i);
             break;
         }
     gs_lock_release(&fences->lock);
@@ -141,7 +142,7 @@ void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
     gs_lock_take(&fences->lock);
     for (unsigned i = fences->captures; i > 0; i--)
         if (fences->capture[i - 1].context == context)
-            capture_remove(fences, i - 1);
+            capture_remove_locked(fences, i - 1);
     gs_lock_release(&fences->lock);
 }
 
@@ -170,10 +171,11 @@ static void line_release(struct gs_fence_line *line)
 }
 
 /* Called with the lock of `fences` held. A spare one, or a new one; NULL without host memory. */
-static struct gs_fence_line *line_new(struct gs_fences *fences, CUcontext context)
+static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext context)
 {
     struct gs_fence_line *line = fences->lines;
 
+    gs_lock_assert_held(&fences->lock);
     while (line && line->users)
         line = line->next;
     if (!line) {
@@ -196,7 +198,7 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
                         const struct gs_fence_pool *like)
 {
     gs_lock_take(&fences->lock);
-    pool->line = like ? like->line : line_new(fences, context);
+    pool->line = like ? like->line : line_new_locked(fences, context);
     if (pool->line)
         pool->line->users++;
     gs_lock_release(&fences->lock);
@@ -249,8 +251,7 @@ static void events_destroy(const struct gs_driver *driver, const struct gs_fence
             driver->event_destroy(event->event);
 }
 
-/* Called with the lock of `fences` held. */
-static void pool_leave(struct gs_fence_pool *pool)
+static void pool_leave_locked(struct gs_fence_pool *pool)
 {
     pool->line->users--;
     pool->line = NULL;
@@ -265,7 +266,7 @@ void gs_fence_pool_destroy(struct gs_fence_pool *pool)
         return;
     fences = line->fences;
     gs_lock_take(&fences->lock);
-    pool_leave(pool);
+    pool_leave_locked(pool);
     if (line->users == 0) {
         line_take(line);
         events_destroy(fences->driver, line->oldest);
@@ -288,7 +289,7 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool)
     line_take(line);
     line_over(line);
     line_release(line);
-    pool_leave(pool);
+    pool_leave_locked(pool);
     gs_lock_release(&fences->lock);
 }
 

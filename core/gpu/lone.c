@@ -40,7 +40,7 @@ static bool is_lone(const struct gs_lone *lone)
     return state(lone) != GS_LONE_PENDING && state(lone) != GS_LONE_SEVERAL;
 }
 
-static void become(struct gs_lone *lone, uint64_t stream)
+static void become_locked(struct gs_lone *lone, uint64_t stream)
 {
     __atomic_store_n(&lone->stream, stream, __ATOMIC_SEQ_CST);
 }
@@ -49,10 +49,11 @@ static void become(struct gs_lone *lone, uint64_t stream)
 
 /* The flag is set back first: what is freed from then on sets it again. Before that, no launch is
  * in order behind the mark. */
-static gs_status mark(struct gs_lone *lone)
+static gs_status mark_locked(struct gs_lone *lone)
 {
     gs_status status;
 
+    gs_lock_assert_held(&lone->lock);
     if (lone->leaving)
         return (gs_status)CUDA_ERROR_NOT_READY;
     if (!__atomic_load_n(&lone->unmarked, __ATOMIC_SEQ_CST))
@@ -67,33 +68,34 @@ static gs_status mark(struct gs_lone *lone)
 
 /* From here on frees retire. One that is under way holds its pool's lock, and has been at once or
  * sees this. */
-static void end(struct gs_lone *lone, const char *why)
+static void end_locked(struct gs_lone *lone, const char *why)
 {
+    gs_lock_assert_held(&lone->lock);
     gs_log_line(lone->log, GS_LOG_INFO,
                 "frees wait for the GPU from now on: %s; until then all its work went to one "
                 "stream",
                 why);
     lone->was = state(lone);
-    become(lone, GS_LONE_PENDING);
+    become_locked(lone, GS_LONE_PENDING);
     lone->pools(lone->arg, false);
-    mark(lone);
+    mark_locked(lone);
 }
 
 /* A mark that cannot be made (no memory for an event, a line without one) leaves what was freed
  * behind whatever is submitted next; so frees retire from here on. Not where the context is about
  * to go: nothing may be asked there, and what was freed goes with it or is marked when it stays. */
-static void mark_or_end(struct gs_lone *lone)
+static void mark_or_end_locked(struct gs_lone *lone)
 {
-    if (mark(lone) != GS_OK && !lone->leaving && is_lone(lone))
-        end(lone, "no event could be recorded");
+    if (mark_locked(lone) != GS_OK && !lone->leaving && is_lone(lone))
+        end_locked(lone, "no event could be recorded");
 }
 
 /* Pending: whether the lone stream has passed the last free. A driver that has no memory for an
  * event may have some later. Other errors are those of a context that is broken: nothing runs there
  * any more. */
-static bool is_over(struct gs_lone *lone)
+static bool is_over_locked(struct gs_lone *lone)
 {
-    gs_status status = mark(lone);
+    gs_status status = mark_locked(lone);
 
     if (status == GS_OK)
         status = gs_fence_query(&lone->events, &lone->mark);
@@ -101,15 +103,16 @@ static bool is_over(struct gs_lone *lone)
         status == GS_NO_HOST_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     gs_fence_pool_destroy(&lone->events);
-    become(lone, GS_LONE_SEVERAL);
+    become_locked(lone, GS_LONE_SEVERAL);
     return true;
 }
 
 /* The stream comes behind the last free. False: no mark says where that is, or the driver takes no
  * wait for it. Nothing is waited for here: what the GPU does may need a thread that wants the lock.
  */
-static bool order(struct gs_lone *lone, CUstream stream)
+static bool order_locked(struct gs_lone *lone, CUstream stream)
 {
+    gs_lock_assert_held(&lone->lock);
     if (lone->leaving || __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED))
         return false;
     return gs_fence_order(&lone->mark, stream ? stream : CU_STREAM_LEGACY);
@@ -136,13 +139,13 @@ void gs_lone_work(struct gs_lone *lone, CUstream stream)
     gs_lock_take(&lone->lock);
     only = state(lone);
     if (only == GS_LONE_NONE)
-        become(lone, only = key);
+        become_locked(lone, only = key);
     if (only == key)
-        mark_or_end(lone);
+        mark_or_end_locked(lone);
     else if (is_lone(lone))
-        end(lone, "work goes to another stream");
-    if (state(lone) == GS_LONE_PENDING && !is_over(lone) && key != lone->was)
-        ordered = order(lone, stream);
+        end_locked(lone, "work goes to another stream");
+    if (state(lone) == GS_LONE_PENDING && !is_over_locked(lone) && key != lone->was)
+        ordered = order_locked(lone, stream);
     gs_lock_release(&lone->lock);
     if (!ordered)
         gs_lone_settle(lone, "work goes to another stream");
@@ -174,7 +177,7 @@ void gs_lone_mark(struct gs_lone *lone)
 
     gs_lock_take(&lone->lock);
     if (state(lone) != GS_LONE_SEVERAL)
-        mark_or_end(lone);
+        mark_or_end_locked(lone);
     gs_lock_release(&lone->lock);
     if (__atomic_exchange_n(&lone->retires, false, __ATOMIC_RELAXED))
         lone->pools(lone->arg, true);
@@ -190,8 +193,8 @@ bool gs_lone_passes_by(struct gs_lone *lone, CUstream stream)
     gs_lock_take(&lone->lock);
     passes = state(lone) != key && is_lone(lone);
     if (passes) {
-        mark(lone);
-        passes = order(lone, stream);
+        mark_locked(lone);
+        passes = order_locked(lone, stream);
     }
     gs_lock_release(&lone->lock);
     errno = saved;
@@ -218,7 +221,7 @@ static bool wait_without_mark(struct gs_lone *lone)
     gs_lock_take(&lone->lock);
     if (over && state(lone) == GS_LONE_PENDING && lone->context == context) {
         gs_fence_pool_destroy(&lone->events);
-        become(lone, GS_LONE_SEVERAL);
+        become_locked(lone, GS_LONE_SEVERAL);
     }
     over = state(lone) == GS_LONE_SEVERAL;
     gs_lock_release(&lone->lock);
@@ -240,8 +243,9 @@ void gs_lone_settle(struct gs_lone *lone, const char *why)
     for (;;) {
         gs_lock_take(&lone->lock);
         if (is_lone(lone))
-            end(lone, why);
-        over = state(lone) == GS_LONE_SEVERAL || is_over(lone) || is_as_good_as_gone(lone, waited);
+            end_locked(lone, why);
+        over = state(lone) == GS_LONE_SEVERAL || is_over_locked(lone) ||
+               is_as_good_as_gone(lone, waited);
         gs_lock_release(&lone->lock);
         if (over || (waited > UNMARKED_NS && wait_without_mark(lone)))
             break;
@@ -281,7 +285,7 @@ void gs_lone_stream_gone(struct gs_lone *lone, CUstream stream)
         return;
     gs_lock_take(&lone->lock);
     if (state(lone) == key)
-        end(lone, "the stream is destroyed");
+        end_locked(lone, "the stream is destroyed");
     if (state(lone) == GS_LONE_PENDING && lone->was == key)
         lone->was = GS_LONE_NONE;
     gs_lock_release(&lone->lock);
@@ -292,7 +296,7 @@ void gs_lone_context_leaving(struct gs_lone *lone, CUcontext context, bool leavi
     gs_lock_take(&lone->lock);
     if (lone->context == context && state(lone) != GS_LONE_SEVERAL) {
         if (leaving)
-            mark(lone);
+            mark_locked(lone);
         lone->leaving = leaving;
         gs_fence_pool_leaving(&lone->events, leaving);
         lone->waited_for = false;
@@ -311,7 +315,7 @@ void gs_lone_context_gone(struct gs_lone *lone, CUcontext context)
         lone->leaving = lone->waited_for = false;
         lone->context = NULL;
         if (state(lone) != GS_LONE_SEVERAL)
-            become(lone, state(lone) == GS_LONE_PENDING ? GS_LONE_SEVERAL : GS_LONE_NONE);
+            become_locked(lone, state(lone) == GS_LONE_PENDING ? GS_LONE_SEVERAL : GS_LONE_NONE);
     }
     gs_lock_release(&lone->lock);
 }

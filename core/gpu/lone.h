@@ -135,7 +135,7 @@ void gs_lone_mark(struct gs_lone *lone);
 
 /* What touches no memory and may end late, or never, is about to be submitted to any stream: the
  * host's functions, waits for events. As gs_lone_submits. So what was freed before is waited for
- * without it, also where frees retire (core/pool/pool.h, gs_pool_wait_oldest). */
+ * without it, also where frees retire (core/pool/pool.h, gs_pool_wait_oldest_locked). */
 static inline void gs_lone_stalls(struct gs_lone *lone)
 {
     unsigned unmarked = __atomic_load_n(&lone->unmarked, __ATOMIC_RELAXED);

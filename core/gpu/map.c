@@ -32,8 +32,9 @@ static struct gs_map_leaf *leaf_new(void)
 }
 
 /* Every leaf under [first, last] exists afterwards. Called with the lock held. */
-static gs_status make_leaves(struct gs_map *map, uint64_t first, uint64_t last)
+static gs_status make_leaves_locked(struct gs_map *map, uint64_t first, uint64_t last)
 {
+    gs_lock_assert_held(&map->lock);
     for (uint64_t i = first >> GS_MAP_LEAF_BITS; i <= last >> GS_MAP_LEAF_BITS; i++) {
         struct gs_map_leaf *leaf;
 
@@ -68,7 +69,7 @@ gs_status gs_map_insert(struct gs_map *map, struct gs_span *span)
         last >> GS_MAP_LEAF_BITS >= LEAF_COUNT)
         return GS_INVALID;
     gs_lock_take(&map->lock);
-    status = make_leaves(map, first, last);
+    status = make_leaves_locked(map, first, last);
     if (status == GS_OK)
         set_range(map, span, span);
     gs_lock_release(&map->lock);

@@ -38,7 +38,7 @@ static enum gs_bin_kind kind_of(const struct gs_block *block)
     return whole ? GS_BIN_SMALL_WHOLE : GS_BIN_SMALL_PART;
 }
 
-static void make_ready(struct gs_pool *pool, struct gs_block *block)
+static void make_ready_locked(struct gs_pool *pool, struct gs_block *block)
 {
     enum gs_bin_kind kind = kind_of(block);
 
@@ -47,10 +47,10 @@ static void make_ready(struct gs_pool *pool, struct gs_block *block)
     if (kind == GS_BIN_LARGE_PART)
         pool->free.stranded += block->entry.size;
     if (kind == GS_BIN_LARGE_WHOLE)
-        gs_chunk_settle_debt(pool, block->chunk);
+        gs_chunk_settle_debt_locked(pool, block->chunk);
 }
 
-static void unbin(struct gs_pool *pool, struct gs_block *block)
+static void unbin_locked(struct gs_pool *pool, struct gs_block *block)
 {
     enum gs_bin_kind kind = kind_of(block);
 
@@ -68,13 +68,14 @@ static size_t debt_of(const struct gs_chunk *chunk, size_t need)
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }
 
-bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part)
+bool gs_pool_may_owe_locked(const struct gs_pool *pool, size_t bytes, unsigned part)
 {
     int ordinal = pool->device->ordinal;
     size_t owed = __atomic_load_n(&pool->shared->debt[ordinal], __ATOMIC_RELAXED);
     size_t left = __atomic_load_n(&pool->shared->left[ordinal], __ATOMIC_RELAXED);
     size_t most = pool->device->total / DEBT_SHARE;
 
+    gs_latch_assert_held(&pool->lock);
     if (left > 0 && left / DEBT_LEFT + DEBT_MIN < most)
         most = left / DEBT_LEFT + DEBT_MIN;
     return owed + bytes <= most / part;
@@ -87,7 +88,7 @@ static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
     return is_large(chunk) && size / GS_MIXED_TIMES > need ? size - GS_MIXED_TIMES * need : 0;
 }
 
-static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
+static bool may_mix_locked(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
 {
     size_t mixed = mixed_by(chunk, need);
     unsigned more = MIXED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN);
@@ -96,19 +97,21 @@ static bool may_mix(const struct gs_pool *pool, const struct gs_chunk *chunk, si
     return mixed <= chunk->mixed || pool->free.mixed + mixed - chunk->mixed <= most + MIXED_MIN;
 }
 
-bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need)
+bool gs_block_may_lie_locked(const struct gs_pool *pool, const struct gs_block *block, size_t need)
 {
     size_t debt = debt_of(block->chunk, need);
 
-    if (!may_mix(pool, block->chunk, need))
+    gs_latch_assert_held(&pool->lock);
+    if (!may_mix_locked(pool, block->chunk, need))
         return false;
-    return debt <= block->chunk->debt || gs_pool_may_owe(pool, debt - block->chunk->debt, 1);
+    return debt <= block->chunk->debt || gs_pool_may_owe_locked(pool, debt - block->chunk->debt, 1);
 }
 
-void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
+void gs_block_lies_locked(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
 {
     size_t debt = debt_of(chunk, need), mixed = mixed_by(chunk, need);
 
+    gs_latch_assert_held(&pool->lock);
     if (mixed > chunk->mixed) {
         pool->free.mixed += mixed - chunk->mixed;
         chunk->mixed = mixed;
@@ -120,8 +123,9 @@ void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
     chunk->debt = debt;
 }
 
-void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
+void gs_chunk_settle_debt_locked(struct gs_pool *pool, struct gs_chunk *chunk)
 {
+    gs_latch_assert_held(&pool->lock);
     if (chunk->debt)
         __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
                            __ATOMIC_RELAXED);
@@ -134,15 +138,16 @@ void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk)
 
 /* NULL also without host memory, or where blocks have their chunks alone: the block simply stays
  * larger. */
-struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size)
+struct gs_block *gs_block_cut_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     struct gs_block *rest;
 
+    gs_latch_assert_held(&pool->lock);
     if (pool->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
         return NULL;
-    if (block->entry.size == size || (!block->chunk->index && !gs_index_make(block->chunk)))
+    if (block->entry.size == size || (!block->chunk->index && !gs_index_make_locked(block->chunk)))
         return NULL;
-    rest = gs_block_record_new(pool);
+    rest = gs_block_record_new_locked(pool);
     if (!rest)
         return NULL;
     rest->chunk = block->chunk;
@@ -156,19 +161,20 @@ struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size
     if (rest->above)
         rest->above->below = rest;
     block->above = rest;
-    gs_index_set(rest->chunk, rest);
+    gs_index_set_locked(rest->chunk, rest);
     return rest;
 }
 
 /* `upper` becomes part of `lower`, its neighbour below; both are in no bin. */
-void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper)
+void gs_block_merge_locked(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper)
 {
+    gs_latch_assert_held(&pool->lock);
     lower->entry.size += upper->entry.size;
     lower->above = upper->above;
     if (upper->above)
         upper->above->below = lower;
-    gs_index_clear(upper->chunk, upper);
-    gs_block_record_free(pool, upper);
+    gs_index_clear_locked(upper->chunk, upper);
+    gs_block_record_free_locked(pool, upper);
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
@@ -182,19 +188,20 @@ size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small)
     return (size + unit - 1) & ~(unit - 1);
 }
 
-static uint64_t next_id(struct gs_pool *pool)
+static uint64_t next_id_locked(struct gs_pool *pool)
 {
     if (__builtin_expect(pool->id % IDS_AT_ONCE == 0, 0))
         pool->id = __atomic_add_fetch(&pool->shared->next_id, IDS_AT_ONCE, __ATOMIC_RELAXED);
     return pool->id++;
 }
 
-void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
+void gs_block_live_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
+    gs_latch_assert_held(&pool->lock);
     block->state = GS_BLOCK_LIVE;
     block->size = size;
     block->async = block->elsewhere = false;
-    block->id = next_id(pool);
+    block->id = next_id_locked(pool);
     GS_ADD(pool->live, block->entry.size);
     if (pool->live > pool->kept.live_high) {
         pool->kept.live_high = pool->live;
@@ -205,12 +212,13 @@ void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size)
     }
 }
 
-size_t gs_pool_strandable(const struct gs_pool *pool)
+size_t gs_pool_strandable_locked(const struct gs_pool *pool)
 {
     size_t most = pool->kept.live_peak / 100 *
                   (STRANDED_PERCENT +
                    STRANDED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN));
 
+    gs_latch_assert_held(&pool->lock);
     if (most < STRANDED_MIN)
         most = STRANDED_MIN;
     return most > pool->free.stranded ? most - pool->free.stranded : 0;
@@ -218,11 +226,12 @@ size_t gs_pool_strandable(const struct gs_pool *pool)
 
 static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
 {
-    return gs_block_may_lie(wish->arg, (const struct gs_block *)entry, wish->size);
+    return gs_block_may_lie_locked(wish->arg, (const struct gs_block *)entry, wish->size);
 }
 
-static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, enum gs_bin_kind kind,
-                                                  size_t need, size_t limit)
+static struct gs_bin_entry *find_where_it_may_lie_locked(const struct gs_pool *pool,
+                                                         enum gs_bin_kind kind, size_t need,
+                                                         size_t limit)
 {
     const struct gs_bin_wish wish = {need, limit, may_lie, pool};
 
@@ -230,74 +239,76 @@ static struct gs_bin_entry *find_where_it_may_lie(const struct gs_pool *pool, en
 }
 
 /* What is left of a used chunk first; a whole one only if it would strand little. */
-static struct gs_bin_entry *find_large(struct gs_pool *pool, size_t need)
+static struct gs_bin_entry *find_large_locked(struct gs_pool *pool, size_t need)
 {
-    struct gs_bin_entry *part = find_where_it_may_lie(pool, GS_BIN_LARGE_PART, need, SIZE_MAX);
+    struct gs_bin_entry *part =
+        find_where_it_may_lie_locked(pool, GS_BIN_LARGE_PART, need, SIZE_MAX);
     struct gs_bin_entry *whole;
     size_t slack;
 
     if ((part && part->size - need <= PART_SLACK) || !pool->free.bins[GS_BIN_LARGE_WHOLE].levels)
         return part;
-    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable(pool);
+    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable_locked(pool);
     if (slack > STRANDED_EACH && pool->kept.spare_percent == GS_SPARE_PERCENT_MIN)
         slack = STRANDED_EACH;
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
-    whole = find_where_it_may_lie(pool, GS_BIN_LARGE_WHOLE, need, need + slack);
+    whole = find_where_it_may_lie_locked(pool, GS_BIN_LARGE_WHOLE, need, need + slack);
     return whole ? whole : part;
 }
 
-static struct gs_bin_entry *find_small(struct gs_pool *pool, size_t need)
+static struct gs_bin_entry *find_small_locked(struct gs_pool *pool, size_t need)
 {
     struct gs_bin_entry *part = gs_bins_find(&pool->free.bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
 
     return part ? part : gs_bins_find(&pool->free.bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
 }
 
-static void note_ready(struct gs_pool *pool)
+static void note_ready_locked(struct gs_pool *pool)
 {
     if (pool->ready < pool->kept.ready_low)
         pool->kept.ready_low = pool->ready;
 }
 
-void gs_block_unready(struct gs_pool *pool, struct gs_block *block)
+void gs_block_unready_locked(struct gs_pool *pool, struct gs_block *block)
 {
-    unbin(pool, block);
+    gs_latch_assert_held(&pool->lock);
+    unbin_locked(pool, block);
     block->state = GS_BLOCK_RETIRING;
     GS_SUB(pool->ready, block->entry.size);
-    note_ready(pool);
+    note_ready_locked(pool);
 }
 
-static struct gs_block *take_entry(struct gs_pool *pool, struct gs_bin_entry *entry, size_t need,
-                                   size_t size)
+static struct gs_block *take_entry_locked(struct gs_pool *pool, struct gs_bin_entry *entry,
+                                          size_t need, size_t size)
 {
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
-    unbin(pool, block);
+    unbin_locked(pool, block);
     if (is_large(block->chunk))
-        gs_block_lies(pool, block->chunk, need);
-    rest = gs_block_cut(pool, block, need);
+        gs_block_lies_locked(pool, block->chunk, need);
+    rest = gs_block_cut_locked(pool, block, need);
     if (rest)
-        make_ready(pool, rest);
+        make_ready_locked(pool, rest);
     GS_SUB(pool->ready, block->entry.size);
-    note_ready(pool);
-    gs_block_live(pool, block, size);
+    note_ready_locked(pool);
+    gs_block_live_locked(pool, block, size);
     return block;
 }
 
-static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t size)
+static struct gs_block *take_quick_locked(struct gs_pool *pool, size_t unit, size_t size)
 {
     struct gs_block *block = pool->free.quick[unit];
 
     pool->free.quick[unit] = (struct gs_block *)block->entry.next;
     pool->free.quick_bytes -= block->entry.size;
     GS_SUB(pool->ready, block->entry.size);
-    note_ready(pool);
-    gs_block_live(pool, block, size);
+    note_ready_locked(pool);
+    gs_block_live_locked(pool, block, size);
     return block;
 }
 
-static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_small_locked(struct gs_pool *pool, size_t need, size_t size)
 {
     size_t unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
@@ -305,117 +316,122 @@ static struct gs_block *take_small(struct gs_pool *pool, size_t need, size_t siz
     if (unit < GS_QUICK_CLASSES) {
         if (__builtin_expect(!pool->free.quick[unit] && pool->epochs.oldest, 0) &&
             pool->epochs.polls++ % POLLED_ONCE_IN == 0)
-            gs_pool_poll(pool);
+            gs_pool_poll_locked(pool);
         if (pool->free.quick[unit])
-            return take_quick(pool, unit, size);
+            return take_quick_locked(pool, unit, size);
     }
-    entry = find_small(pool, need);
-    return entry ? take_entry(pool, entry, need, size) : NULL;
+    entry = find_small_locked(pool, need);
+    return entry ? take_entry_locked(pool, entry, need, size) : NULL;
 }
 
 /* Among the ready ones proper; false: there was none. */
-static bool settle_whole(struct gs_pool *pool)
+static bool settle_whole_locked(struct gs_pool *pool)
 {
     struct gs_block *block = pool->free.whole;
 
     pool->free.whole = NULL;
     if (block)
-        make_ready(pool, block);
+        make_ready_locked(pool, block);
     return block != NULL;
 }
 
-static struct gs_block *take_whole(struct gs_pool *pool, size_t size)
+static struct gs_block *take_whole_locked(struct gs_pool *pool, size_t size)
 {
     struct gs_block *block = pool->free.whole;
 
     pool->free.whole = NULL;
     GS_SUB(pool->ready, block->entry.size);
-    note_ready(pool);
-    gs_block_live(pool, block, size);
+    note_ready_locked(pool);
+    gs_block_live_locked(pool, block, size);
     return block;
 }
 
-static struct gs_block *take_large_ready(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_large_ready_locked(struct gs_pool *pool, size_t need, size_t size)
 {
     struct gs_bin_entry *entry;
 
     if (pool->free.whole && pool->free.whole->entry.size == need)
-        return take_whole(pool, size);
-    settle_whole(pool);
-    entry = find_large(pool, need);
-    return entry ? take_entry(pool, entry, need, size) : NULL;
+        return take_whole_locked(pool, size);
+    settle_whole_locked(pool);
+    entry = find_large_locked(pool, need);
+    return entry ? take_entry_locked(pool, entry, need, size) : NULL;
 }
 
 /* Looks at what has come back rather than find nothing: one large block is often all of it. */
-static struct gs_block *take_large(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_large_locked(struct gs_pool *pool, size_t need, size_t size)
 {
-    struct gs_block *block = take_large_ready(pool, need, size);
+    struct gs_block *block = take_large_ready_locked(pool, need, size);
 
     if (block || (!pool->epochs.oldest && !pool->epochs.open.first && !pool->order.apart))
         return block;
-    gs_pool_look(pool);
-    return take_large_ready(pool, need, size);
+    gs_pool_look_locked(pool);
+    return take_large_ready_locked(pool, need, size);
 }
 
-struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size)
+struct gs_block *gs_pool_take_locked(struct gs_pool *pool, size_t size)
 {
     bool small;
     size_t need = gs_pool_round(pool, size, &small);
 
-    return small ? take_small(pool, need, size) : take_large(pool, need, size);
+    gs_latch_assert_held(&pool->lock);
+    return small ? take_small_locked(pool, need, size) : take_large_locked(pool, need, size);
 }
 
-struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size)
+struct gs_block *gs_pool_take_from_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
 {
     bool small;
     size_t need = gs_pool_round(pool, size, &small);
 
-    return take_entry(pool, &block->entry, need, size);
+    gs_latch_assert_held(&pool->lock);
+    return take_entry_locked(pool, &block->entry, need, size);
 }
 
-struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size)
+struct gs_block *gs_pool_take_any_locked(struct gs_pool *pool, size_t size)
 {
     static const enum gs_bin_kind order[] = {GS_BIN_LARGE_PART, GS_BIN_LARGE_WHOLE,
                                              GS_BIN_SMALL_PART, GS_BIN_SMALL_WHOLE};
-    struct gs_block *block = gs_pool_take(pool, size);
+    struct gs_block *block = gs_pool_take_locked(pool, size);
 
+    gs_latch_assert_held(&pool->lock);
     for (size_t i = 0; !block && i < sizeof order / sizeof *order; i++) {
         size_t unit = i < 2 ? (size_t)1 << GS_LARGE_SHIFT : GS_UNIT_SIZE;
         size_t need = (size + unit - 1) & ~(unit - 1);
         struct gs_bin_entry *entry = gs_bins_find(&pool->free.bins[order[i]], need, SIZE_MAX);
 
         if (entry)
-            block = take_entry(pool, entry, need, size);
+            block = take_entry_locked(pool, entry, need, size);
     }
     return block;
 }
 
 /* ---- Giving ----------------------------------------------------------------------------- */
 
-void gs_pool_give(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_give_locked(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_block *below = block->below, *above = block->above;
 
+    gs_latch_assert_held(&pool->lock);
     GS_ADD(pool->ready, block->entry.size);
     if (above && above->state == GS_BLOCK_READY) {
-        unbin(pool, above);
-        gs_block_merge(pool, block, above);
+        unbin_locked(pool, above);
+        gs_block_merge_locked(pool, block, above);
     }
     if (below && below->state == GS_BLOCK_READY) {
-        unbin(pool, below);
-        gs_block_merge(pool, below, block);
+        unbin_locked(pool, below);
+        gs_block_merge_locked(pool, below, block);
         block = below;
     }
-    make_ready(pool, block);
+    make_ready_locked(pool, block);
 }
 
-void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_give_quick_locked(struct gs_pool *pool, struct gs_block *block)
 {
     size_t unit = block->entry.size >> GS_UNIT_SHIFT;
 
+    gs_latch_assert_held(&pool->lock);
     if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
-        settle_whole(pool);
-        gs_chunk_settle_debt(pool, block->chunk);
+        settle_whole_locked(pool);
+        gs_chunk_settle_debt_locked(pool, block->chunk);
         block->state = GS_BLOCK_QUICK;
         pool->free.whole = block;
         GS_ADD(pool->ready, block->entry.size);
@@ -424,7 +440,7 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
         (pool->free.quick_bytes > QUICK_BYTES_MIN &&
          pool->free.quick_bytes > pool->live / QUICK_SHARE)) {
-        gs_pool_give(pool, block);
+        gs_pool_give_locked(pool, block);
         return;
     }
     block->state = GS_BLOCK_QUICK;
@@ -434,10 +450,11 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
     GS_ADD(pool->ready, block->entry.size);
 }
 
-bool gs_pool_settle(struct gs_pool *pool)
+bool gs_pool_settle_locked(struct gs_pool *pool)
 {
-    bool any = settle_whole(pool);
+    bool any = settle_whole_locked(pool);
 
+    gs_latch_assert_held(&pool->lock);
     for (size_t unit = 0; pool->free.quick_bytes > 0; unit++) {
         struct gs_block *block;
 
@@ -445,7 +462,7 @@ bool gs_pool_settle(struct gs_pool *pool)
             pool->free.quick[unit] = (struct gs_block *)block->entry.next;
             pool->free.quick_bytes -= block->entry.size;
             GS_SUB(pool->ready, block->entry.size);
-            gs_pool_give(pool, block);
+            gs_pool_give_locked(pool, block);
             any = true;
         }
     }
@@ -453,19 +470,21 @@ bool gs_pool_settle(struct gs_pool *pool)
 }
 
 /* Not before there is a chunk: until then the device may not have been looked at. */
-static size_t cache_limit(const struct gs_pool *pool)
+static size_t cache_limit_locked(const struct gs_pool *pool)
 {
     size_t share = pool->device->total / 100 * pool->shared->cache_percent;
 
     return share && share < pool->shared->cache_limit ? share : pool->shared->cache_limit;
 }
 
-gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
-                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block)
+gs_status gs_pool_add_chunk_locked(struct gs_pool *pool, CUdeviceptr address, size_t size,
+                                   bool small, CUmemGenericAllocationHandle handle,
+                                   struct gs_block **ret_block)
 {
     struct gs_chunk *chunk = gs_chunk_record_new();
-    struct gs_block *block = gs_block_record_new(pool);
+    struct gs_block *block = gs_block_record_new_locked(pool);
 
+    gs_latch_assert_held(&pool->lock);
     if (!chunk || !block)
         goto no_memory;
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
@@ -474,7 +493,7 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     chunk->reach = 0;
     chunk->debt = chunk->mixed = 0;
     chunk->freed = (struct gs_fence){0};
-    chunk->id = next_id(pool);
+    chunk->id = next_id_locked(pool);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;
     block->chunk = chunk;
@@ -492,16 +511,16 @@ gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t si
     if (pool->reserved > pool->counts.reserved_peak)
         __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
     GS_COUNT(pool->counts.grown);
-    pool->kept.limit = cache_limit(pool);
+    pool->kept.limit = cache_limit_locked(pool);
     if (small)
-        gs_block_lies(pool, chunk, GS_PAGE_SIZE);
-    make_ready(pool, block);
+        gs_block_lies_locked(pool, chunk, GS_PAGE_SIZE);
+    make_ready_locked(pool, block);
     *ret_block = block;
     return GS_OK;
 no_memory:
     if (chunk)
         gs_chunk_record_free(chunk);
     if (block)
-        gs_block_record_free(pool, block);
+        gs_block_record_free_locked(pool, block);
     return GS_NO_HOST_MEMORY;
 }

@@ -47,16 +47,16 @@ struct gs_block {
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */
-static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block)
+static inline bool gs_block_may_go_locked(const struct gs_guard *guard, struct gs_block *block)
 {
     return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
            guard->may_go(guard->arg, block);
 }
 
 /* Whether somebody may have it beyond its free. What is exported stays so. */
-static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
+static inline bool gs_block_is_guarded_locked(const struct gs_guard *guard, struct gs_block *block)
 {
-    return block->offer || !gs_block_may_go(guard, block);
+    return block->offer || !gs_block_may_go_locked(guard, block);
 }
 
 /* Blocks linked through entry.prev and entry.next. */
@@ -74,7 +74,7 @@ struct gs_chunk {
     struct gs_block *lowest;
     struct gs_chunk *prev, *next; /* in the pool's list */
     uint64_t reach;               /* devices besides its own that have access, one bit each */
-    size_t debt, mixed;           /* gs_block_may_lie */
+    size_t debt, mixed;           /* gs_block_may_lie_locked */
     bool releasing;               /* counted in struct gs_pool_shared */
     struct gs_fence freed;        /* of the last block in it that was ready at once */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
@@ -96,14 +96,14 @@ struct gs_chunk *gs_chunk_record_new(void);
 /* The record of a detached chunk is free for the next. Lock not held. */
 void gs_chunk_record_free(struct gs_chunk *chunk);
 /* The index of a chunk's blocks. False: no host memory. */
-bool gs_index_make(struct gs_chunk *chunk);
-void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
-void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
+bool gs_index_make_locked(struct gs_chunk *chunk);
+void gs_index_set_locked(struct gs_chunk *chunk, struct gs_block *block);
+void gs_index_clear_locked(struct gs_chunk *chunk, const struct gs_block *block);
 
 /* The block, in any state, that covers an address within the chunk; and the one that starts at an
  * address, or NULL. */
-struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
-struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_find_locked(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_start_locked(const struct gs_chunk *chunk, uint64_t address);
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
 void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);

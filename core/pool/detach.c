@@ -15,7 +15,7 @@
 #define UNFELT_PART    1000
 #define HELD_MIN       ((size_t)64 << 20) /* live and ready: below this nothing is too much */
 
-static bool may_unmap(const struct gs_pool *pool, const struct gs_chunk *chunk)
+static bool may_unmap_locked(const struct gs_pool *pool, const struct gs_chunk *chunk)
 {
     const struct gs_guard *guard = &pool->shared->guard;
 
@@ -28,7 +28,7 @@ static struct gs_chunk *chunk_of(const struct gs_bin_entry *entry)
 }
 
 /* Whether no work touches it any more. */
-static bool has_passed(struct gs_pool *pool, struct gs_chunk *chunk)
+static bool has_passed_locked(struct gs_pool *pool, struct gs_chunk *chunk)
 {
     return pool->leaving ? gs_fence_passed(&chunk->freed)
                          : gs_fence_query(&pool->events, &chunk->freed) == GS_OK;
@@ -36,23 +36,24 @@ static bool has_passed(struct gs_pool *pool, struct gs_chunk *chunk)
 
 /* The same of one after the other: where one is too early for the GPU, so are those after it, of
  * which it is not asked. */
-static bool has_passed_too(struct gs_pool *pool, struct gs_chunk *chunk, struct gs_fence *stuck)
+static bool has_passed_too_locked(struct gs_pool *pool, struct gs_chunk *chunk,
+                                  struct gs_fence *stuck)
 {
     if (stuck->line && stuck->line == chunk->freed.line && stuck->number <= chunk->freed.number)
         return false;
-    if (has_passed(pool, chunk))
+    if (has_passed_locked(pool, chunk))
         return true;
     *stuck = chunk->freed;
     return false;
 }
 
-static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
-                               struct gs_bin_entry *entry, struct gs_chunk *onto)
+static struct gs_chunk *detach_locked(struct gs_pool *pool, enum gs_bin_kind kind,
+                                      struct gs_bin_entry *entry, struct gs_chunk *onto)
 {
     struct gs_chunk *chunk = ((struct gs_block *)entry)->chunk;
 
     gs_bins_remove(&pool->free.bins[kind], entry);
-    gs_block_record_free(pool, (struct gs_block *)entry);
+    gs_block_record_free_locked(pool, (struct gs_block *)entry);
     gs_map_remove(pool->shared->map, &chunk->span);
     if (chunk->next)
         chunk->next->prev = chunk->prev;
@@ -63,7 +64,7 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
     __atomic_store_n(&chunk->pool, NULL, __ATOMIC_RELAXED);
     GS_SUB(pool->reserved, chunk->span.size);
     GS_SUB(pool->ready, chunk->span.size);
-    gs_chunk_settle_debt(pool, chunk);
+    gs_chunk_settle_debt_locked(pool, chunk);
     if (pool->ready < pool->kept.ready_low)
         pool->kept.ready_low = pool->ready;
     GS_COUNT(pool->counts.trims);
@@ -72,19 +73,20 @@ static struct gs_chunk *detach(struct gs_pool *pool, enum gs_bin_kind kind,
 }
 
 /* From now on until its end others may wait for it. */
-static void begin_release(struct gs_pool *pool, struct gs_chunk *chunk)
+static void begin_release_locked(struct gs_pool *pool, struct gs_chunk *chunk)
 {
     chunk->releasing = true;
     __atomic_add_fetch(&pool->shared->releasing, 1, __ATOMIC_SEQ_CST);
 }
 
-struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes)
+struct gs_chunk *gs_pool_detach_bytes_locked(struct gs_pool *pool, size_t bytes)
 {
     static const enum gs_bin_kind kinds[] = {GS_BIN_LARGE_WHOLE, GS_BIN_SMALL_WHOLE};
     struct gs_bin_entry *staying[2] = {NULL, NULL};
     struct gs_chunk *detached = NULL;
     struct gs_fence stuck = {0};
 
+    gs_latch_assert_held(&pool->lock);
     for (int i = 0; i < 2; i++)
         while (bytes > 0) {
             struct gs_bins *bins = &pool->free.bins[kinds[i]];
@@ -94,10 +96,11 @@ struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes)
                 entry = gs_bins_largest(bins);
             if (!entry)
                 break;
-            if (has_passed_too(pool, chunk_of(entry), &stuck) && may_unmap(pool, chunk_of(entry))) {
+            if (has_passed_too_locked(pool, chunk_of(entry), &stuck) &&
+                may_unmap_locked(pool, chunk_of(entry))) {
                 bytes -= entry->size < bytes ? entry->size : bytes;
-                detached = detach(pool, kinds[i], entry, detached);
-                begin_release(pool, detached);
+                detached = detach_locked(pool, kinds[i], entry, detached);
+                begin_release_locked(pool, detached);
                 continue;
             }
             /* It is guarded, or the GPU is at it: it stays. */
@@ -115,24 +118,28 @@ struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes)
     return detached;
 }
 
-void gs_pool_spend(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_spend_locked(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_chunk *chunk = block->chunk;
 
-    if (block->entry.size == chunk->span.size && may_unmap(pool, chunk))
-        pool->guarded.spent = detach(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->guarded.spent);
+    gs_latch_assert_held(&pool->lock);
+    if (block->entry.size == chunk->span.size && may_unmap_locked(pool, chunk))
+        pool->guarded.spent =
+            detach_locked(pool, GS_BIN_LARGE_WHOLE, &block->entry, pool->guarded.spent);
 }
 
-struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep)
+struct gs_chunk *gs_pool_detach_ready_locked(struct gs_pool *pool, size_t keep)
 {
+    gs_latch_assert_held(&pool->lock);
     if (pool->ready <= keep)
         return NULL;
-    gs_pool_settle(pool);
-    return gs_pool_detach_bytes(pool, pool->ready - keep);
+    gs_pool_settle_locked(pool);
+    return gs_pool_detach_bytes_locked(pool, pool->ready - keep);
 }
 
-void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
+void gs_pool_felt_locked(struct gs_pool *pool, uint64_t ns, bool again)
 {
+    gs_latch_assert_held(&pool->lock);
     GS_ADD(pool->counts.map_ns, ns);
     if (again)
         pool->kept.felt_ns += ns;
@@ -140,10 +147,11 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
 
 /* More is kept only for what has been felt for a while: at a program's start sizes have not
  * settled, whatever is kept. */
-void gs_pool_weigh(struct gs_pool *pool)
+void gs_pool_weigh_locked(struct gs_pool *pool)
 {
     uint64_t now = gs_now_ns(), passed = now - pool->kept.seen_ns, felt = pool->kept.felt_ns;
 
+    gs_latch_assert_held(&pool->lock);
     if (passed < WEIGHED_NS)
         return;
     pool->kept.felt_lately -=
@@ -166,27 +174,30 @@ void gs_pool_weigh(struct gs_pool *pool)
     pool->kept.felt_ns = 0;
 }
 
-size_t gs_pool_excess(const struct gs_pool *pool, size_t size)
+size_t gs_pool_excess_locked(const struct gs_pool *pool, size_t size)
 {
     size_t peak =
         pool->kept.live_peak > pool->live + size ? pool->kept.live_peak : pool->live + size;
     size_t most =
         peak + peak / 100 * pool->kept.spare_percent + pool->kept.behind_high + pool->order.bytes;
-    size_t held = pool->live + pool->ready + gs_pool_behind_bytes(pool) + pool->order.bytes + size;
+    size_t held =
+        pool->live + pool->ready + gs_pool_behind_bytes_locked(pool) + pool->order.bytes + size;
 
+    gs_latch_assert_held(&pool->lock);
     if (most < HELD_MIN)
         most = HELD_MIN;
     return held > most ? held - most : 0;
 }
 
-struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size)
+struct gs_chunk *gs_pool_detach_excess_locked(struct gs_pool *pool, size_t size)
 {
-    size_t behind = gs_pool_behind_bytes(pool), excess;
+    size_t behind = gs_pool_behind_bytes_locked(pool), excess;
 
+    gs_latch_assert_held(&pool->lock);
     /* What retires now is ready soon, and so much will retire again; but an epoch or two are no
      * sign of a GPU that is behind. */
     if (behind > pool->kept.behind_high + 2 * pool->epochs.limit)
         pool->kept.behind_high = behind - 2 * pool->epochs.limit;
-    excess = gs_pool_excess(pool, size);
-    return excess > 0 ? gs_pool_detach_bytes(pool, excess) : NULL;
+    excess = gs_pool_excess_locked(pool, size);
+    return excess > 0 ? gs_pool_detach_bytes_locked(pool, excess) : NULL;
 }

@@ -20,7 +20,7 @@ struct gs_guard {
     /* The program has freed an exported block. */
     void (*freed)(void *arg, struct gs_block *block);
     /* Whether nobody has the block, nor may come for it. It is not exported any more then. Else
-     * whoever looks after it says so when that has ended (gs_pool_unguard). */
+     * whoever looks after it says so when that has ended (gs_pool_unguard_locked). */
     bool (*may_go)(void *arg, struct gs_block *block);
     /* Whether a range in which no block lies may be unmapped: nothing will use it any more. */
     bool (*may_unmap)(void *arg, uint64_t base, size_t size);

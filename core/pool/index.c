@@ -42,10 +42,11 @@ void gs_chunk_record_free(struct gs_chunk *chunk)
     gs_lock_release(&spare_chunks.lock);
 }
 
-struct gs_block *gs_block_record_new(struct gs_pool *pool)
+struct gs_block *gs_block_record_new_locked(struct gs_pool *pool)
 {
     struct gs_block *block = pool->free.spare;
 
+    gs_latch_assert_held(&pool->lock);
     if (!block)
         return calloc(1, sizeof *block);
     pool->free.spare = block->above;
@@ -53,8 +54,9 @@ struct gs_block *gs_block_record_new(struct gs_pool *pool)
     return block;
 }
 
-void gs_block_record_free(struct gs_pool *pool, struct gs_block *block)
+void gs_block_record_free_locked(struct gs_pool *pool, struct gs_block *block)
 {
+    gs_latch_assert_held(&pool->lock);
     block->above = pool->free.spare;
     pool->free.spare = block;
 }
@@ -66,7 +68,7 @@ static size_t unit_of(const struct gs_chunk *chunk, uint64_t address)
     return (address - chunk->span.base) >> chunk->shift;
 }
 
-void gs_index_set(struct gs_chunk *chunk, struct gs_block *block)
+void gs_index_set_locked(struct gs_chunk *chunk, struct gs_block *block)
 {
     size_t unit = unit_of(chunk, block->base);
 
@@ -75,7 +77,7 @@ void gs_index_set(struct gs_chunk *chunk, struct gs_block *block)
     chunk->index->summary[unit / 4096] |= UINT64_C(1) << (unit / 64 % 64);
 }
 
-void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block)
+void gs_index_clear_locked(struct gs_chunk *chunk, const struct gs_block *block)
 {
     size_t unit = unit_of(chunk, block->base);
 
@@ -86,7 +88,7 @@ void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block)
 }
 
 /* For a chunk whose whole is one block. Its pages are touched only where blocks start. */
-bool gs_index_make(struct gs_chunk *chunk)
+bool gs_index_make_locked(struct gs_chunk *chunk)
 {
     size_t units = chunk->span.size >> chunk->shift;
     size_t words = (units + 63) / 64, summaries = (words + 63) / 64;
@@ -99,11 +101,11 @@ bool gs_index_make(struct gs_chunk *chunk)
     index->starts = (uint64_t *)(index->at + units);
     index->summary = index->starts + words;
     chunk->index = index;
-    gs_index_set(chunk, chunk->lowest);
+    gs_index_set_locked(chunk, chunk->lowest);
     return true;
 }
 
-struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address)
+struct gs_block *gs_chunk_start_locked(const struct gs_chunk *chunk, uint64_t address)
 {
     uint64_t offset = address - chunk->span.base;
 
@@ -126,7 +128,7 @@ static size_t bit_below(const uint64_t *words, size_t bit)
 }
 
 /* Ends: the chunk's first unit always starts a block. */
-struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address)
+struct gs_block *gs_chunk_find_locked(const struct gs_chunk *chunk, uint64_t address)
 {
     const struct gs_index *index = chunk->index;
     size_t unit, word;

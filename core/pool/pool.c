@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* All but the lock. How long calls took is counted without it, by late ones too. */
-static void pool_clear(struct gs_pool *pool)
+static void pool_clear_locked(struct gs_pool *pool)
 {
     char *first = (char *)pool + sizeof pool->lock, *took = (char *)pool->counts.took;
     char *rest = took + sizeof pool->counts.took;
@@ -23,7 +23,7 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
      */
     gs_latch_take(&pool->lock);
-    pool_clear(pool);
+    pool_clear_locked(pool);
     pool->shared = shared;
     pool->device = device;
     pool->context = context;
@@ -33,7 +33,7 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     gs_bins_init(&pool->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epochs.limit = gs_epoch_limit(pool);
+    pool->epochs.limit = gs_epoch_limit_locked(pool);
     pool->kept.spare_percent = GS_SPARE_PERCENT_MIN;
     pool->made_ns = pool->kept.seen_ns = gs_now_ns();
     gs_latch_release(&pool->lock);

@@ -59,7 +59,8 @@ struct gs_apart {
 };
 
 #define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
-#define GS_LATER_WAIT_NS UINT64_C(10000000000)  /* gs_pool_wait_oldest: for what was recorded late */
+#define GS_LATER_WAIT_NS                                                                           \
+    UINT64_C(10000000000) /* gs_pool_wait_oldest_locked: for what was recorded late */
 
 /* How long somebody waits for the GPU: since when, and at most. */
 struct gs_patience {
@@ -125,7 +126,7 @@ enum gs_bin_kind {
 /* Blocks that are free for whoever comes first, by size. */
 struct gs_pool_free {
     size_t stranded; /* ready bytes of large chunks that are not ready as a whole */
-    size_t mixed;    /* of its chunks: gs_block_may_lie */
+    size_t mixed;    /* of its chunks: gs_block_may_lie_locked */
     size_t quick_bytes;
     struct gs_block *spare;                     /* records */
     struct gs_block *whole; /* a large chunk, the last that came back, or NULL */
@@ -138,7 +139,7 @@ struct gs_pool_epochs {
     struct gs_block_list open;
     size_t limit; /* bytes at which it closes */
     bool plain;      /* the open one has something of cuMemFree */
-    unsigned polls;  /* times gs_pool_take could have looked at the oldest */
+    unsigned polls;  /* times gs_pool_take_locked could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
@@ -173,7 +174,7 @@ struct gs_pool_kept {
     uint64_t felt_lately;  /* the same of before, as far as it is not forgotten yet */
     unsigned spare_percent; /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when
                                the pool grows */
-    size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately, newest first */
+    size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */
 };
 
 /* Stream-ordered bytes; read by anyone. */
@@ -186,7 +187,7 @@ struct gs_pool {
     struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
     bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
     bool leaving; /* the context may be about to go: no event is recorded or queried */
-    bool first;   /* of its context: it has all large blocks. Others are for threads that met there */
+    bool first;   /* of its context: it has all large blocks, others are for threads that met */
     struct gs_pool_shared *shared;
     const struct gs_device *device;
     CUcontext context;
@@ -209,7 +210,7 @@ _Static_assert(offsetof(struct gs_pool, chunks) < 128, "every call reads what is
 _Static_assert(GS_LINE_OF(struct gs_pool, live) == GS_LINE_OF(struct gs_pool, lock) &&
                    GS_LINE_OF(struct gs_pool, ready) == GS_LINE_OF(struct gs_pool, lock),
                "every call writes these, and has the lock's line");
-_Static_assert(offsetof(struct gs_pool_kept, ready_low) < 64, "an allocation looks at what is before");
+_Static_assert(offsetof(struct gs_pool_kept, ready_low) < 64, "an allocation looks before that");
 _Static_assert(offsetof(struct gs_pool_epochs, oldest) < 64, "a free looks at what is before that");
 _Static_assert(offsetof(struct gs_pool_free, quick) < 64, "so do both at this");
 
@@ -229,29 +230,30 @@ void gs_pool_fini(struct gs_pool *pool);
 
 size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
 /* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
-struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
+struct gs_block *gs_pool_take_locked(struct gs_pool *pool, size_t size);
 /* The same from a ready block that is large enough. */
-struct gs_block *gs_pool_take_from(struct gs_pool *pool, struct gs_block *block, size_t size);
+struct gs_block *gs_pool_take_from_locked(struct gs_pool *pool, struct gs_block *block,
+                                          size_t size);
 /* A live block whatever it strands, and from chunks of the other kind as well: memory is out. */
-struct gs_block *gs_pool_take_any(struct gs_pool *pool, size_t size);
+struct gs_block *gs_pool_take_any_locked(struct gs_pool *pool, size_t size);
 
 /* Puts a block that nothing can touch any more back among the ready ones. */
-void gs_pool_give(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_give_locked(struct gs_pool *pool, struct gs_block *block);
 /* The same without merging where its size allows. */
-void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_give_quick_locked(struct gs_pool *pool, struct gs_block *block);
 /* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
-bool gs_pool_settle(struct gs_pool *pool);
+bool gs_pool_settle_locked(struct gs_pool *pool);
 
 /* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
  * ordered in its stream (in no bin yet: NULL or the rest); joins free neighbours by `upper`. */
-void gs_block_live(struct gs_pool *pool, struct gs_block *block, size_t size);
-struct gs_block *gs_block_cut(struct gs_pool *pool, struct gs_block *block, size_t size);
-void gs_block_merge(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper);
+void gs_block_live_locked(struct gs_pool *pool, struct gs_block *block, size_t size);
+struct gs_block *gs_block_cut_locked(struct gs_pool *pool, struct gs_block *block, size_t size);
+void gs_block_merge_locked(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper);
 /* A ready block that is not quick is in no bin any more, retiring and in no list. */
-void gs_block_unready(struct gs_pool *pool, struct gs_block *block);
+void gs_block_unready_locked(struct gs_pool *pool, struct gs_block *block);
 
 /* How many bytes of large chunks may lie stranded beside live blocks, beyond those that do. */
-size_t gs_pool_strandable(const struct gs_pool *pool);
+size_t gs_pool_strandable_locked(const struct gs_pool *pool);
 
 /*
  * Debt: what a chunk can come to keep from the driver at worst, which for the same live blocks
@@ -267,110 +269,116 @@ size_t gs_pool_strandable(const struct gs_pool *pool);
  * Whether a large block of `need` bytes may lie in the ready or ordered one without exceeding
  * either; that it does, or that so much of a small chunk may be all that is used.
  */
-bool gs_block_may_lie(const struct gs_pool *pool, const struct gs_block *block, size_t need);
-void gs_block_lies(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
+bool gs_block_may_lie_locked(const struct gs_pool *pool, const struct gs_block *block, size_t need);
+void gs_block_lies_locked(struct gs_pool *pool, struct gs_chunk *chunk, size_t need);
 /* The chunk owes nothing any more, and is not mixed: nothing lies in it. */
-void gs_chunk_settle_debt(struct gs_pool *pool, struct gs_chunk *chunk);
+void gs_chunk_settle_debt_locked(struct gs_pool *pool, struct gs_chunk *chunk);
 /* Whether so much more debt is within the bounds, or one part of them in so many. */
-bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
+bool gs_pool_may_owe_locked(const struct gs_pool *pool, size_t bytes, unsigned part);
 
 /* Enters a chunk whose memory is mapped; its whole is one ready block. GS_NO_HOST_MEMORY. */
-gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
-                            CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
+gs_status gs_pool_add_chunk_locked(struct gs_pool *pool, CUdeviceptr address, size_t size,
+                                   bool small, CUmemGenericAllocationHandle handle,
+                                   struct gs_block **ret_block);
 
 /* A record, zeroed, or NULL: no host memory (index.c); and it is free for the next. */
-struct gs_block *gs_block_record_new(struct gs_pool *pool);
-void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
+struct gs_block *gs_block_record_new_locked(struct gs_pool *pool);
+void gs_block_record_free_locked(struct gs_pool *pool, struct gs_block *block);
 
 /* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
 
 /* Detaches chunks of about `bytes` together, in as few pieces as it takes. */
-struct gs_chunk *gs_pool_detach_bytes(struct gs_pool *pool, size_t bytes);
+struct gs_chunk *gs_pool_detach_bytes_locked(struct gs_pool *pool, size_t bytes);
 
 /* Detaches chunks that are ready from end to end, and that no work touches any more, from the map
  * and the pool, until no more than `keep` ready bytes are left. They are then the caller's, to unmap
  * without the lock. */
-struct gs_chunk *gs_pool_detach_ready(struct gs_pool *pool, size_t keep);
+struct gs_chunk *gs_pool_detach_ready_locked(struct gs_pool *pool, size_t keep);
 /* What is too much once a chunk of `size` bytes is added, were all of it ready; */
-size_t gs_pool_excess(const struct gs_pool *pool, size_t size);
+size_t gs_pool_excess_locked(const struct gs_pool *pool, size_t size);
 /* and the same as above for that. */
-struct gs_chunk *gs_pool_detach_excess(struct gs_pool *pool, size_t size);
+struct gs_chunk *gs_pool_detach_excess_locked(struct gs_pool *pool, size_t size);
 /* Detaches the chunk of a ready block that is all of it onto pool->guarded.spent. One that is
  * guarded stays. */
-void gs_pool_spend(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_spend_locked(struct gs_pool *pool, struct gs_block *block);
 /* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
  * the pool kept what it had at some time. */
-void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
+void gs_pool_felt_locked(struct gs_pool *pool, uint64_t ns, bool again);
 /* Weighs the time that this took lately against the memory that would save it, now and then. */
-void gs_pool_weigh(struct gs_pool *pool);
+void gs_pool_weigh_locked(struct gs_pool *pool);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 
 /* A live block was freed: retiring, behind all GPU work of the context; or ready at once, where
  * all of that is in one stream. */
-void gs_pool_retire(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_retire_locked(struct gs_pool *pool, struct gs_block *block);
 /* The same where that was in the order of a stream. */
-void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+void gs_pool_retire_in_order_locked(struct gs_pool *pool, struct gs_block *block,
+                                    uint64_t stream_key);
 /* Adds to the open epoch what retires already. */
-void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_retire_more_locked(struct gs_pool *pool, struct gs_block *block);
 
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
-void gs_pool_collect(struct gs_pool *pool);
+void gs_pool_collect_locked(struct gs_pool *pool);
 /* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
  * passed this either, and each event is a stop for the GPU. */
-void gs_pool_look(struct gs_pool *pool);
+void gs_pool_look_locked(struct gs_pool *pool);
 /* Takes back what passed; returns whether anything did. */
-bool gs_pool_poll(struct gs_pool *pool);
+bool gs_pool_poll_locked(struct gs_pool *pool);
 /* Bytes that retire. */
-static inline size_t gs_pool_behind_bytes(const struct gs_pool *pool)
+static inline size_t gs_pool_behind_bytes_locked(const struct gs_pool *pool)
 {
     return pool->reserved - pool->live - pool->ready - pool->guarded.limbo -
            pool->order.bytes;
 }
 /* What held a range of a chunk, or some of it, may do so no more: what is in limbo there goes, unless
  * something else holds it. The chunk may be spent afterwards. */
-void gs_pool_unguard(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base, size_t size);
+void gs_pool_unguard_locked(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base,
+                            size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
-void gs_pool_close(struct gs_pool *pool);
+void gs_pool_close_locked(struct gs_pool *pool);
 /* A live block that the program does not know yet is its device's stream-ordered memory. True: once
  * no lock is held, gs_async_look is to be called. */
-bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
+bool gs_pool_count_async_locked(struct gs_pool *pool, struct gs_block *block);
 /* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
- * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
-void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+ * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable_locked.
+ */
+void gs_pool_retire_lingering_locked(struct gs_pool *pool, struct gs_block *block,
+                                     uint64_t stream_key);
 /* Bytes at which the next one closes. */
-size_t gs_epoch_limit(const struct gs_pool *pool);
+size_t gs_epoch_limit_locked(const struct gs_pool *pool);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
  * last block came into it. */
-void gs_epoch_close(struct gs_pool *pool, bool at_free);
+void gs_epoch_close_locked(struct gs_pool *pool, bool at_free);
 /* Whether a large block of that size may be in one. */
-bool gs_epochs_have(struct gs_pool_epochs *epochs, size_t size);
+bool gs_epochs_have_locked(struct gs_pool_epochs *epochs, size_t size);
 /* Takes a block out of an epoch's list, and puts a retiring one in no list into one. */
-void gs_epoch_remove(struct gs_pool_epochs *epochs, struct gs_block_list *list,
-                     struct gs_block *block);
-void gs_epoch_add(struct gs_pool_epochs *epochs, struct gs_block_list *list,
-                  struct gs_block *block);
+void gs_epoch_remove_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                            struct gs_block *block);
+void gs_epoch_add_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                         struct gs_block *block);
 /* Whether the program may still use a block. */
-bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
+bool gs_pool_usable_locked(struct gs_pool *pool, const struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */
-void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_unlive_locked(struct gs_pool *pool, struct gs_block *block);
 /* All GPU work before the free of a retiring block in no list is known to be done. */
-void gs_pool_pass(struct gs_pool *pool, struct gs_block *block);
+void gs_pool_pass_locked(struct gs_pool *pool, struct gs_block *block);
 /* What waits to be overwritten, linked by entry.next, and in no list any more; NULL: nothing, or it
  * must not be now. Then: what was overwritten, which retires once more behind that work, and what
  * could not be. Both lists are empty afterwards. */
-struct gs_block *gs_pool_take_unwiped(struct gs_pool *pool);
-void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_block_list *failed);
+struct gs_block *gs_pool_take_unwiped_locked(struct gs_pool *pool);
+void gs_pool_wiped_locked(struct gs_pool *pool, struct gs_block_list *done,
+                          struct gs_block_list *failed);
 /* The context was destroyed: its work is over and its events are gone. What retires is ready, or
  * in limbo. */
-void gs_pool_context_over(struct gs_pool *pool);
+void gs_pool_context_over_locked(struct gs_pool *pool);
 
 /* ---- Waiting for the GPU (wait.c) -------------------------------------------------------- */
 
 /* Whether work may still touch what was ready at once. */
-bool gs_pool_touched(struct gs_pool *pool);
+bool gs_pool_touched_locked(struct gs_pool *pool);
 /*
  * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
  * else what was ready at once. False: there is none, it did not pass in time, or it cannot be waited
@@ -383,29 +391,30 @@ bool gs_pool_touched(struct gs_pool *pool);
  * this very thread; and what was freed in the order of a stream may be behind anything. Both are
  * waited for so long and no longer.
  */
-bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience);
+bool gs_pool_wait_oldest_locked(struct gs_pool *pool, const struct gs_patience *patience);
 /* Whether an allocation should wait rather than grow the pool by `size`: too much retires, or a
  * large block of that very size does and the pool has half that much more than was live lately.
  * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
  * fits. */
-bool gs_pool_behind(struct gs_pool *pool, size_t size);
+bool gs_pool_behind_locked(struct gs_pool *pool, size_t size);
 
 /* ---- Stream order (order.c) -------------------------------------------------------------- */
 
 /* A live block was freed in the order of a stream. */
-void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+void gs_pool_retire_stream_locked(struct gs_pool *pool, struct gs_block *block,
+                                  uint64_t stream_key);
 /* A live block from what was freed in the order of the stream, or NULL. */
-struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key);
+struct gs_block *gs_pool_take_stream_locked(struct gs_pool *pool, size_t size, uint64_t stream_key);
 /* The stream's list joins the open epoch. */
-void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key);
+void gs_pool_flush_stream_locked(struct gs_pool *pool, uint64_t stream_key);
 /* The same of every stream: they may be gone, all or some. */
-void gs_pool_forget_streams(struct gs_pool *pool);
+void gs_pool_forget_streams_locked(struct gs_pool *pool);
 /* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
-void gs_pool_flush_streams(struct gs_pool *pool, uint64_t keep);
+void gs_pool_flush_streams_locked(struct gs_pool *pool, uint64_t keep);
 /* A retiring block was freed in the order of the stream. */
-void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+void gs_block_of_stream_locked(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
 /* Whether it was, and the stream is still there. */
-static inline bool gs_block_has_stream(const struct gs_block *block)
+static inline bool gs_block_has_stream_locked(const struct gs_block *block)
 {
     return block->stream_id && block->stream->id == block->stream_id;
 }
@@ -414,15 +423,15 @@ static inline bool gs_block_has_stream(const struct gs_block *block)
 
 /* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
  * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
-void gs_pool_part_streams(struct gs_pool *pool);
+void gs_pool_part_streams_locked(struct gs_pool *pool);
 /* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
  * host memory, nothing was changed. */
-bool gs_pool_retire_elsewhere(struct gs_pool *pool, struct gs_block *block,
-                              const struct gs_fence *fence);
+bool gs_pool_retire_elsewhere_locked(struct gs_pool *pool, struct gs_block *block,
+                                     const struct gs_fence *fence);
 /* Takes back what passed; returns whether anything did. */
-bool gs_pool_poll_apart(struct gs_pool *pool);
+bool gs_pool_poll_apart_locked(struct gs_pool *pool);
 /* The same, and lets the lock go while it waits for that, for a second at most. */
-bool gs_pool_wait_apart(struct gs_pool *pool, const struct gs_patience *patience);
+bool gs_pool_wait_apart_locked(struct gs_pool *pool, const struct gs_patience *patience);
 /* What work has to come behind: of one line no more than the last fence. */
 #define GS_BEHIND_MOST 32
 struct gs_behind {
@@ -433,13 +442,14 @@ struct gs_behind {
 /* A live block out of what retires, whose owner's work has to come behind all of *ret; or NULL. Where
  * no block is large enough it is made of several that lie side by side, and what is ready there
  * (run.c). */
-struct gs_block *gs_pool_take_in_order(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+struct gs_block *gs_pool_take_in_order_locked(struct gs_pool *pool, size_t size,
+                                              struct gs_behind *ret);
 /* Of one block, and of several; the second once the first found none. */
-struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret);
+struct gs_block *gs_pool_take_run_locked(struct gs_pool *pool, size_t size, struct gs_behind *ret);
 /* Whether a retiring block can be the next one's who comes behind its free. */
-bool gs_block_suits_next(const struct gs_pool *pool, struct gs_block *block);
-/* As gs_fence_pool_leaving, and as gs_pool_context_over. */
-void gs_pool_apart_leaving(struct gs_pool *pool, bool leaving);
-void gs_pool_apart_over(struct gs_pool *pool);
+bool gs_block_suits_next_locked(const struct gs_pool *pool, struct gs_block *block);
+/* As gs_fence_pool_leaving, and as gs_pool_context_over_locked. */
+void gs_pool_apart_leaving_locked(struct gs_pool *pool, bool leaving);
+void gs_pool_apart_over_locked(struct gs_pool *pool);
 
 #endif

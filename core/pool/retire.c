@@ -66,53 +66,54 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 
 /* Another process had the block: it is overwritten before anybody gets it. What has no context any
  * more cannot be; its chunk goes to the driver. */
-static bool is_to_wipe(const struct gs_pool *pool, bool shared)
+static bool is_to_wipe_locked(const struct gs_pool *pool, bool shared)
 {
     return shared && pool->shared->wipe && !pool->dead;
 }
 
 /* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the chunk
  * by himself would see its next block. */
-static void go_on(struct gs_pool *pool, struct gs_block *block, bool shared, bool quick)
+static void go_on_locked(struct gs_pool *pool, struct gs_block *block, bool shared, bool quick)
 {
-    if (is_to_wipe(pool, shared)) {
+    if (is_to_wipe_locked(pool, shared)) {
         block->state = GS_BLOCK_RETIRING;
         gs_block_list_push(&pool->guarded.unwiped, block);
     } else if (block->wiped) {
         block->wiped = false;
-        gs_pool_give(pool, block);
-        gs_pool_spend(pool, block);
+        gs_pool_give_locked(pool, block);
+        gs_pool_spend_locked(pool, block);
     } else if (quick) {
-        gs_pool_give_quick(pool, block);
+        gs_pool_give_quick_locked(pool, block);
     } else {
-        gs_pool_give(pool, block);
+        gs_pool_give_locked(pool, block);
     }
 }
 
 /* No GPU work can touch the block any more; a peer or a network card may. */
-static void passed(struct gs_pool *pool, struct gs_block *block)
+static void passed_locked(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block)) {
+    gs_latch_assert_held(&pool->lock);
+    if (!gs_block_may_go_locked(&pool->shared->guard, block)) {
         block->state = GS_BLOCK_LIMBO;
         GS_ADD(pool->guarded.limbo, block->entry.size);
         return;
     }
-    go_on(pool, block, shared, true);
+    go_on_locked(pool, block, shared, true);
 }
 
 /* Sizes that share a count cost a wait in vain at times. */
-static unsigned *retiring_of(struct gs_pool_epochs *epochs, size_t size)
+static unsigned *retiring_of_locked(struct gs_pool_epochs *epochs, size_t size)
 {
     uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
 
     return &epochs->sizes[(hash >> 32) % GS_RETIRING_SIZES];
 }
 
-bool gs_epochs_have(struct gs_pool_epochs *epochs, size_t size)
+bool gs_epochs_have_locked(struct gs_pool_epochs *epochs, size_t size)
 {
-    return *retiring_of(epochs, size) > 0;
+    return *retiring_of_locked(epochs, size) > 0;
 }
 
 /* Whether a block serves another of its size as soon as its epoch has passed. That does not change
@@ -122,46 +123,47 @@ static bool serves_next(const struct gs_block *block)
     return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
 }
 
-void gs_epoch_add(struct gs_pool_epochs *epochs, struct gs_block_list *list,
-                  struct gs_block *block)
+void gs_epoch_add_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                         struct gs_block *block)
 {
     gs_block_list_push(list, block);
     if (serves_next(block))
-        ++*retiring_of(epochs, block->entry.size);
+        ++*retiring_of_locked(epochs, block->entry.size);
 }
 
-static void leaves_epoch(struct gs_pool_epochs *epochs, struct gs_block *block)
+static void leaves_epoch_locked(struct gs_pool_epochs *epochs, struct gs_block *block)
 {
     if (serves_next(block))
-        --*retiring_of(epochs, block->entry.size);
+        --*retiring_of_locked(epochs, block->entry.size);
     block->stream_id = 0;
 }
 
-void gs_epoch_remove(struct gs_pool_epochs *epochs, struct gs_block_list *list,
-                     struct gs_block *block)
+void gs_epoch_remove_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                            struct gs_block *block)
 {
     gs_block_list_remove(list, block);
-    leaves_epoch(epochs, block);
+    leaves_epoch_locked(epochs, block);
 }
 
 /* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
-static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
+static void all_passed_locked(struct gs_pool *pool, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
 
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        leaves_epoch(&pool->epochs, block);
-        passed(pool, block);
+        leaves_epoch_locked(&pool->epochs, block);
+        passed_locked(pool, block);
     }
 }
 
-size_t gs_epoch_limit(const struct gs_pool *pool)
+size_t gs_epoch_limit_locked(const struct gs_pool *pool)
 {
     size_t limit = pool->kept.live_peak / EPOCH_SHARE;
     size_t least = pool->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
 
+    gs_latch_assert_held(&pool->lock);
     if (limit < least)
         limit = least;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
@@ -169,8 +171,8 @@ size_t gs_epoch_limit(const struct gs_pool *pool)
 
 /* Another pool records the next event, in its own time; where much depends on when, it is recorded
  * now. */
-static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *pool,
-                                                               const struct gs_epoch *epoch)
+static __attribute__((cold, noinline)) uint64_t wait_for_later_locked(struct gs_pool *pool,
+                                                                      const struct gs_epoch *epoch)
 {
     struct gs_fence fence = epoch->fence;
 
@@ -181,24 +183,26 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later(struct gs_pool *p
 
 /* `at_free`: nothing was submitted since the last block came into it that native frees would not
  * have waited for. */
-static uint64_t wait_for(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
+static uint64_t wait_for_locked(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
 {
     if (!pool->epochs.plain)
         return GS_ORDERED_WAIT_NS;
     if (!at_free)
         return GS_LATER_WAIT_NS;
-    return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1) ? UINT64_MAX
-                                                                    : wait_for_later(pool, epoch);
+    return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1)
+               ? UINT64_MAX
+               : wait_for_later_locked(pool, epoch);
 }
 
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
-void gs_epoch_close(struct gs_pool *pool, bool at_free)
+void gs_epoch_close_locked(struct gs_pool *pool, bool at_free)
 {
     struct gs_epoch *epoch = pool->epochs.spare;
 
+    gs_latch_assert_held(&pool->lock);
     if (!pool->epochs.open.first || pool->dead || pool->leaving)
         return;
-    pool->epochs.limit = gs_epoch_limit(pool);
+    pool->epochs.limit = gs_epoch_limit_locked(pool);
     if (epoch)
         pool->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
@@ -210,7 +214,7 @@ void gs_epoch_close(struct gs_pool *pool, bool at_free)
         return;
     }
     GS_COUNT(pool->counts.events);
-    epoch->wait_ns = wait_for(pool, epoch, at_free);
+    epoch->wait_ns = wait_for_locked(pool, epoch, at_free);
     pool->epochs.plain = false;
     list_join(&epoch->blocks, &pool->epochs.open);
     if (pool->epochs.newest)
@@ -220,20 +224,20 @@ void gs_epoch_close(struct gs_pool *pool, bool at_free)
     pool->epochs.newest = epoch;
 }
 
-static void oldest_passed(struct gs_pool *pool)
+static void oldest_passed_locked(struct gs_pool *pool)
 {
     struct gs_epoch *epoch = pool->epochs.oldest;
 
     pool->epochs.oldest = epoch->next;
     if (!pool->epochs.oldest)
         pool->epochs.newest = NULL;
-    all_passed(pool, &epoch->blocks);
+    all_passed_locked(pool, &epoch->blocks);
     epoch->next = pool->epochs.spare;
     pool->epochs.spare = epoch;
 }
 
 /* The pool needs more than it was granted. */
-static bool needs_more(struct gs_pool *pool)
+static bool needs_more_locked(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
@@ -250,15 +254,17 @@ static bool needs_more(struct gs_pool *pool)
     return false;
 }
 
-bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
+bool gs_pool_count_async_locked(struct gs_pool *pool, struct gs_block *block)
 {
+    gs_latch_assert_held(&pool->lock);
     block->async = true;
     GS_ADD(pool->async.live, block->size);
-    return __builtin_expect(pool->async.live >= pool->async.granted, 0) && needs_more(pool);
+    return __builtin_expect(pool->async.live >= pool->async.granted, 0) && needs_more_locked(pool);
 }
 
-void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_unlive_locked(struct gs_pool *pool, struct gs_block *block)
 {
+    gs_latch_assert_held(&pool->lock);
     if (block->async)
         GS_ADD(pool->async.live, -block->size);
     block->state = GS_BLOCK_RETIRING;
@@ -270,7 +276,7 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
 }
 
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
-static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
+static void pass_at_once_locked(struct gs_pool *pool, struct gs_block *block)
 {
     struct gs_chunk *chunk = block->chunk;
 
@@ -278,24 +284,24 @@ static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
     if (chunk->shift == GS_LARGE_SHIFT || pool->counts.at_once % TOLD_ONCE_IN == 0)
         pool->shared->activity(pool->shared->activity_arg);
     GS_COUNT(pool->counts.at_once);
-    passed(pool, block);
+    passed_locked(pool, block);
 }
 
 /* What was recorded just now is looked at when it is needed. */
-static inline void close_full(struct gs_pool *pool, bool at_free)
+static inline void close_full_locked(struct gs_pool *pool, bool at_free)
 {
     const unsigned blocks = pool->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
 
     if (__builtin_expect(pool->epochs.open.count < blocks &&
                              pool->epochs.open.bytes < pool->epochs.limit, 1))
         return;
-    gs_pool_poll(pool);
-    gs_epoch_close(pool, at_free);
+    gs_pool_poll_locked(pool);
+    gs_epoch_close_locked(pool, at_free);
     pool->shared->activity(pool->shared->activity_arg);
 }
 
 /* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
-static inline void becomes_plain(struct gs_pool *pool)
+static inline void becomes_plain_locked(struct gs_pool *pool)
 {
     if (pool->epochs.plain)
         return;
@@ -303,151 +309,167 @@ static inline void becomes_plain(struct gs_pool *pool)
     gs_lone_retires(pool->shared->lone);
 }
 
-void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_retire_locked(struct gs_pool *pool, struct gs_block *block)
 {
-    gs_pool_unlive(pool, block);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_unlive_locked(pool, block);
     if (!block->elsewhere && !pool->leaving && gs_lone_is(pool->shared->lone)) {
-        pass_at_once(pool, block);
+        pass_at_once_locked(pool, block);
         return;
     }
-    becomes_plain(pool);
-    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
-    close_full(pool, true);
+    becomes_plain_locked(pool);
+    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
+    close_full_locked(pool, true);
 }
 
-void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+void gs_pool_retire_in_order_locked(struct gs_pool *pool, struct gs_block *block,
+                                    uint64_t stream_key)
 {
-    gs_pool_unlive(pool, block);
-    gs_block_of_stream(pool, block, stream_key);
-    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
-    close_full(pool, false);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_unlive_locked(pool, block);
+    gs_block_of_stream_locked(pool, block, stream_key);
+    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
+    close_full_locked(pool, false);
 }
 
-void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+void gs_pool_retire_lingering_locked(struct gs_pool *pool, struct gs_block *block,
+                                     uint64_t stream_key)
 {
-    gs_pool_unlive(pool, block);
-    gs_block_of_stream(pool, block, stream_key);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_unlive_locked(pool, block);
+    gs_block_of_stream_locked(pool, block, stream_key);
     block->lingers = true;
-    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
-    gs_epoch_close(pool, false);
+    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
+    gs_epoch_close_locked(pool, false);
     pool->shared->activity(pool->shared->activity_arg);
 }
 
 /* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
-void gs_pool_close(struct gs_pool *pool)
+void gs_pool_close_locked(struct gs_pool *pool)
 {
+    gs_latch_assert_held(&pool->lock);
     if (!pool->epochs.plain)
         return;
-    gs_epoch_close(pool, true);
+    gs_epoch_close_locked(pool, true);
     if (pool->epochs.plain && pool->epochs.open.first)
         gs_lone_retires(pool->shared->lone);
 }
 
-bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
+bool gs_pool_usable_locked(struct gs_pool *pool, const struct gs_block *block)
 {
     uint64_t id = block->id;
 
+    gs_latch_assert_held(&pool->lock);
     if (__builtin_expect(block->state == GS_BLOCK_LIVE, 1))
         return true;
     if (block->state != GS_BLOCK_RETIRING || !block->lingers)
         return false;
-    gs_pool_collect(pool); /* it may have passed, and be merged into another or gone */
+    gs_pool_collect_locked(pool); /* it may have passed, and be merged into another or gone */
     return block->id == id && block->state == GS_BLOCK_RETIRING && block->lingers;
 }
 
-void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_retire_more_locked(struct gs_pool *pool, struct gs_block *block)
 {
+    gs_latch_assert_held(&pool->lock);
     block->state = GS_BLOCK_RETIRING;
-    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
+    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
 }
 
-bool gs_pool_poll(struct gs_pool *pool)
+bool gs_pool_poll_locked(struct gs_pool *pool)
 {
-    bool any = __builtin_expect(pool->order.apart != NULL, 0) && gs_pool_poll_apart(pool);
+    bool any = __builtin_expect(pool->order.apart != NULL, 0) && gs_pool_poll_apart_locked(pool);
 
+    gs_latch_assert_held(&pool->lock);
     while (pool->epochs.oldest && !pool->leaving &&
            gs_fence_query(&pool->events, &pool->epochs.oldest->fence) == GS_OK) {
-        oldest_passed(pool);
+        oldest_passed_locked(pool);
         any = true;
     }
     return any;
 }
 
-void gs_pool_collect(struct gs_pool *pool)
+void gs_pool_collect_locked(struct gs_pool *pool)
 {
-    gs_epoch_close(pool, false);
-    gs_pool_poll(pool);
+    gs_epoch_close_locked(pool, false);
+    gs_pool_poll_locked(pool);
 }
 
-void gs_pool_look(struct gs_pool *pool)
+void gs_pool_look_locked(struct gs_pool *pool)
 {
-    gs_pool_poll(pool);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_poll_locked(pool);
     if (!pool->epochs.oldest && pool->epochs.open.first)
-        gs_pool_collect(pool);
+        gs_pool_collect_locked(pool);
 }
 
-static void leave_limbo(struct gs_pool *pool, struct gs_block *block)
+static void leave_limbo_locked(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block))
+    if (!gs_block_may_go_locked(&pool->shared->guard, block))
         return;
     GS_SUB(pool->guarded.limbo, block->entry.size);
-    go_on(pool, block, shared, false);
+    go_on_locked(pool, block, shared, false);
 }
 
 /* A block that goes may become part of a neighbour, and the chunk's only one takes it along. */
-void gs_pool_unguard(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base, size_t size)
+void gs_pool_unguard_locked(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base,
+                            size_t size)
 {
     uint64_t end = chunk->span.base + chunk->span.size;
 
+    gs_latch_assert_held(&pool->lock);
     end = base + size < end ? base + size : end;
     while (base < end) {
-        struct gs_block *block = gs_chunk_find(chunk, base);
+        struct gs_block *block = gs_chunk_find_locked(chunk, base);
 
         base = block->base + block->entry.size;
         if (block->state == GS_BLOCK_LIMBO)
-            leave_limbo(pool, block);
+            leave_limbo_locked(pool, block);
     }
 }
 
 /* While a capture is open nothing is overwritten: the thread's own stream may be the one that
  * captures. */
-struct gs_block *gs_pool_take_unwiped(struct gs_pool *pool)
+struct gs_block *gs_pool_take_unwiped_locked(struct gs_pool *pool)
 {
     struct gs_block *block = pool->guarded.unwiped.first;
 
+    gs_latch_assert_held(&pool->lock);
     if (pool->leaving || gs_fences_capturing(pool->shared->fences))
         return NULL;
     memset(&pool->guarded.unwiped, 0, sizeof pool->guarded.unwiped);
     return block;
 }
 
-void gs_pool_wiped(struct gs_pool *pool, struct gs_block_list *done, struct gs_block_list *failed)
+void gs_pool_wiped_locked(struct gs_pool *pool, struct gs_block_list *done,
+                          struct gs_block_list *failed)
 {
+    gs_latch_assert_held(&pool->lock);
     if (pool->dead) { /* meanwhile */
-        all_passed(pool, done);
-        all_passed(pool, failed);
+        all_passed_locked(pool, done);
+        all_passed_locked(pool, failed);
     }
     if (done->first)
-        becomes_plain(pool);
+        becomes_plain_locked(pool);
     list_join(&pool->epochs.open, done);
     list_join(&pool->guarded.unwiped, failed);
 }
 
-void gs_pool_pass(struct gs_pool *pool, struct gs_block *block)
+void gs_pool_pass_locked(struct gs_pool *pool, struct gs_block *block)
 {
-    passed(pool, block);
+    passed_locked(pool, block);
 }
 
-void gs_pool_context_over(struct gs_pool *pool)
+void gs_pool_context_over_locked(struct gs_pool *pool)
 {
-    gs_pool_flush_streams(pool, 0);
-    all_passed(pool, &pool->epochs.open);
-    all_passed(pool, &pool->guarded.unwiped);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_flush_streams_locked(pool, 0);
+    all_passed_locked(pool, &pool->epochs.open);
+    all_passed_locked(pool, &pool->guarded.unwiped);
     while (pool->epochs.oldest) {
         pool->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
-        oldest_passed(pool);
+        oldest_passed_locked(pool);
     }
-    gs_pool_apart_over(pool);
+    gs_pool_apart_over_locked(pool);
 }

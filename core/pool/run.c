@@ -41,18 +41,18 @@ static int by_address(const void *left, const void *right)
     return one < other ? -1 : one > other;
 }
 
-static void add_list(const struct gs_pool *pool, struct pieces *pieces, struct gs_block_list *list,
-                     const struct gs_fence *fence, bool in_epoch)
+static void add_list_locked(const struct gs_pool *pool, struct pieces *pieces,
+                            struct gs_block_list *list, const struct gs_fence *fence, bool in_epoch)
 {
     struct gs_block *block = list->first;
 
     for (; block; block = (struct gs_block *)block->entry.next)
-        if (gs_block_suits_next(pool, block))
+        if (gs_block_suits_next_locked(pool, block))
             pieces->piece[pieces->count++] = (struct piece){block, list, fence, in_epoch};
 }
 
 /* What is behind another context's work is not: it retires here after that. */
-static size_t count_all(const struct gs_pool *pool, bool epochs)
+static size_t count_all_locked(const struct gs_pool *pool, bool epochs)
 {
     size_t count = 0;
 
@@ -65,9 +65,9 @@ static size_t count_all(const struct gs_pool *pool, bool epochs)
 }
 
 /* False: there is nothing, or no host memory. */
-static bool collect(struct gs_pool *pool, bool epochs, struct pieces *pieces)
+static bool collect_locked(struct gs_pool *pool, bool epochs, struct pieces *pieces)
 {
-    size_t most = count_all(pool, epochs);
+    size_t most = count_all_locked(pool, epochs);
 
     pieces->count = 0;
     pieces->piece = most ? calloc(most, sizeof *pieces->piece) : NULL;
@@ -75,9 +75,9 @@ static bool collect(struct gs_pool *pool, bool epochs, struct pieces *pieces)
         return false;
     for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next)
         if (apart->line.line)
-            add_list(pool, pieces, &apart->blocks, &apart->fence, false);
+            add_list_locked(pool, pieces, &apart->blocks, &apart->fence, false);
     for (struct gs_epoch *epoch = epochs ? pool->epochs.oldest : NULL; epoch; epoch = epoch->next)
-        add_list(pool, pieces, &epoch->blocks, &epoch->fence, true);
+        add_list_locked(pool, pieces, &epoch->blocks, &epoch->fence, true);
     qsort(pieces->piece, pieces->count, sizeof *pieces->piece, by_address);
     return true;
 }
@@ -108,8 +108,8 @@ static bool is_ready(const struct gs_block *block)
 }
 
 /* From the piece on, and what is ready below it, upwards until there is enough. */
-static bool find_from(const struct pieces *pieces, size_t piece, size_t need, struct run *run,
-                      struct gs_behind *behind)
+static bool find_from_locked(const struct pieces *pieces, size_t piece, size_t need,
+                             struct run *run, struct gs_behind *behind)
 {
     struct gs_block *block = pieces->piece[piece].block;
 
@@ -129,8 +129,8 @@ static bool find_from(const struct pieces *pieces, size_t piece, size_t need, st
     return run->bytes >= need;
 }
 
-static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t size,
-                 struct run *run, struct gs_behind *behind)
+static bool find_locked(const struct gs_pool *pool, const struct pieces *pieces, size_t size,
+                        struct run *run, struct gs_behind *behind)
 {
     size_t i = 0;
     bool small;
@@ -140,7 +140,7 @@ static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t
         const struct gs_chunk *chunk = pieces->piece[i].block->chunk;
 
         if ((small || chunk->shift == GS_LARGE_SHIFT) &&
-            find_from(pieces, i, gs_chunk_round(chunk, size), run, behind))
+            find_from_locked(pieces, i, gs_chunk_round(chunk, size), run, behind))
             return true;
         i = small || chunk->shift == GS_LARGE_SHIFT ? run->next : i + 1;
     }
@@ -150,31 +150,31 @@ static bool find(const struct gs_pool *pool, const struct pieces *pieces, size_t
 /* ---- Taking ----------------------------------------------------------------------------- */
 
 /* What of the block is more than `need` stays what it was; `piece` is NULL of a ready one. */
-static void take_part(struct gs_pool *pool, struct gs_block *block, const struct piece *piece,
-                      size_t need)
+static void take_part_locked(struct gs_pool *pool, struct gs_block *block,
+                             const struct piece *piece, size_t need)
 {
     struct gs_block *rest = NULL;
 
     if (!piece)
-        gs_block_unready(pool, block);
+        gs_block_unready_locked(pool, block);
     else if (piece->in_epoch)
-        gs_epoch_remove(&pool->epochs, piece->list, block);
+        gs_epoch_remove_locked(&pool->epochs, piece->list, block);
     else
         gs_block_list_remove(piece->list, block);
     if (block->entry.size > need)
-        rest = gs_block_cut(pool, block, need);
+        rest = gs_block_cut_locked(pool, block, need);
     if (!rest)
         return;
     if (!piece)
-        gs_pool_give(pool, rest);
+        gs_pool_give_locked(pool, rest);
     else if (piece->in_epoch)
-        gs_epoch_add(&pool->epochs, piece->list, rest);
+        gs_epoch_add_locked(&pool->epochs, piece->list, rest);
     else
         gs_block_list_push(piece->list, rest);
 }
 
-static struct gs_block *take(struct gs_pool *pool, const struct pieces *pieces,
-                             const struct run *run, size_t size)
+static struct gs_block *take_locked(struct gs_pool *pool, const struct pieces *pieces,
+                                    const struct run *run, size_t size)
 {
     const struct piece *piece = &pieces->piece[run->piece];
     struct gs_block *first = run->first, *block = first, *next;
@@ -182,31 +182,32 @@ static struct gs_block *take(struct gs_pool *pool, const struct pieces *pieces,
     size_t left = gs_chunk_round(chunk, size);
 
     for (; left > 0; block = next) {
-        take_part(pool, block, is_ready(block) ? NULL : piece++, left);
+        take_part_locked(pool, block, is_ready(block) ? NULL : piece++, left);
         left -= block->entry.size < left ? block->entry.size : left;
         next = block->above;
         if (block != first)
-            gs_block_merge(pool, first, block);
+            gs_block_merge_locked(pool, first, block);
     }
     if (chunk->shift == GS_LARGE_SHIFT)
-        gs_block_lies(pool, chunk, first->entry.size);
-    gs_block_live(pool, first, size);
+        gs_block_lies_locked(pool, chunk, first->entry.size);
+    gs_block_live_locked(pool, first, size);
     return first;
 }
 
 /* Epochs are behind all of the context's work: only where nothing else will do. */
-struct gs_block *gs_pool_take_run(struct gs_pool *pool, size_t size, struct gs_behind *ret)
+struct gs_block *gs_pool_take_run_locked(struct gs_pool *pool, size_t size, struct gs_behind *ret)
 {
     struct gs_block *block = NULL;
     struct pieces pieces;
     struct run run;
 
-    gs_pool_settle(pool);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_settle_locked(pool);
     for (int epochs = 0; epochs < 2 && !block; epochs++) {
-        if (!collect(pool, epochs, &pieces))
+        if (!collect_locked(pool, epochs, &pieces))
             continue;
-        if (find(pool, &pieces, size, &run, ret))
-            block = take(pool, &pieces, &run, size);
+        if (find_locked(pool, &pieces, size, &run, ret))
+            block = take_locked(pool, &pieces, &run, size);
         free(pieces.piece);
     }
     if (!block)

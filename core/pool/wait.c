@@ -8,14 +8,15 @@
 #define BEHIND_MIN ((size_t)64 << 20)
 #define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
 
-bool gs_pool_touched(struct gs_pool *pool)
+bool gs_pool_touched_locked(struct gs_pool *pool)
 {
+    gs_latch_assert_held(&pool->lock);
     return gs_fence_query(&pool->events, &pool->freed) != GS_OK;
 }
 
 /* Bytes of the chunks that are ready as a whole and that work may still touch; also the fence that
  * the first of them is behind. */
-static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_first)
+static size_t touched_chunks_locked(const struct gs_pool *pool, struct gs_fence *ret_first)
 {
     size_t bytes = 0;
 
@@ -32,7 +33,7 @@ static size_t touched_chunks(const struct gs_pool *pool, struct gs_fence *ret_fi
     return bytes;
 }
 
-static void gave_up(struct gs_pool *pool, const struct gs_fence *fence)
+static void gave_up_locked(struct gs_pool *pool, const struct gs_fence *fence)
 {
     pool->epochs.stalled = *fence;
     pool->epochs.stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
@@ -41,15 +42,15 @@ static void gave_up(struct gs_pool *pool, const struct gs_fence *fence)
 
 /* For the first chunk that can be given back then, or for all there is. While all work goes to one
  * stream, nothing is submitted between a free and the event behind it. */
-static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patience)
+static bool wait_for_freed_locked(struct gs_pool *pool, const struct gs_patience *patience)
 {
     struct gs_fence fence = pool->freed;
     uint64_t began = gs_now_ns(), deadline_ns;
     bool known; /* what is before it */
 
-    if (pool->leaving || !gs_pool_touched(pool))
+    if (pool->leaving || !gs_pool_touched_locked(pool))
         return false;
-    touched_chunks(pool, &fence);
+    touched_chunks_locked(pool, &fence);
     known = gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence);
     deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
     GS_COUNT(pool->counts.waits);
@@ -59,12 +60,12 @@ static bool wait_for_freed(struct gs_pool *pool, const struct gs_patience *patie
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
     if (gs_fence_passed(&fence))
         return true;
-    gave_up(pool, &fence);
+    gave_up_locked(pool, &fence);
     return false;
 }
 
 /* The work before an epoch's fence is also before those of all epochs after it. */
-static uint64_t longest(const struct gs_pool *pool)
+static uint64_t longest_locked(const struct gs_pool *pool)
 {
     uint64_t longest = 0;
 
@@ -75,37 +76,38 @@ static uint64_t longest(const struct gs_pool *pool)
 }
 
 /* The epoch stays where it is: other threads may wait for it as well. */
-bool gs_pool_wait_oldest(struct gs_pool *pool, const struct gs_patience *patience)
+bool gs_pool_wait_oldest_locked(struct gs_pool *pool, const struct gs_patience *patience)
 {
     struct gs_epoch *epoch;
     struct gs_fence fence;
     uint64_t began, deadline_ns;
 
+    gs_latch_assert_held(&pool->lock);
     if (!pool->epochs.oldest)
-        gs_epoch_close(pool, false);
+        gs_epoch_close_locked(pool, false);
     if (!pool->epochs.oldest)
-        return wait_for_freed(pool, patience);
+        return wait_for_freed_locked(pool, patience);
     if (pool->leaving)
         return false;
     epoch = pool->epochs.oldest;
     fence = epoch->fence;
     GS_COUNT(pool->counts.waits);
-    deadline_ns = gs_patience_ends(patience, longest(pool));
+    deadline_ns = gs_patience_ends(patience, longest_locked(pool));
     gs_latch_release(&pool->lock);
     began = gs_now_ns();
     gs_fence_wait(&fence, deadline_ns);
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
-    if (gs_pool_poll(pool) || pool->epochs.oldest != epoch || epoch->fence.line != fence.line ||
-        epoch->fence.number != fence.number)
+    if (gs_pool_poll_locked(pool) || pool->epochs.oldest != epoch ||
+        epoch->fence.line != fence.line || epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
-    gave_up(pool, &fence);
+    gave_up_locked(pool, &fence);
     return false;
 }
 
 /* A GPU that was waited for in vain is so again only when it has moved, or the pool has grown a good
  * deal. */
-static bool may_move(const struct gs_pool *pool, size_t size)
+static bool may_move_locked(const struct gs_pool *pool, size_t size)
 {
     return gs_fence_passed(&pool->epochs.stalled) ||
            pool->reserved + size > pool->epochs.stalled_most;
@@ -118,28 +120,29 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
 
 /* Whether the pool holds too much because the GPU is still at chunks that should go back. Where it
  * has passed the last free, as for good where work goes to several streams, none is looked at. */
-static bool keeps_touched(const struct gs_pool *pool, size_t size)
+static bool keeps_touched_locked(const struct gs_pool *pool, size_t size)
 {
     size_t most = pool->live / 400 * pool->shared->retiring_percent;
     struct gs_fence first;
 
-    if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess(pool, size), 0, most))
+    if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess_locked(pool, size), 0, most))
         return false;
-    return exceeds(touched_chunks(pool, &first), 0, most);
+    return exceeds(touched_chunks_locked(pool, &first), 0, most);
 }
 
-bool gs_pool_behind(struct gs_pool *pool, size_t size)
+bool gs_pool_behind_locked(struct gs_pool *pool, size_t size)
 {
     const unsigned percent = pool->shared->retiring_percent;
-    size_t behind = gs_pool_behind_bytes(pool);
+    size_t behind = gs_pool_behind_bytes_locked(pool);
     bool small;
     size_t need = gs_pool_round(pool, size, &small);
 
-    if (percent == 0 || !may_move(pool, size))
+    gs_latch_assert_held(&pool->lock);
+    if (percent == 0 || !may_move_locked(pool, size))
         return false;
-    if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched(pool, size))
+    if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched_locked(pool, size))
         return true;
-    return !small && gs_epochs_have(&pool->epochs, need) &&
+    return !small && gs_epochs_have_locked(&pool->epochs, need) &&
            exceeds(pool->reserved + need, pool->kept.live_peak,
                    pool->kept.live_peak / 200 * percent);
 }

@@ -40,12 +40,13 @@ void gs_context_handles_changed(struct gs_core *core)
 }
 
 /* Called with the contexts' lock held; the handle's device is in `ordinal`. */
-static gs_status context_make(struct gs_core *core, CUcontext handle, CUdevice ordinal,
-                              struct gs_context **ret)
+static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUdevice ordinal,
+                                     struct gs_context **ret)
 {
     struct gs_context *context = core->spare_contexts;
     struct gs_device *device;
 
+    gs_lock_assert_held(&core->lock);
     if (ordinal < 0 || ordinal >= GS_DEVICES_MAX)
         return GS_NOT_OFFERED;
     device = &core->device[ordinal];
@@ -82,6 +83,7 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
 {
     struct gs_context *context = core->contexts;
 
+    gs_lock_assert_held(&core->lock);
     while (context && (context->detached || context->handle != handle))
         context = context->next;
     return context;
@@ -112,8 +114,9 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 #define GOING_STEP_NS 50000
 
 /* Whether the context may be about to go, in a call by another thread. The contexts' lock is held. */
-static bool may_go(const struct gs_core *core, CUcontext handle)
+static bool may_go_locked(const struct gs_core *core, CUcontext handle)
 {
+    gs_lock_assert_held(&core->lock);
     for (const struct gs_context *context = core->contexts; context; context = context->next)
         if (context->handle == handle && context->detached && !context->pools[0]->dead)
             return true;
@@ -123,12 +126,13 @@ static bool may_go(const struct gs_core *core, CUcontext handle)
 /* A context has one record, so what becomes of it is waited for; but not for ever, for the call may
  * wait for GPU work that waits for this thread: a second, where the driver would have said at once
  * that the context is there or not. */
-static struct gs_context *context_await(struct gs_core *core, CUcontext handle)
+static struct gs_context *context_await_locked(struct gs_core *core, CUcontext handle)
 {
     const struct timespec pause = {.tv_nsec = GOING_STEP_NS};
     uint64_t deadline = gs_now_ns() + GS_GOING_NS;
 
-    while (may_go(core, handle) && gs_now_ns() < deadline) {
+    gs_lock_assert_held(&core->lock);
+    while (may_go_locked(core, handle) && gs_now_ns() < deadline) {
         gs_lock_release(&core->lock);
         nanosleep(&pause, NULL);
         gs_lock_take(&core->lock);
@@ -144,10 +148,11 @@ static bool keeps_anchor(const struct gs_core *core)
 
 /* Called with the contexts' lock held. Where this process could share nothing the driver's own
  * memory is better, which the driver's IPC shares: nobody else can switch that off. */
-static bool stays_native(struct gs_core *core)
+static bool stays_native_locked(struct gs_core *core)
 {
     char reason[GS_REASON_SIZE];
 
+    gs_lock_assert_held(&core->lock);
     if (core->shares == GS_SHARES_UNKNOWN)
         core->shares = GS_SHARES;
     else
@@ -173,7 +178,8 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     gs_lock_take(&core->lock);
     *ret = gs_context_find_locked(core, handle);
     if (!*ret)
-        *ret = context_await(core, handle); /* before the driver is asked whether it still is one */
+        *ret = context_await_locked(
+            core, handle); /* before the driver is asked whether it still is one */
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
@@ -185,16 +191,15 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
             core->probed = true;
             core->driver.ctx_pop_current(&popped);
             if (owner != handle)
-                *ret = context_await(core, owner);
+                *ret = context_await_locked(core, owner);
             handle = owner;
         }
         if (status == GS_OK && !*ret)
-            status = context_make(core, handle, ordinal, ret);
+            status = context_make_locked(core, handle, ordinal, ret);
     }
     if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
-        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal,
-                        keeps_anchor(core), stays_native(core),
-                        &core->device[(*ret)->ordinal]);
+        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal, keeps_anchor(core),
+                        stays_native_locked(core), &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     if (status == GS_OK)
         gs_lone_context(&core->lone, (*ret)->handle);

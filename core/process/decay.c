@@ -86,8 +86,9 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
 
 /* The pool's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
  * does not let the pool hold more. */
-static void forget_peak(struct gs_pool *pool)
+static void forget_peak_locked(struct gs_pool *pool)
 {
+    gs_latch_assert_held(&pool->lock);
     pool->kept.live_peak -= pool->kept.live_peak / PEAK_SHARE;
     if (pool->kept.live_peak < pool->kept.live_high)
         pool->kept.live_peak = pool->kept.live_high;
@@ -113,16 +114,16 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool)
     idle = pool->kept.ready_low;
     keep = pool->first ? KEPT_FIRST : KEPT_OTHER;
     if (!used)
-        gs_pool_flush_streams(pool, 0);
-    gs_pool_collect(pool);
+        gs_pool_flush_streams_locked(pool, 0);
+    gs_pool_collect_locked(pool);
     used |= pool->ready != ready_before || pool->epochs.open.first || pool->epochs.oldest ||
-            pool->order.apart || gs_pool_touched(pool);
+            pool->order.apart || gs_pool_touched_locked(pool);
     if (idle > keep) {
-        gs_pool_settle(pool);
-        chunks = gs_pool_detach_ready(pool, pool->ready - (idle - keep));
+        gs_pool_settle_locked(pool);
+        chunks = gs_pool_detach_ready_locked(pool, pool->ready - (idle - keep));
     }
-    forget_peak(pool);
-    gs_pool_weigh(pool);
+    forget_peak_locked(pool);
+    gs_pool_weigh_locked(pool);
     used |= pool->ready != pool->kept.ready_low;
     pool->kept.ready_low = pool->ready;
     gs_latch_release(&pool->lock);

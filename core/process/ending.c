@@ -9,16 +9,16 @@
 
 /* The contexts' lock is held. Other threads, the decay thread first of all, make no events in a
  * context that the driver may be ending. */
-static void set_leaving(struct gs_context *context, bool leaving)
+static void set_leaving_locked(struct gs_context *context, bool leaving)
 {
     struct gs_pool *pool;
 
     for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
-        gs_pool_apart_leaving(pool, leaving);
+        gs_pool_apart_leaving_locked(pool, leaving);
         if (leaving) /* where it stays, a green one may go, and its streams with it */
-            gs_pool_forget_streams(pool);
+            gs_pool_forget_streams_locked(pool);
         gs_latch_release(&pool->lock);
     }
     gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
@@ -32,7 +32,7 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
     context = gs_context_find_locked(core, handle);
     if (context) {
         context->detached = true;
-        set_leaving(context, true);
+        set_leaving_locked(context, true);
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
@@ -50,29 +50,31 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_lone_context_leaving(&core->lone, handle, false);
     gs_lock_take(&core->lock);
     context->detached = false;
-    set_leaving(context, false);
+    set_leaving_locked(context, false);
     gs_context_handles_changed(core);
     gs_lock_release(&core->lock);
 }
 
 /* Called with the pool's lock held: every live block is freed, as the driver does; stream-ordered
  * memory is its device's, and lives on. */
-static void free_all(struct gs_pool *pool, bool async_too)
+static void free_all_locked(struct gs_pool *pool, bool async_too)
 {
+    gs_latch_assert_held(&pool->lock);
     for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
             if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
-                gs_pool_unlive(pool, block);
-                gs_pool_retire_more(pool, block);
+                gs_pool_unlive_locked(pool, block);
+                gs_pool_retire_more_locked(pool, block);
             }
 }
 
 /* Takes a dead context whose memory is all gone out of the list. The contexts' lock is held. */
-static void recycle(struct gs_core *core, struct gs_context *context)
+static void recycle_locked(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
     struct gs_pool *pool;
 
+    gs_lock_assert_held(&core->lock);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
@@ -95,8 +97,8 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_wai
     bool empty;
 
     gs_latch_take(&pool->lock);
-    gs_pool_poll_apart(pool);
-    detached = gs_pool_detach_ready(pool, 0);
+    gs_pool_poll_apart_locked(pool);
+    detached = gs_pool_detach_ready_locked(pool, 0);
     while (pool->guarded.spent) {
         struct gs_chunk *spent = pool->guarded.spent;
 
@@ -135,7 +137,7 @@ bool gs_context_bury_dead(struct gs_core *core)
         for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));)
             empty &= bury(pool, &released, &waits);
         if (empty)
-            recycle(core, context);
+            recycle_locked(core, context);
     }
     gs_lock_release(&core->lock);
     gs_chunks_release(core, released);
@@ -152,8 +154,8 @@ void gs_context_end_dead(struct gs_core *core)
         if (!pool->dead)
             continue;
         gs_latch_take(&pool->lock);
-        free_all(pool, true);
-        gs_pool_context_over(pool);
+        free_all_locked(pool, true);
+        gs_pool_context_over_locked(pool);
         gs_latch_release(&pool->lock);
     }
     gs_lock_release(&core->lock);
@@ -161,10 +163,11 @@ void gs_context_end_dead(struct gs_core *core)
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
-static bool is_last(const struct gs_core *core, const struct gs_context *context)
+static bool is_last_locked(const struct gs_core *core, const struct gs_context *context)
 {
     const struct gs_context *other = core->contexts;
 
+    gs_lock_assert_held(&core->lock);
     while (other && (other->device != context->device || other->pools[0]->dead))
         other = other->next;
     return !other;
@@ -187,12 +190,12 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         pool->dead = true;
         pool->leaving = false; /* it has gone */
         gs_fence_pool_forget(&pool->events);
-        free_all(pool, false);
-        gs_pool_context_over(pool);
+        free_all_locked(pool, false);
+        gs_pool_context_over_locked(pool);
         gs_latch_release(&pool->lock);
     }
     __atomic_store_n(&core->gone.dead, core->gone.dead + 1, __ATOMIC_RELAXED);
-    last = is_last(core, context);
+    last = is_last_locked(core, context);
     ordinal = context->ordinal; /* its record may be another's soon */
     gs_lock_release(&core->lock);
     if (last)

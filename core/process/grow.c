@@ -11,7 +11,7 @@
 #define FEWER_PART 64 /* or that where one alone wastes nothing */
 #define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
 
-/* What the device has left decides what chunks may owe (gs_pool_may_owe). Looking takes some
+/* What the device has left decides what chunks may owe (gs_pool_may_owe_locked). Looking takes some
  * microseconds, so it is done when what grew since may have changed the answer. */
 static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
 {
@@ -33,7 +33,7 @@ static void look_at_left(struct gs_core *core, CUdevice device, CUcontext contex
 }
 
 /* Whether a chunk was made for a block of that size lately; from now on there was. */
-static bool grows_again(struct gs_pool_kept *kept, size_t need)
+static bool grows_again_locked(struct gs_pool_kept *kept, size_t need)
 {
     bool again = false;
 
@@ -51,7 +51,7 @@ static size_t wasted(size_t need)
 
 /* Less of its pages is wasted; or nothing, as before, and there are fewer chunks: each takes calls
  * of the driver to make, to share and to open. */
-static bool is_better(const struct gs_pool *pool, size_t need, size_t best, size_t all)
+static bool is_better_locked(const struct gs_pool *pool, size_t need, size_t best, size_t all)
 {
     if (wasted(best) == 0)
         return wasted(all) == 0 && all - need <= pool->live / FEWER_PART;
@@ -63,9 +63,9 @@ static bool is_better(const struct gs_pool *pool, size_t need, size_t best, size
  * goes on: layers of a network, say. So the chunk is made for the number of such blocks that is
  * best. Only the first may ever come, which must be within bounds.
  */
-static size_t size_for_several(struct gs_pool *pool, size_t need)
+static size_t size_for_several_locked(struct gs_pool *pool, size_t need)
 {
-    bool again = grows_again(&pool->kept, need);
+    bool again = grows_again_locked(&pool->kept, need);
     size_t best = need;
 
     if (!again || pool->live + need <= pool->kept.live_peak || pool->shared->whole_chunks)
@@ -73,20 +73,21 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
     for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
                                 gs_page_round(all) - need <= pool->live / SEVERAL_PART;
          all += need)
-        if (is_better(pool, need, best, all))
+        if (is_better_locked(pool, need, best, all))
             best = all;
     /* Half of what may be owed is for those that waste less by it. */
-    if (!gs_pool_may_owe(pool, gs_page_round(best) - gs_page_round(need), wasted(need) ? 1 : 2))
+    if (!gs_pool_may_owe_locked(pool, gs_page_round(best) - gs_page_round(need),
+                                wasted(need) ? 1 : 2))
         best = need;
     return gs_page_round(best);
 }
 
-static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
+static size_t choose_chunk_size_locked(struct gs_pool *pool, size_t need, bool small)
 {
     if (small)
-        return !pool->first && gs_pool_may_owe(pool, GROWN_OTHER, 1) ? GROWN_OTHER
-                                                                     : gs_page_round(need);
-    return size_for_several(pool, need);
+        return !pool->first && gs_pool_may_owe_locked(pool, GROWN_OTHER, 1) ? GROWN_OTHER
+                                                                            : gs_page_round(need);
+    return size_for_several_locked(pool, need);
 }
 
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
@@ -107,8 +108,8 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     device = pool->device;
     context = pool->context;
     need = gs_pool_round(pool, size, &small);
-    chunk_size = choose_chunk_size(pool, need, small);
-    status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT : GS_OK;
+    chunk_size = choose_chunk_size_locked(pool, need, small);
+    status = gs_pool_is_over_locked(pool, life) ? GS_NO_CONTEXT : GS_OK;
     gs_latch_release(&pool->lock);
     if (status != GS_OK)
         return status;
@@ -122,12 +123,13 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     gs_latch_take(&pool->lock);
     /* With what it held once it would not have had to. */
     again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
-    status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT
-                        : gs_pool_add_chunk(pool, address, chunk_size, small, handle, &block);
+    status = gs_pool_is_over_locked(pool, life)
+                 ? GS_NO_CONTEXT
+                 : gs_pool_add_chunk_locked(pool, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
-        *ret_address = gs_pool_take_from(pool, block, size)->base;
+        *ret_address = gs_pool_take_from_locked(pool, block, size)->base;
     reserved = pool->reserved;
-    gs_pool_felt(pool, gs_now_ns() - began, again);
+    gs_pool_felt_locked(pool, gs_now_ns() - began, again);
     gs_latch_release(&pool->lock);
     if (status == GS_OK) {
         gs_peers_admit(core, address);

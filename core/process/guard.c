@@ -51,7 +51,7 @@ void gs_guard_ended(void *arg, uint64_t base, size_t size)
     if (status != GS_OK)
         return;
     pool = chunk->pool;
-    gs_pool_unguard(pool, chunk, base, size);
+    gs_pool_unguard_locked(pool, chunk, base, size);
     wipes = pool->guarded.unwiped.first || pool->guarded.spent;
     gs_latch_release(&pool->lock);
     if (wipes)

@@ -16,10 +16,11 @@ static void unlock(struct gs_chunk *chunk)
 
 /* The devices that were given access to all memory of a context, by `from` (NULL: any context of
  * theirs). The peers' lock is held. */
-static uint64_t let_in(const struct gs_peers *peers, CUcontext context, CUcontext from)
+static uint64_t let_in_locked(const struct gs_peers *peers, CUcontext context, CUcontext from)
 {
     uint64_t devices = 0;
 
+    gs_lock_assert_held(&peers->lock);
     for (unsigned i = 0; i < peers->count; i++)
         if (peers->pair[i].to == context && (!from || peers->pair[i].from == from))
             devices |= UINT64_C(1) << peers->pair[i].device;
@@ -38,7 +39,7 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     gs_lock_take(&core->peers.lock);
     devices = peers->pool_access[chunk->pool->device->ordinal];
     if (!chunk->pool->dead) /* its handle may be another's */
-        devices |= let_in(peers, chunk->pool->context, NULL);
+        devices |= let_in_locked(peers, chunk->pool->context, NULL);
     gs_lock_release(&core->peers.lock);
     return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
 }
@@ -52,7 +53,7 @@ bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
     if (block->async)
         return wanted(core, chunk) >> device & 1;
     gs_lock_take(&core->peers.lock);
-    devices = let_in(peers, chunk->pool->context, from);
+    devices = let_in_locked(peers, chunk->pool->context, from);
     gs_lock_release(&core->peers.lock);
     return devices >> device & 1;
 }
@@ -68,7 +69,7 @@ static void ask(CUcontext context, void *arg)
     struct asking *asking = arg;
 
     gs_lock_take(&asking->core->peers.lock);
-    asking->devices |= let_in(&asking->core->peers, context, asking->from);
+    asking->devices |= let_in_locked(&asking->core->peers, context, asking->from);
     gs_lock_release(&asking->core->peers.lock);
 }
 
@@ -182,9 +183,9 @@ void gs_peers_destroy(struct gs_core *core)
     gs_lock_destroy(&core->peers.lock);
 }
 
-/* Called with the peers' lock held. */
-static bool add_pair(struct gs_peers *peers, const struct gs_peer_pair *pair)
+static bool add_pair_locked(struct gs_peers *peers, const struct gs_peer_pair *pair)
 {
+    gs_lock_assert_held(&peers->lock);
     if (peers->count == peers->room) {
         unsigned room = peers->room ? 2 * peers->room : 8;
         struct gs_peer_pair *grown = realloc(peers->pair, room * sizeof *grown);
@@ -218,7 +219,7 @@ void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
     if (!current(core, &pair.from, &pair.device))
         return;
     gs_lock_take(&core->peers.lock);
-    added = add_pair(&core->peers, &pair);
+    added = add_pair_locked(&core->peers, &pair);
     gs_lock_release(&core->peers.lock);
     if (added)
         settle_all(core, 0);

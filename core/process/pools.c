@@ -12,7 +12,7 @@ void gs_context_pass_pools(void *arg, bool closes)
     while ((pool = gs_next_pool_locked(core, &walk))) {
         gs_latch_take(&pool->lock);
         if (closes)
-            gs_pool_close(pool);
+            gs_pool_close_locked(pool);
         gs_latch_release(&pool->lock);
     }
     gs_lock_release(&core->lock);
@@ -28,7 +28,7 @@ void gs_core_stream_gone(struct gs_core *core, CUstream stream)
     gs_context_handles_changed(core);
     while ((pool = gs_next_pool_locked(core, &walk))) {
         gs_latch_take(&pool->lock);
-        gs_pool_flush_stream(pool, gs_stream_key(stream));
+        gs_pool_flush_stream_locked(pool, gs_stream_key(stream));
         gs_latch_release(&pool->lock);
     }
     gs_lock_release(&core->lock);
@@ -51,7 +51,7 @@ size_t gs_core_cached(struct gs_core *core)
         if (pool->device != current->device || pool->dead)
             continue;
         gs_latch_take(&pool->lock);
-        gs_pool_collect(pool);
+        gs_pool_collect_locked(pool);
         /* What was freed and another process holds is not free: such blocks show in limbo. */
         cached_bytes += pool->reserved - pool->live - pool->guarded.limbo;
         gs_latch_release(&pool->lock);

@@ -13,9 +13,9 @@
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
 
-/* As often at most gs_pool_wait_oldest has something to wait for that was freed by now: other
- * threads may free as fast as the GPU goes. */
-static size_t waits_for_all(const struct gs_pool *pool)
+/* As often at most gs_pool_wait_oldest_locked has something to wait for that was freed by now:
+ * other threads may free as fast as the GPU goes. */
+static size_t waits_for_all_locked(const struct gs_pool *pool)
 {
     size_t count = 2; /* the open epoch, and who finds out first */
 
@@ -27,13 +27,14 @@ static size_t waits_for_all(const struct gs_pool *pool)
 }
 
 /* Waits as long as is right for each (core/pool/pool.h). The lock is held, and let go at times. */
-static void wait_for_all(struct gs_pool *pool, const struct gs_patience *patience)
+static void wait_for_all_locked(struct gs_pool *pool, const struct gs_patience *patience)
 {
-    size_t left = waits_for_all(pool);
+    size_t left = waits_for_all_locked(pool);
 
-    while (left-- > 0 && gs_pool_wait_oldest(pool, patience))
+    gs_latch_assert_held(&pool->lock);
+    while (left-- > 0 && gs_pool_wait_oldest_locked(pool, patience))
         continue;
-    while (gs_pool_wait_apart(pool, patience))
+    while (gs_pool_wait_apart_locked(pool, patience))
         continue;
 }
 
@@ -42,16 +43,17 @@ static void wait_for_all(struct gs_pool *pool, const struct gs_patience *patienc
 static void collect_locked(struct gs_core *core, struct gs_pool *pool,
                            const struct gs_patience *patience)
 {
-    gs_pool_part_streams(pool);
-    gs_pool_collect(pool);
+    gs_latch_assert_held(&pool->lock);
+    gs_pool_part_streams_locked(pool);
+    gs_pool_collect_locked(pool);
     if (patience)
-        wait_for_all(pool, patience);
+        wait_for_all_locked(pool, patience);
     if (pool->guarded.unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(core, pool);
         gs_latch_take(&pool->lock);
         if (patience)
-            wait_for_all(pool, patience);
+            wait_for_all_locked(pool, patience);
     }
 }
 
@@ -63,7 +65,7 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool,
 
     gs_latch_take(&pool->lock);
     collect_locked(core, pool, patience);
-    chunks = gs_pool_detach_ready(pool, pool->ready > bytes ? pool->ready - bytes : 0);
+    chunks = gs_pool_detach_ready_locked(pool, pool->ready > bytes ? pool->ready - bytes : 0);
     gs_latch_release(&pool->lock);
     if (core->shared.wipe)
         gs_pool_wipe(core, pool);
@@ -111,9 +113,8 @@ size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, siz
 bool gs_device_release_some(struct gs_core *core, const struct gs_device *device,
                             const struct gs_patience *patience, size_t most)
 {
-    size_t released = gs_releases_finish(core);
+    size_t released = release_pools(core, device, patience, most);
 
-    released += release_pools(core, device, patience, most);
     if (released > 0)
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
     return gs_releases_await(core, RELEASED_NS) || released > 0;
@@ -142,8 +143,8 @@ static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t l
     struct gs_chunk *chunks;
 
     gs_latch_take(&pool->lock);
-    gs_pool_settle(pool);
-    chunks = gs_pool_detach_bytes(pool, all ? pool->ready : size + GS_PAGE_SIZE);
+    gs_pool_settle_locked(pool);
+    chunks = gs_pool_detach_bytes_locked(pool, all ? pool->ready : size + GS_PAGE_SIZE);
     gs_latch_release(&pool->lock);
     if (!chunks)
         return GS_NO_MEMORY;
@@ -171,8 +172,9 @@ static gs_status take_anywhere(struct gs_core *core, const struct gs_device *dev
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
         gs_latch_take(&pools[i]->lock);
         if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
-            gs_pool_settle(pools[i]);
-            status = found(any ? gs_pool_take_any(pools[i], size) : gs_pool_take(pools[i], size),
+            gs_pool_settle_locked(pools[i]);
+            status = found(any ? gs_pool_take_any_locked(pools[i], size)
+                               : gs_pool_take_locked(pools[i], size),
                            ret_address);
         }
         gs_latch_release(&pools[i]->lock);
@@ -210,10 +212,10 @@ static void put_back(struct gs_core *core, CUdeviceptr address)
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
-    block = gs_chunk_start(chunk, address);
+    block = gs_chunk_start_locked(chunk, address);
     if (block && block->state == GS_BLOCK_LIVE) {
-        gs_pool_unlive(chunk->pool, block);
-        gs_pool_retire_more(chunk->pool, block);
+        gs_pool_unlive_locked(chunk->pool, block);
+        gs_pool_retire_more_locked(chunk->pool, block);
     }
     gs_latch_release(&chunk->pool->lock);
 }
@@ -247,9 +249,9 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
 
         gs_latch_take(&pools[i]->lock);
         if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
-            gs_pool_part_streams(pools[i]);
-            gs_pool_collect(pools[i]);
-            status = found(gs_pool_take_in_order(pools[i], size, &behind), ret_address);
+            gs_pool_part_streams_locked(pools[i]);
+            gs_pool_collect_locked(pools[i]);
+            status = found(gs_pool_take_in_order_locked(pools[i], size, &behind), ret_address);
         }
         gs_latch_release(&pools[i]->lock);
         if (status == GS_OK && !put_behind(stream, &behind)) {
@@ -270,15 +272,17 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint
     size_t left;
 
     gs_latch_take(&pool->lock);
-    gs_pool_part_streams(pool);
-    left = waits_for_all(pool);
+    gs_pool_part_streams_locked(pool);
+    left = waits_for_all_locked(pool);
     gs_latch_release(&pool->lock);
     while (more && gs_is_out(status) && left-- > 0) {
         gs_latch_take(&pool->lock);
-        more = gs_pool_wait_oldest(pool, patience) || gs_pool_wait_apart(pool, patience);
-        gs_pool_settle(pool);
-        status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT
-                                     : found(gs_pool_take(pool, size), ret_address);
+        more =
+            gs_pool_wait_oldest_locked(pool, patience) || gs_pool_wait_apart_locked(pool, patience);
+        gs_pool_settle_locked(pool);
+        status = gs_pool_is_over_locked(pool, life)
+                     ? GS_NO_CONTEXT
+                     : found(gs_pool_take_locked(pool, size), ret_address);
         gs_latch_release(&pool->lock);
         if (more && gs_is_out(status))
             status = exchange(core, pool, life, size, true, ret_address);
@@ -314,7 +318,7 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     gs_latch_take(&pool->lock);
     device = pool->device;
     context = pool->context;
-    status = gs_pool_is_over(pool, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
+    status = gs_pool_is_over_locked(pool, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
     gs_latch_release(&pool->lock);
 
     if (gs_is_out(status) && gs_releases_finish(core) > 0)

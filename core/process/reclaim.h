@@ -23,7 +23,7 @@ static inline size_t gs_page_round(size_t size)
 }
 
 /* The context has ended since, and the record may be another's: lock held. */
-static inline bool gs_pool_is_over(const struct gs_pool *pool, uint64_t life)
+static inline bool gs_pool_is_over_locked(const struct gs_pool *pool, uint64_t life)
 {
     return pool->dead || pool->made_ns != life;
 }

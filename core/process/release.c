@@ -133,7 +133,7 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
     }
     gs_latch_take(&pool->lock);
     GS_ADD(pool->counts.later, count);
-    gs_pool_felt(pool, gs_now_ns() - began, true);
+    gs_pool_felt_locked(pool, gs_now_ns() - began, true);
     gs_latch_release(&pool->lock);
 }
 

@@ -56,13 +56,14 @@ static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
 
 /* What each pool of the device has live; and how many share in what is granted, and whether some of
  * them are there because threads met. The contexts' lock is held. */
-static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
-                          bool *ret_threads)
+static uint64_t sum_async_locked(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
+                                 bool *ret_threads)
 {
     struct gs_pool_walk walk = {0};
     const struct gs_pool *pool;
     uint64_t live = 0;
 
+    gs_lock_assert_held(&core->lock);
     *ret_pools = 0;
     *ret_threads = false;
     while ((pool = gs_next_pool_locked(core, &walk))) {
@@ -76,11 +77,12 @@ static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned 
 }
 
 /* So much to each pool beside what it has live. The contexts' lock is held. */
-static void grant(struct gs_core *core, CUdevice device, uint64_t each)
+static void grant_locked(struct gs_core *core, CUdevice device, uint64_t each)
 {
     struct gs_pool_walk walk = {0};
     struct gs_pool *pool;
 
+    gs_lock_assert_held(&core->lock);
     while ((pool = gs_next_pool_locked(core, &walk))) {
         if (pool->device->ordinal != device)
             continue;
@@ -107,12 +109,12 @@ void gs_async_look(struct gs_core *core, CUdevice device)
     bool threads;
 
     gs_lock_take(&core->lock);
-    live = sum_async(core, device, &pools, &threads);
+    live = sum_async_locked(core, device, &pools, &threads);
     if (threads)
         more = live / UNSEEN_PART > UNSEEN_MIN ? live / UNSEEN_PART : UNSEEN_MIN;
     more += raise_peak(&core->async[device], live) - live;
     if (pools > 0)
-        grant(core, device, more / pools);
+        grant_locked(core, device, more / pools);
     gs_lock_release(&core->lock);
 }
 
@@ -122,7 +124,7 @@ void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, ui
     bool threads;
 
     gs_lock_take(&core->lock);
-    *ret_live = sum_async(core, device, &pools, &threads);
+    *ret_live = sum_async_locked(core, device, &pools, &threads);
     *ret_peak = raise_peak(&core->async[device], *ret_live);
     gs_lock_release(&core->lock);
 }
@@ -133,18 +135,18 @@ void gs_async_forget_peak(struct gs_core *core, CUdevice device)
     bool threads;
 
     gs_lock_take(&core->lock);
-    __atomic_store_n(&core->async[device].peak, sum_async(core, device, &pools, &threads),
+    __atomic_store_n(&core->async[device].peak, sum_async_locked(core, device, &pools, &threads),
                      __ATOMIC_RELAXED);
-    grant(core, device, 0);
+    grant_locked(core, device, 0);
     gs_lock_release(&core->lock);
 }
 
-/* Called with the contexts' lock held. */
-static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
+static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
     struct gs_pool_walk walk = {0};
     const struct gs_pool *pool;
 
+    gs_lock_assert_held(&core->lock);
     *stats = (struct gs_stats){0};
     if (device < 0 || device >= GS_DEVICES_MAX)
         return;
@@ -157,7 +159,7 @@ static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
 {
     gs_lock_take(&core->lock);
-    read_device(core, device, ret_stats);
+    read_device_locked(core, device, ret_stats);
     gs_lock_release(&core->lock);
 }
 
@@ -178,12 +180,12 @@ static void log_times(struct gs_core *core, CUdevice device, const struct gs_poo
                     text);
 }
 
-static void log_device(struct gs_core *core, CUdevice device)
+static void log_device_locked(struct gs_core *core, CUdevice device)
 {
     const struct gs_pool_counts *counts;
     struct gs_stats stats;
 
-    read_device(core, device, &stats);
+    read_device_locked(core, device, &stats);
     counts = &stats.counts;
     if (counts->hits + counts->misses == 0)
         return;
@@ -239,6 +241,6 @@ void gs_stats_log(struct gs_core *core)
     if (!gs_lock_try(&core->lock))
         return;
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
-        log_device(core, device);
+        log_device_locked(core, device);
     gs_lock_release(&core->lock);
 }

@@ -71,7 +71,7 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     gs_latch_take(&pool->lock);
     spent = pool->guarded.spent;
     pool->guarded.spent = NULL;
-    block = gs_pool_take_unwiped(pool);
+    block = gs_pool_take_unwiped_locked(pool);
     gs_latch_release(&pool->lock);
     gs_chunks_release(core, spent);
     if (!block)
@@ -86,6 +86,6 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     if (driver)
         driver->ctx_pop_current(&popped);
     gs_latch_take(&pool->lock);
-    gs_pool_wiped(pool, &done, &failed);
+    gs_pool_wiped_locked(pool, &done, &failed);
     gs_latch_release(&pool->lock);
 }

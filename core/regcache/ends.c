@@ -14,17 +14,19 @@ bool gs_reg_unpinning(void)
     return unpinning > 0;
 }
 
-bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, struct gs_reg *reg)
+bool gs_reg_depart_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers,
+                          struct gs_reg *reg)
 {
     uint32_t idle = 0, doomed = GS_REG_DOOMED;
 
+    gs_lock_assert_held(&cache->lock);
     /* Against a release: either it is idle here, or the release sees what flags were set before. */
     if (!__atomic_compare_exchange_n(&reg->uses, &idle, GS_REG_LEAVING, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST) &&
         !__atomic_compare_exchange_n(&reg->uses, &doomed, GS_REG_LEAVING, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
         return false;
-    gs_reg_handle_leave(cache, reg);
+    gs_reg_handle_leave_locked(cache, reg);
     GS_STORE(reg->next_handle, leavers->first);
     leavers->first = reg;
     cache->departed++;
@@ -34,6 +36,7 @@ bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, st
 
 static void stays_for_ever_locked(struct gs_regcache *cache, struct gs_reg *reg, int error)
 {
+    gs_lock_assert_held(&cache->lock);
     gs_log_line(&cache->log, GS_LOG_WARNING,
                 "%s: a registration of %llu bytes at %#llx could not be undone (%s): its memory "
                 "is kept until the program ends",
@@ -61,13 +64,13 @@ int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg, bool for_eve
     if (error) {
         if (for_ever)
             stays_for_ever_locked(cache, reg, error);
-        gs_reg_handle_enter(cache, reg);
+        gs_reg_handle_enter_locked(cache, reg);
         __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     } else {
         cache->stats.unpins++;
         awaited = gs_reg_awaited_locked(reg);
-        gs_reg_leave(cache, reg);
-        gs_reg_recycle(cache, reg);
+        gs_reg_leave_locked(cache, reg);
+        gs_reg_recycle_locked(cache, reg);
     }
     pthread_cond_broadcast(&cache->left);
     gs_lock_release(&cache->lock);
@@ -87,19 +90,20 @@ void gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
 
 /* The least recently used idle entry, or one that is doomed, is taken. Those used since they got
  * their place go to the end of the list. Called with the lock held. */
-static struct gs_reg *take_oldest(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
+static struct gs_reg *take_oldest_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
 {
     struct gs_reg *reg = cache->first_used, *next;
 
+    gs_lock_assert_held(&cache->lock);
     for (uint64_t left = cache->entries; reg && left > 0; left--, reg = next) {
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
         if (uses != GS_REG_DOOMED && GS_LOAD(reg->stamp) != reg->placed) {
-            gs_reg_place_last(cache, reg);
+            gs_reg_place_last_locked(cache, reg);
             if (!next)
                 next = reg; /* the only one */
-        } else if (gs_reg_depart(cache, leavers, reg)) {
+        } else if (gs_reg_depart_locked(cache, leavers, reg)) {
             return reg;
         }
     }
@@ -107,11 +111,11 @@ static struct gs_reg *take_oldest(struct gs_regcache *cache, struct gs_reg_leave
 }
 
 /* Every place in the list was given up in turn: what has moved is looked at once more. */
-static struct gs_reg *take_any(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
+static struct gs_reg *take_any_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
 {
-    struct gs_reg *reg = take_oldest(cache, leavers);
+    struct gs_reg *reg = take_oldest_locked(cache, leavers);
 
-    return reg ? reg : take_oldest(cache, leavers);
+    return reg ? reg : take_oldest_locked(cache, leavers);
 }
 
 unsigned gs_reg_evict(struct gs_regcache *cache, bool all)
@@ -123,7 +127,7 @@ unsigned gs_reg_evict(struct gs_regcache *cache, bool all)
     gs_lock_take(&cache->lock);
     while ((all || cache->entries - cache->departed > cache->limit_count ||
             cache->bytes - cache->departed_bytes > cache->limit_bytes) &&
-           (reg = take_any(cache, &leavers)))
+           (reg = take_any_locked(cache, &leavers)))
         count++;
     cache->stats.evictions += count;
     gs_lock_release(&cache->lock);
@@ -145,7 +149,7 @@ static bool is_used(uint32_t uses)
     return uses > 0 && uses <= GS_REG_PENDING;
 }
 
-static bool find_used(struct gs_reg *reg, void *arg)
+static bool find_used_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
 
@@ -165,12 +169,12 @@ bool gs_regcache_in_use(struct gs_regcache *cache, uint64_t base, size_t size)
     if (gs_regcache_empty(cache))
         return false;
     gs_lock_take(&cache->lock);
-    gs_reg_overlaps(cache, base, base + size, find_used, &search);
+    gs_reg_overlaps_locked(cache, base, base + size, find_used_locked, &search);
     gs_lock_release(&cache->lock);
     return search.in_use;
 }
 
-static bool doom(struct gs_reg *reg, void *arg)
+static bool doom_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
     uint32_t uses = 0;
@@ -184,7 +188,7 @@ static bool doom(struct gs_reg *reg, void *arg)
 }
 
 /* Any use of any part of it. */
-static bool find_any_use(struct gs_reg *reg, void *arg)
+static bool find_any_use_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
 
@@ -204,14 +208,14 @@ bool gs_regcache_doom(struct gs_regcache *cache, uint64_t base, size_t size)
     if (gs_reg_unpinning()) /* settling would wait for this very thread */
         return false;
     gs_lock_take(&cache->lock);
-    gs_reg_overlaps(cache, base, base + size, find_any_use, &search);
+    gs_reg_overlaps_locked(cache, base, base + size, find_any_use_locked, &search);
     if (!search.in_use)
-        gs_reg_overlaps(cache, base, base + size, doom, &search);
+        gs_reg_overlaps_locked(cache, base, base + size, doom_locked, &search);
     gs_lock_release(&cache->lock);
     return !search.in_use;
 }
 
-static bool settle_one(struct gs_reg *reg, void *arg)
+static bool settle_one_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
     uint32_t uses = __atomic_load_n(&reg->uses, __ATOMIC_ACQUIRE);
@@ -220,7 +224,7 @@ static bool settle_one(struct gs_reg *reg, void *arg)
         search->in_use = true;
         if (reg->id) /* its memory goes all the same: what is known of it is stale */
             __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_SEQ_CST);
-    } else if (gs_reg_depart(search->cache, search->leavers, reg)) {
+    } else if (gs_reg_depart_locked(search->cache, search->leavers, reg)) {
         if (uses == 0)
             search->cache->stats.invalidations++;
     } else if (GS_LOAD(reg->uses) == GS_REG_LEAVING) {
@@ -241,7 +245,7 @@ bool gs_regcache_settle(struct gs_regcache *cache, uint64_t base, size_t size)
     while (search.leaving) {
         search.in_use = search.leaving = false;
         gs_lock_take(&cache->lock);
-        gs_reg_overlaps(cache, base, base + size, settle_one, &search);
+        gs_reg_overlaps_locked(cache, base, base + size, settle_one_locked, &search);
         if (search.leaving && !leavers.first) {
             if (gs_reg_unpinning()) {
                 gs_lock_release(&cache->lock);
@@ -284,7 +288,7 @@ void gs_regcache_flush(struct gs_regcache *cache,
                 continue;
             /* A use that ends just now ends it with the flag, or leaves it to be taken here. */
             __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_SEQ_CST);
-            if (gs_reg_depart(cache, &leavers, reg))
+            if (gs_reg_depart_locked(cache, &leavers, reg))
                 cache->stats.invalidations++;
             else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !gs_reg_unpinning())
                 again = true;

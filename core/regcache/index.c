@@ -56,7 +56,7 @@ static void *memory_new(size_t bytes)
     return memory;
 }
 
-static gs_status make_buckets(struct gs_regcache *cache)
+static gs_status make_buckets_locked(struct gs_regcache *cache)
 {
     uint64_t *page;
     size_t bytes;
@@ -82,7 +82,7 @@ static gs_status make_buckets(struct gs_regcache *cache)
 }
 
 /* Entries come from slabs; the first place of each holds the list of them. */
-static bool add_slab(struct gs_regcache *cache)
+static bool add_slab_locked(struct gs_regcache *cache)
 {
     size_t bytes = cache->slab_bytes < SLABS_SMALL ? SLAB_FIRST : SLAB_LARGE;
     struct gs_reg *slab = memory_new(bytes);
@@ -108,13 +108,13 @@ void gs_reg_slabs_free(struct gs_regcache *cache)
 }
 
 /* A late reader may still look at one that is recycled, and at no other. */
-static struct gs_reg *take_spare(struct gs_regcache *cache)
+static struct gs_reg *take_spare_locked(struct gs_regcache *cache)
 {
     struct gs_reg *reg = cache->spare;
 
     if (reg) {
         cache->spare = reg->next_handle;
-    } else if (cache->fresh != cache->fresh_end || add_slab(cache)) {
+    } else if (cache->fresh != cache->fresh_end || add_slab_locked(cache)) {
         reg = cache->fresh++;
         memset(reg, 0, sizeof *reg);
         reg->uses = GS_REG_FREE;
@@ -122,13 +122,14 @@ static struct gs_reg *take_spare(struct gs_regcache *cache)
     return reg;
 }
 
-struct gs_reg *gs_reg_new(struct gs_regcache *cache)
+struct gs_reg *gs_reg_new_locked(struct gs_regcache *cache)
 {
     struct gs_reg *reg;
 
-    if (make_buckets(cache) != GS_OK)
+    gs_lock_assert_held(&cache->lock);
+    if (make_buckets_locked(cache) != GS_OK)
         return NULL;
-    reg = take_spare(cache);
+    reg = take_spare_locked(cache);
     if (!reg)
         return NULL;
     GS_STORE(reg->next_handle, NULL);
@@ -140,8 +141,9 @@ struct gs_reg *gs_reg_new(struct gs_regcache *cache)
     return reg;
 }
 
-void gs_reg_recycle(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_recycle_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
+    gs_lock_assert_held(&cache->lock);
     cache->hits += GS_LOAD(reg->hits);
     __atomic_store_n(&reg->uses, GS_REG_FREE, __ATOMIC_RELEASE);
     GS_STORE(reg->next_handle, cache->spare);
@@ -150,7 +152,7 @@ void gs_reg_recycle(struct gs_regcache *cache, struct gs_reg *reg)
 
 /* ---- The list of all entries --------------------------------------------------------------- */
 
-static void list_remove(struct gs_regcache *cache, struct gs_reg *reg)
+static void list_remove_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     if (reg->prev_used)
         reg->prev_used->next_used = reg->next_used;
@@ -162,7 +164,7 @@ static void list_remove(struct gs_regcache *cache, struct gs_reg *reg)
         cache->last_used = reg->prev_used;
 }
 
-static void list_append(struct gs_regcache *cache, struct gs_reg *reg)
+static void list_append_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     reg->placed = GS_LOAD(reg->stamp);
     reg->prev_used = cache->last_used;
@@ -174,16 +176,17 @@ static void list_append(struct gs_regcache *cache, struct gs_reg *reg)
     cache->last_used = reg;
 }
 
-void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_place_last_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
-    list_remove(cache, reg);
-    list_append(cache, reg);
+    gs_lock_assert_held(&cache->lock);
+    list_remove_locked(cache, reg);
+    list_append_locked(cache, reg);
 }
 
 /* ---- By address ------------------------------------------------------------------------------ */
 
-void gs_reg_describe(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
-                     uint64_t end)
+void gs_reg_describe_locked(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
+                            uint64_t end)
 {
     GS_STORE(reg->key.backend, request->key.backend);
     GS_STORE(reg->key.domain, request->key.domain);
@@ -199,10 +202,11 @@ void gs_reg_describe(struct gs_reg *reg, const struct gs_reg_request *request, u
     __atomic_store_n(&reg->serial, reg->serial + 1, __ATOMIC_RELEASE);
 }
 
-void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_enter_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     uint64_t base = reg->base, end = reg->end, first, last;
 
+    gs_lock_assert_held(&cache->lock);
     reg->class = (uint8_t)class_of(end - base);
     first = base >> class_shift(reg->class);
     last = (end - 1) >> class_shift(reg->class);
@@ -216,16 +220,17 @@ void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg)
         __atomic_store_n(head, (uint64_t)(uintptr_t)reg | i, __ATOMIC_RELEASE);
     }
     GS_STORE(reg->stamp, __atomic_add_fetch(&cache->tick, 1, __ATOMIC_RELAXED));
-    list_append(cache, reg);
+    list_append_locked(cache, reg);
     GS_STORE(cache->bytes, cache->bytes + (end - base));
     __atomic_store_n(&cache->entries, cache->entries + 1, __ATOMIC_RELEASE);
-    gs_reg_weigh(cache);
+    gs_reg_weigh_locked(cache);
 }
 
-void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_leave_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     uint64_t first = reg->base >> class_shift(reg->class);
 
+    gs_lock_assert_held(&cache->lock);
     for (unsigned i = 0; i < reg->links; i++) {
         uint64_t *link = &cache->page[bucket_of(cache, first + i, reg->class)];
         uint64_t ours = (uint64_t)(uintptr_t)reg | i;
@@ -237,10 +242,10 @@ void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg)
     }
     if (--cache->class_entries[reg->class] == 0)
         GS_STORE(cache->classes, cache->classes & ~(UINT64_C(1) << reg->class));
-    list_remove(cache, reg);
+    list_remove_locked(cache, reg);
     GS_STORE(cache->bytes, cache->bytes - (reg->end - reg->base));
     __atomic_store_n(&cache->entries, cache->entries - 1, __ATOMIC_RELEASE);
-    gs_reg_weigh(cache);
+    gs_reg_weigh_locked(cache);
 }
 
 struct overlap {
@@ -250,8 +255,8 @@ struct overlap {
 };
 
 /* One bucket of one page: an entry is visited under the first page that it shares with the query. */
-static bool visit_page(struct gs_regcache *cache, const struct overlap *o, uint64_t page,
-                       unsigned class)
+static bool visit_page_locked(struct gs_regcache *cache, const struct overlap *o, uint64_t page,
+                              unsigned class)
 {
     uint64_t link = cache->page[bucket_of(cache, page, class)], next;
     uint64_t query_first = o->base >> class_shift(class);
@@ -271,7 +276,7 @@ static bool visit_page(struct gs_regcache *cache, const struct overlap *o, uint6
     return true;
 }
 
-static bool visit_list(struct gs_regcache *cache, const struct overlap *o)
+static bool visit_list_locked(struct gs_regcache *cache, const struct overlap *o)
 {
     struct gs_reg *next;
 
@@ -283,23 +288,24 @@ static bool visit_list(struct gs_regcache *cache, const struct overlap *o)
     return true;
 }
 
-bool gs_reg_overlaps(struct gs_regcache *cache, uint64_t base, uint64_t end,
-                     bool (*visit)(struct gs_reg *reg, void *arg), void *arg)
+bool gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
+                            bool (*visit)(struct gs_reg *reg, void *arg), void *arg)
 {
     const struct overlap o = {base, end, visit, arg};
     uint64_t pages = 0;
 
+    gs_lock_assert_held(&cache->lock);
     for (unsigned class = 0; class < GS_REG_CLASSES; class++)
         if (cache->class_entries[class])
             pages += ((end - 1) >> class_shift(class)) - (base >> class_shift(class)) + 1;
     if (pages > cache->entries)
-        return visit_list(cache, &o);
+        return visit_list_locked(cache, &o);
     for (unsigned class = 0; class < GS_REG_CLASSES; class++) {
         if (!cache->class_entries[class])
             continue;
         for (uint64_t page = base >> class_shift(class);
              page <= (end - 1) >> class_shift(class); page++)
-            if (!visit_page(cache, &o, page, class))
+            if (!visit_page_locked(cache, &o, page, class))
                 return false;
     }
     return true;
@@ -312,18 +318,20 @@ static struct gs_reg **handle_bucket(const struct gs_regcache *cache, const void
     return &cache->by_handle[hash(cache, (uint64_t)(uintptr_t)handle >> 3)];
 }
 
-void gs_reg_handle_enter(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_handle_enter_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     struct gs_reg **head = handle_bucket(cache, reg->handle);
 
+    gs_lock_assert_held(&cache->lock);
     GS_STORE(reg->next_handle, *head);
     __atomic_store_n(head, reg, __ATOMIC_RELEASE);
 }
 
-void gs_reg_handle_leave(struct gs_regcache *cache, struct gs_reg *reg)
+void gs_reg_handle_leave_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
     struct gs_reg **link = handle_bucket(cache, reg->handle);
 
+    gs_lock_assert_held(&cache->lock);
     while (*link != reg)
         link = &(*link)->next_handle;
     __atomic_store_n(link, reg->next_handle, __ATOMIC_RELEASE);

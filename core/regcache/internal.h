@@ -88,25 +88,25 @@ struct gs_regcache {
 
 void gs_reg_slabs_free(struct gs_regcache *cache);
 /* A spare entry with fresh fields, in no list; NULL without host memory. */
-struct gs_reg *gs_reg_new(struct gs_regcache *cache);
+struct gs_reg *gs_reg_new_locked(struct gs_regcache *cache);
 /* Sets key, range and view of an entry that is not to be found. */
-void gs_reg_describe(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
-                     uint64_t end);
+void gs_reg_describe_locked(struct gs_reg *reg, const struct gs_reg_request *request, uint64_t base,
+                            uint64_t end);
 /* Enters it. It can be found as soon as its uses say so. */
-void gs_reg_enter(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_enter_locked(struct gs_regcache *cache, struct gs_reg *reg);
 /* Takes it out of all lists but that of handles. */
-void gs_reg_leave(struct gs_regcache *cache, struct gs_reg *reg);
-void gs_reg_recycle(struct gs_regcache *cache, struct gs_reg *reg);
-void gs_reg_handle_enter(struct gs_regcache *cache, struct gs_reg *reg);
-void gs_reg_handle_leave(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_leave_locked(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_recycle_locked(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_handle_enter_locked(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_handle_leave_locked(struct gs_regcache *cache, struct gs_reg *reg);
 /* Lock-free. An idle one only with `idle`, and then with the lock held. */
 struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
                                 const void *handle, bool idle);
 
 /* Calls `visit` once for each entry that overlaps [base, end) until it returns false, which is
  * then returned. The entry may not leave meanwhile. */
-bool gs_reg_overlaps(struct gs_regcache *cache, uint64_t base, uint64_t end,
-                     bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
+bool gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
+                            bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
 
 /* What of the entry its user has. With users that share it, all of it. */
 static inline void gs_reg_set_view(struct gs_reg *reg, const struct gs_reg_request *request)
@@ -118,14 +118,14 @@ static inline void gs_reg_set_view(struct gs_reg *reg, const struct gs_reg_reque
 }
 
 /* After a limit or what it limits has changed. */
-static inline void gs_reg_weigh(struct gs_regcache *cache)
+static inline void gs_reg_weigh_locked(struct gs_regcache *cache)
 {
     GS_STORE(cache->over,
              cache->entries > cache->limit_count || cache->bytes > cache->limit_bytes);
 }
 
 /* To the end of the list of all entries. */
-void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg);
+void gs_reg_place_last_locked(struct gs_regcache *cache, struct gs_reg *reg);
 
 /* ---- Ends (ends.c) ------------------------------------------------------------------------ */
 
@@ -152,7 +152,8 @@ struct gs_reg_leavers {
 };
 
 /* Takes an idle or doomed entry for unpinning. False: it is in use or another thread's. */
-bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, struct gs_reg *reg);
+bool gs_reg_depart_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers,
+                          struct gs_reg *reg);
 /* Unpins them. One that cannot be stays, in use for ever. Lock not held. */
 void gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers);
 /* Unpins one that has departed and is in no list of leavers. 0, and it is gone; or the backend's

@@ -48,7 +48,7 @@ void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
     gs_lock_take(&cache->lock);
     if (bytes < cache->limit_bytes)
         cache->limit_bytes = bytes;
-    gs_reg_weigh(cache);
+    gs_reg_weigh_locked(cache);
     gs_lock_release(&cache->lock);
 }
 
@@ -83,7 +83,7 @@ static bool may_merge(const struct gs_reg *reg, const struct gs_reg_request *req
 
 /* An idle registration that overlaps is pinned again as part of the new one, unless that makes it
  * more than twice as large: slices registered one after the other would be pinned over and over. */
-static bool grow(struct gs_reg *reg, void *arg)
+static bool grow_locked(struct gs_reg *reg, void *arg)
 {
     struct growth *growth = arg;
     uint64_t base = reg->base < growth->base ? reg->base : growth->base;
@@ -107,13 +107,13 @@ gs_status gs_regcache_begin(struct gs_regcache *cache, const struct gs_reg_reque
     gs_lock_take(&cache->lock);
     reg = gs_regcache_hit(cache, request);
     *ret_hit = reg != NULL;
-    if (!reg && (reg = gs_reg_new(cache))) {
+    if (!reg && (reg = gs_reg_new_locked(cache))) {
         if (request->keep && !request->exact && cache->entries)
-            gs_reg_overlaps(cache, growth.base, growth.end, grow, &growth);
-        gs_reg_describe(reg, request, growth.base, growth.end);
+            gs_reg_overlaps_locked(cache, growth.base, growth.end, grow_locked, &growth);
+        gs_reg_describe_locked(reg, request, growth.base, growth.end);
         GS_STORE(reg->flags, request->keep ? 0 : GS_REG_UNKEPT);
         __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
-        gs_reg_enter(cache, reg);
+        gs_reg_enter_locked(cache, reg);
         cache->stats.misses++;
     }
     gs_lock_release(&cache->lock);
@@ -134,7 +134,7 @@ struct absorption {
     bool any;
 };
 
-static bool absorb(struct gs_reg *reg, void *arg)
+static bool absorb_locked(struct gs_reg *reg, void *arg)
 {
     struct absorption *absorption = arg;
     const struct gs_reg *by = absorption->by;
@@ -142,17 +142,17 @@ static bool absorb(struct gs_reg *reg, void *arg)
     if (reg != by && reg->base >= by->base && reg->end <= by->end && gs_reg_kept(reg) &&
         !reg->exact && reg->id == by->id && memcmp(&reg->key, &by->key, sizeof by->key) == 0 &&
         (reg->base > by->base || reg->end < by->end) &&
-        gs_reg_depart(absorption->cache, absorption->leavers, reg))
+        gs_reg_depart_locked(absorption->cache, absorption->leavers, reg))
         absorption->cache->stats.merges++;
     return true;
 }
 
-static bool clear_way(struct gs_reg *reg, void *arg)
+static bool clear_way_locked(struct gs_reg *reg, void *arg)
 {
     struct absorption *absorption = arg;
 
     if (reg != absorption->by && reg->key.backend == absorption->by->key.backend &&
-        gs_reg_depart(absorption->cache, absorption->leavers, reg))
+        gs_reg_depart_locked(absorption->cache, absorption->leavers, reg))
         absorption->cache->stats.evictions++;
     return true;
 }
@@ -164,7 +164,7 @@ static void make_way(struct gs_regcache *cache, struct gs_reg *reg)
     struct absorption absorption = {cache, reg, &leavers, false};
 
     gs_lock_take(&cache->lock);
-    gs_reg_overlaps(cache, reg->base, reg->end, clear_way, &absorption);
+    gs_reg_overlaps_locked(cache, reg->base, reg->end, clear_way_locked, &absorption);
     gs_lock_release(&cache->lock);
     gs_reg_unpin(cache, &leavers);
 }
@@ -197,8 +197,8 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     gs_lock_take(&cache->lock);
     if (error) {
         awaited = gs_reg_awaited_locked(reg);
-        gs_reg_leave(cache, reg);
-        gs_reg_recycle(cache, reg);
+        gs_reg_leave_locked(cache, reg);
+        gs_reg_recycle_locked(cache, reg);
         cache->stats.failures++;
         pthread_cond_broadcast(&cache->left);
         gs_lock_release(&cache->lock);
@@ -208,9 +208,9 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     cache->stats.pins++;
     cache->stats.pin_ns += gs_now_ns() - begin;
     GS_STORE(reg->handle, handle);
-    gs_reg_handle_enter(cache, reg);
+    gs_reg_handle_enter_locked(cache, reg);
     if (gs_reg_kept(reg) && !reg->exact)
-        gs_reg_overlaps(cache, reg->base, reg->end, absorb, &absorption);
+        gs_reg_overlaps_locked(cache, reg->base, reg->end, absorb_locked, &absorption);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     over = GS_LOAD(cache->over);
     gs_lock_release(&cache->lock);
@@ -235,7 +235,7 @@ static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
 
     gs_lock_take(&cache->lock);
     awaited = gs_reg_awaited_locked(reg);
-    if (GS_LOAD(reg->flags) & GS_REG_DROP && gs_reg_depart(cache, &leavers, reg))
+    if (GS_LOAD(reg->flags) & GS_REG_DROP && gs_reg_depart_locked(cache, &leavers, reg))
         cache->stats.invalidations++;
     gs_lock_release(&cache->lock);
     gs_reg_unpin(cache, &leavers);
@@ -256,7 +256,7 @@ static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
         after_release(cache, reg); /* or has ended meanwhile */
         return 0;
     }
-    gs_reg_depart(cache, &leavers, reg);
+    gs_reg_depart_locked(cache, &leavers, reg);
     gs_lock_release(&cache->lock);
     return gs_reg_unpin_one(cache, reg, false);
 }
@@ -313,11 +313,11 @@ void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
     awaited = gs_reg_awaited_locked(reg); /* of the old range, whose use ends */
     /* Not to be found while it changes. */
     __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
-    gs_reg_leave(cache, reg);
-    gs_reg_describe(reg, request, request->base, request->base + request->size);
+    gs_reg_leave_locked(cache, reg);
+    gs_reg_describe_locked(reg, request, request->base, request->base + request->size);
     reg->exact = true;
     __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
-    gs_reg_enter(cache, reg);
+    gs_reg_enter_locked(cache, reg);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     gs_lock_release(&cache->lock);
     gs_reg_announce(cache, awaited);
@@ -327,11 +327,12 @@ static struct gs_reg_range forget_locked(struct gs_regcache *cache, struct gs_re
 {
     struct gs_reg_range awaited;
 
+    gs_lock_assert_held(&cache->lock);
     __atomic_store_n(&reg->uses, GS_REG_LEAVING, __ATOMIC_RELEASE);
     awaited = gs_reg_awaited_locked(reg);
-    gs_reg_handle_leave(cache, reg);
-    gs_reg_leave(cache, reg);
-    gs_reg_recycle(cache, reg);
+    gs_reg_handle_leave_locked(cache, reg);
+    gs_reg_leave_locked(cache, reg);
+    gs_reg_recycle_locked(cache, reg);
     pthread_cond_broadcast(&cache->left);
     return awaited;
 }
@@ -424,9 +425,9 @@ uint64_t *gs_reg_note(struct gs_reg *reg)
 
 /* ---- Asking -------------------------------------------------------------------------------------- */
 
-/* The lock is held. */
-static void read_stats(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
+static void read_stats_locked(const struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {
+    gs_lock_assert_held(&cache->lock);
     *ret_stats = cache->stats;
     ret_stats->hits = cache->hits;
     for (const struct gs_reg *reg = cache->first_used; reg; reg = reg->next_used) {
@@ -445,7 +446,7 @@ static void read_stats(const struct gs_regcache *cache, struct gs_regcache_stats
 void gs_regcache_stats(struct gs_regcache *cache, struct gs_regcache_stats *ret_stats)
 {
     gs_lock_take(&cache->lock);
-    read_stats(cache, ret_stats);
+    read_stats_locked(cache, ret_stats);
     gs_lock_release(&cache->lock);
 }
 
@@ -453,7 +454,7 @@ bool gs_regcache_try_stats(struct gs_regcache *cache, struct gs_regcache_stats *
 {
     if (!gs_lock_try(&cache->lock))
         return false;
-    read_stats(cache, ret_stats);
+    read_stats_locked(cache, ret_stats);
     gs_lock_release(&cache->lock);
     return true;
 }

@@ -95,8 +95,8 @@ Test(pool, a_block_is_found_from_far_within_after_others_before_it_merged)
     MUST(gs_core_free(f.core, few[2]));
     MUST(cuCtxSynchronize());
     pool = fixture_lock_pool(&f, large);
-    gs_pool_collect(pool);
-    gs_pool_settle(pool);
+    gs_pool_collect_locked(pool);
+    gs_pool_settle_locked(pool);
     gs_latch_release(&pool->lock);
     for (size_t at = 0; at < 256 << 10; at += 5000) {
         MUST(gs_core_find(f.core, large + at, &info));
@@ -396,7 +396,7 @@ static void weigh(struct gs_pool *pool, unsigned times, uint64_t felt_ns)
     while (times-- > 0) {
         pool->kept.seen_ns = gs_now_ns() - 100 * MS;
         pool->kept.felt_ns += felt_ns;
-        gs_pool_weigh(pool);
+        gs_pool_weigh_locked(pool);
     }
 }
 
@@ -452,8 +452,8 @@ Test(pool, figures_are_what_they_stand_for_when_all_is_back)
         if (block[i])
             MUST(gs_core_free(f.core, block[i]));
     pool = fixture_lock_pool(&f, stays);
-    gs_pool_collect(pool);
-    gs_pool_settle(pool);
+    gs_pool_collect_locked(pool);
+    gs_pool_settle_locked(pool);
     cr_assert_eq(pool->live, 512);
     cr_assert_eq(pool->ready, pool->reserved - 512);
     cr_assert_eq(pool->free.stranded, 0);

@@ -50,7 +50,7 @@ Test(lone, another_chunk_goes_back_for_one_that_stays)
     lone_free(&f, touched);
     gs_latch_take(&pool->lock);
     cr_assert_eq(pool->ready, 160 * MIB);
-    chunks = gs_pool_detach_ready(pool, 80 * MIB);
+    chunks = gs_pool_detach_ready_locked(pool, 80 * MIB);
     gs_latch_release(&pool->lock);
     cr_assert_eq(gs_chunks_release(f.base.core, chunks), 60 * MIB);
     softcuda_hold(0);
