@@ -28,6 +28,7 @@
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
 #define PARTED_NS    (5 * GS_NS_PER_S) /* who is parted is looked at again after this */
+#define LOST_NS      GS_NS_PER_S /* whether the program has closed connections is looked at after this */
 #define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
@@ -203,7 +204,8 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
 void gs_client_end(struct gs_share *share, struct gs_client *client)
 {
     client->over.done = true;
-    if (client->fd < 0) /* else a forked child has it still, and what its parent had */
+    if (client->fd < 0 || gs_client_is_lost(client)) /* else a forked child has it still, and what its
+                                                        parent had */
         client_free(share, client);
 }
 
@@ -395,10 +397,28 @@ void gs_clients_accept(struct gs_share *share)
     }
 }
 
+/* The program here may have closed connections: nothing is told of those any more. When to look
+ * again. */
+static uint64_t look_for_lost(struct gs_share *share, uint64_t now)
+{
+    struct gs_client *client, *next;
+
+    if (!share->clients.first)
+        return GS_NEVER;
+    if (now < share->clients.lost_look_ns)
+        return share->clients.lost_look_ns;
+    HASH_ITER(hh, share->clients.first, client, next)
+    gs_client_is_lost(client);
+    share->clients.lost_look_ns = now + LOST_NS;
+    return share->clients.lost_look_ns;
+}
+
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
-    uint64_t due = gs_unread_tick(share, now);
+    uint64_t due = gs_unread_tick(share, now), look = look_for_lost(share, now);
+
+    due = look < due ? look : due;
 
     if (share->place.spare_given) {
         share->place.spare_fd = gs_fd_copy(share->loop.wake);

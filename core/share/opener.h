@@ -17,6 +17,8 @@ struct gs_peer {
     uint64_t id;         /* for epoll */
     int fd;              /* -1: not connected */
     int pidfd;           /* the exporter's, where the kernel tells; or -1 */
+    pid_t pid;           /* the same; 0 or less: of another PID namespace; and of its program */
+    uint64_t stack;      /* where the stack begins; 0: that was not looked at yet */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint64_t connected_ns, sent_ns; /* for people */
@@ -30,9 +32,12 @@ struct gs_peer {
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     unsigned abandoned; /* requests whose answers were not waited for */
-    bool greeted;       /* HELLO was sent */
+    bool greeted;       /* HELLO was sent, */
+    bool asked;         /* and OPEN */
     bool astray;        /* the program has closed the connection, over which things are held: */
     uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
+    uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
+    bool resumed, refused; /* this is that other one; and it was refused */
     bool busy;          /* one thread works with it, without the lock */
     bool watched;       /* the thread watches the connection */
     bool noticed;       /* something came while it was busy: the thread looks again */
@@ -189,6 +194,10 @@ void gs_peer_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
 uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now);
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
+/* Takes note where a connection is refused over which something was to be taken up. */
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message);
+/* Its connection has ended, and by nothing that was done here. */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer);
 /* Frees a peer that nothing refers to any more. */
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
 

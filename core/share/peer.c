@@ -19,6 +19,8 @@
 #define LOOK_NS GS_NS_PER_MS
 #define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
+#define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
+#define HEARD_NS (10 * GS_NS_PER_S)  /* by then what was said over a new connection has been heard */
 #define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance)
@@ -45,11 +47,17 @@ struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *
     return NULL;
 }
 
-static void forget_descriptors(struct gs_peer *peer)
+static void forget_pidfd(struct gs_peer *peer)
 {
     gs_fd_close(&peer->kept_pidfd);
-    peer->fd = peer->pidfd = -1;
-    peer->kept_fd = peer->kept_pidfd = (struct gs_fd){0};
+    peer->kept_pidfd = (struct gs_fd){0};
+    peer->pidfd = -1;
+}
+
+static void forget_connection(struct gs_peer *peer)
+{
+    peer->fd = -1;
+    peer->kept_fd = (struct gs_fd){0};
     peer->watched = false;
     peer->abandoned = 0;
 }
@@ -57,8 +65,10 @@ static void forget_descriptors(struct gs_peer *peer)
 /* What was held over it is lost. */
 static void set_disconnected(struct gs_peer *peer)
 {
-    forget_descriptors(peer);
+    forget_connection(peer);
+    forget_pidfd(peer);
     peer->astray = false;
+    peer->absent_ns = 0;
     peer->connection++;
 }
 
@@ -66,8 +76,10 @@ static void set_disconnected(struct gs_peer *peer)
 void gs_peer_look(struct gs_peer *peer)
 {
     if (peer->fd >= 0 && !gs_fd_is_there(&peer->kept_fd)) {
-        forget_descriptors(peer);
+        forget_connection(peer);
         peer->astray = peer->id != 0;
+        if (!peer->astray)
+            forget_pidfd(peer);
     } else if (peer->pidfd >= 0 && !gs_fd_is_there(&peer->kept_pidfd))
         peer->pidfd = -1;
 }
@@ -94,6 +106,65 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
     say_bye(peer);
     gs_hang_up(peer->fd); /* a forked child may hold the socket: the exporter must know */
     set_disconnected(peer);
+}
+
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message)
+{
+    peer->refused |= peer->resumed && message->head.type == GS_WIRE_REFUSE &&
+                     message->head.request == 0;
+}
+
+/* Whether nothing was taken up over it: what it said last may not be read yet. */
+static bool is_refused(struct gs_peer *peer)
+{
+    union gs_wire_message message;
+
+    while (peer->resumed && gs_wire_receive(peer->fd, &message, NULL) == 0)
+        gs_peer_note_refused(peer, &message);
+    return peer->refused;
+}
+
+/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
+ * no stack any more, and another program has another. Where that cannot be seen (another PID
+ * namespace, another user) his hang-up is taken for his end. */
+static bool is_running(const struct gs_peer *peer)
+{
+    uint64_t stack;
+
+    if (peer->pid <= 0 || !gs_alive_runs(peer->pid) ||
+        (gs_fd_is_there(&peer->kept_pidfd) && gs_alive_exited(peer->pidfd)))
+        return false;
+    stack = gs_alive_stack(peer->pid);
+    return stack && (!peer->stack || stack == peer->stack);
+}
+
+/* Whether he may think that more is held than is: he granted something over this connection, or may
+ * not have heard what was taken up over it. */
+static bool may_err(const struct gs_peer *peer)
+{
+    return peer->asked || (peer->resumed && gs_now_ns() - peer->connected_ns < HEARD_NS);
+}
+
+/*
+ * What is held over it is taken up over another one, if whoever has the memory lives: he may have lost
+ * this one as a program loses it, which closes what it does not know, or have thought that nobody
+ * reads here. That it is nothing he is told as well.
+ */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer)
+{
+    gs_peer_look(peer);
+    if (peer->astray)
+        return;
+    if (!peer->id || peer->fd < 0 ||
+        (peer->opened_count == 0 && !is_refused(peer) && !(may_err(peer) && is_running(peer)))) {
+        gs_peer_disconnect(share, peer);
+        return;
+    }
+    if (peer->watched)
+        gs_unwatch(share, peer->fd);
+    gs_hang_up(peer->fd);
+    forget_connection(peer);
+    peer->astray = true;
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
@@ -225,11 +296,14 @@ static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, 
 {
     peer->fd = fd;
     peer->pidfd = pidfd;
+    peer->pid = gs_conn_who(fd).pid;
+    peer->stack = 0;
     peer->kept_fd = gs_fd_keep(fd);
     peer->kept_pidfd = gs_fd_keep(pidfd);
-    peer->greeted = false;
+    peer->greeted = peer->asked = peer->resumed = peer->refused = false;
     peer->deaf = false;
     peer->crossing = 0;
+    peer->absent_ns = 0;
     peer->connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);
     peer->flush = 0;
@@ -283,8 +357,10 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
 
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
+
         fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
-        gs_fd_drop(directory);
+        gs_fd_close(&kept);
         looked++;
     }
     if (!looked) {
@@ -312,11 +388,21 @@ static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_
     gs_broker_name(broker_name);
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory);
+
         fd = connect_checked(share, directory, peer->by_broker ? broker_name : name,
                              peer->deadline_ns, ret_pidfd);
-        gs_fd_drop(directory);
+        gs_fd_close(&kept);
     }
     return fd;
+}
+
+/* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
+static bool has_ended(struct gs_peer *peer)
+{
+    if (!peer->absent_ns)
+        peer->absent_ns = gs_now_ns();
+    return !is_running(peer) || gs_now_ns() - peer->absent_ns >= ABSENT_NS;
 }
 
 /* The program has closed the connection: another one takes its place, or he who has the memory has
@@ -325,18 +411,20 @@ static gs_status resume(struct gs_share *share, struct gs_peer *peer)
 {
     int pidfd, error, fd = connect_again(share, peer, &pidfd);
 
-    if (is_absent(fd))
+    if (is_absent(fd) && has_ended(peer))
         set_disconnected(peer);
     if (fd < 0)
         return GS_UNREACHABLE;
+    forget_pidfd(peer);
     set_connected(share, peer, fd, pidfd);
     error = gs_peer_take_up(share, peer);
     if (error) {
         gs_hang_up(peer->fd);
-        forget_descriptors(peer);
+        forget_connection(peer);
         return GS_UNREACHABLE;
     }
     peer->astray = false;
+    peer->resumed = true;
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the program has closed a connection of the library's: there is another");
     return GS_OK;
@@ -398,6 +486,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 {
     if (fd >= 0)
         gs_discard(fd, gs_conn_who(peer->fd).uid);
+    gs_peer_note_refused(peer, message);
     if (message->head.type == GS_WIRE_FLUSH)
         peer->deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
@@ -479,7 +568,8 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     if (gs_peer_hung_up(peer)) {
-        gs_peer_disconnect(share, peer);
+        gs_peer_lost(share, peer);
+        share->opener.astray_ns = 0;
         gs_idle_lost_locked(share, peer);
         gs_peer_flush_locked(share, peer);
         gs_peer_reap_locked(share, peer);
@@ -522,6 +612,8 @@ static struct gs_peer *next_astray_locked(struct gs_share *share, uint64_t now)
         if (peer->busy)
             continue;
         gs_peer_look(peer);
+        if (peer->fd >= 0 && peer->pid > 0 && !peer->stack)
+            peer->stack = gs_alive_stack(peer->pid); /* not while a program waits for its open */
         if (peer->astray && now - peer->astray_ns >= ASTRAY_NS)
             return peer;
     }

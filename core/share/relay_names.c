@@ -7,8 +7,18 @@
 
 struct gs_relay_name {
     char name[GS_RELAY_NAME_SIZE];
+    bool stands; /* under `share->lock`: it is in the directory, or is to be again */
     struct gs_relay_name *next;
 };
+
+static struct gs_relay_name *find_locked(struct gs_share *share, const char *name)
+{
+    struct gs_relay_name *entry = share->opener.relay_names;
+
+    while (entry && strcmp(entry->name, name) != 0)
+        entry = entry->next;
+    return entry;
+}
 
 static void relay_name(const struct gs_share *share, const unsigned char *instance,
                        char ret_name[GS_RELAY_NAME_SIZE])
@@ -35,10 +45,12 @@ bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
         free(entry);
         return false;
     }
+    entry->stands = true;
     gs_lock_take(&share->lock);
-    for (known = share->opener.relay_names; known && strcmp(known->name, entry->name) != 0;)
-        known = known->next;
-    if (!known) {
+    known = find_locked(share, entry->name);
+    if (known) {
+        known->stands = true;
+    } else {
         entry->next = share->opener.relay_names;
         __atomic_store_n(&share->opener.relay_names, entry, __ATOMIC_RELEASE);
     }
@@ -51,23 +63,35 @@ bool gs_relay_put_up(struct gs_share *share, const struct gs_peer *peer)
 void gs_relay_leave(struct gs_share *share, const struct gs_peer *peer)
 {
     char name[GS_RELAY_NAME_SIZE];
+    struct gs_relay_name *entry;
 
     relay_name(share, peer->instance, name);
+    gs_lock_take(&share->lock);
+    entry = find_locked(share, name);
+    if (entry)
+        entry->stands = false;
     gs_directory_unlink(share->place.directory, name);
+    gs_lock_release(&share->lock);
 }
 
+/* Under the lock, so that none is put up that was just taken down. */
 void gs_relay_put_up_again(struct gs_share *share)
 {
-    const struct gs_relay_name *entry =
-        __atomic_load_n(&share->opener.relay_names, __ATOMIC_ACQUIRE);
+    const struct gs_relay_name *entry;
+    int error = 0;
 
-    for (; entry; entry = entry->next) {
-        int error = gs_directory_link(share->place.directory, share->name, entry->name);
+    gs_lock_take(&share->lock);
+    for (entry = share->opener.relay_names; entry; entry = entry->next) {
+        int failed = entry->stands ? gs_directory_link(share->place.directory, share->name,
+                                                       entry->name)
+                                   : 0;
 
-        if (error)
-            gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
-                        strerror(-error));
+        error = failed ? failed : error;
     }
+    gs_lock_release(&share->lock);
+    if (error)
+        gs_log_line(&share->log, GS_LOG_INFO, "no name for what is passed on: %s",
+                    strerror(-error));
 }
 
 void gs_relay_at_exit(struct gs_share *share, int directory)

@@ -23,7 +23,7 @@ static int send_by(const struct gs_peer *peer, const union gs_wire_message *mess
                    uint64_t deadline)
 {
     for (;;) {
-        int error = gs_wire_send(peer->fd, message, fd);
+        int error = gs_fd_is_there(&peer->kept_fd) ? gs_wire_send(peer->fd, message, fd) : -EBADF;
 
         if (error != -EAGAIN)
             return error;
@@ -101,6 +101,7 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
     gs_wire_start(&message, GS_WIRE_OPEN, ++peer->request);
     memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
     message.open.want_fd = want_fd;
+    peer->asked = true;
     return send_by(peer, &message, -1, deadline);
 }
 
@@ -137,13 +138,17 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
     uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now_ns();
 
     for (;;) {
-        int error = gs_wire_receive(peer->fd, ret_message, ret_fd);
+        /* Meanwhile the program may have closed it, and another connection may have its number. */
+        int error = gs_fd_is_there(&peer->kept_fd)
+                        ? gs_wire_receive(peer->fd, ret_message, ret_fd)
+                        : -EBADF;
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
         if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->request) {
             /* It talks on about something else. */
             gs_peer_take_other(share, peer, ret_message, *ret_fd);
+            *ret_fd = -1;
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
@@ -155,6 +160,7 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
         }
         if (error)
             return error;
+        gs_peer_note_refused(peer, ret_message);
         if (ret_message->head.request == peer->request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
@@ -243,6 +249,8 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_room_make(share, token->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
+    if (peer->refused)
+        gs_peer_watch(share, peer); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
         peer->abandoned += sent;
         gs_peer_watch(share, peer); /* somebody must take its answer and give it back */
@@ -262,7 +270,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
                     "the exporter of shared memory gave an answer that makes no sense; refused");
         *ret_status = GS_UNREACHABLE;
     } else if (error) {
-        gs_peer_disconnect(share, peer);
+        gs_peer_lost(share, peer);
         return -1;
     } else {
         *ret_status = use_answer(share, peer, token, ret_message, want_fd, ret_fd);
@@ -297,6 +305,8 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
             status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
+        if (status != GS_OK && peer->astray)
+            gs_opener_has_thread(share); /* which tells him later what is held */
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {
@@ -313,7 +323,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
             continue;
         }
         status = GS_OK;
-        if (!want_fd) /* the caller's mapping went with the connection: he asks again */
+        if (!want_fd && !peer->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended");
@@ -373,8 +383,10 @@ static gs_status relay_request(struct gs_share *share, const struct gs_token *to
 
     while (status != GS_OK &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory);
+
         status = request_in(share, directory, token, bytes, deadline_ns, ret_grant, ret_fd);
-        gs_fd_drop(directory);
+        gs_fd_close(&kept);
     }
     return status;
 }
