@@ -197,6 +197,8 @@ void pool_take(void)
     'core/share/share.c': 'void share_open(void)\n{\n}\n',
     'core/regcache/pins.c': 'int pins = 1;\n',
     'shim/start.c': 'void start(void)\n{\n}\n',
+    'tests/unit/fixture.h': '#include "core/api/core.h"\n',
+    'tests/unit/process/pool.c': '#include "core/pool/pool.h"\n#include "tests/unit/fixture.h"\n',
     'core/README.md': '| `line` of `struct gs_log` (core/base/log.h) | all | why |\n',
     'tests/layers/exceptions.txt': '# Why.\n\ncallback gs_log.line: who owns the log\n',
 }
@@ -243,6 +245,15 @@ def check_layers(folder):
          ["call base/log regcache/pins: ['pins'] is called up, or across"]),
         ('core/regcache/pins.c', 'void share_open(void);\nvoid over(void)\n{\n    share_open();\n}\n',
          [f'call regcache/pins share/share: {across}']),
+        ('core/share/share.c', '#include <poll.h>\n#include <fcntl.h>\nvoid wait_here(struct pollfd *of)\n{\n'
+         '    poll(of, fcntl(of->fd, F_DUPFD, 0), -1);\n}\n',
+         ["kernel core/share/share.c: ['fcntl', 'poll'] meet the kernel, as system files alone do"]),
+        ('core/share/share.c', 'long send(int, const void *, unsigned long, int);\nvoid *by = send;\n',
+         ["kernel core/share/share.c: ['send'] meet the kernel, as system files alone do"]),
+        ('core/share/conn.c', '#include <poll.h>\nvoid wait_here(struct pollfd *of)\n{\n'
+         '    poll(of, 1, -1);\n}\n', []),
+        ('core/share/alive.c', 'int alive;\n', ['kernel core/share/alive.c: is called a system file, and '
+         'nothing of it meets the kernel']),
         ('core/base/log.h', '#ifdef NO\n# include "core/pool/pool.h"\n#endif\n',
          ['include core/base/log.h pool: includes up, or across']),
         ('core/base/log.h', '#ifdef NO\n#include "../pool/pool.h"\n#endif\n',
@@ -251,6 +262,17 @@ def check_layers(folder):
          ['include core/base/log.h shim: core and config know of nothing above']),
         ('config/table.h', '#ifdef NO\n#include "core/base/log.h"\n#endif\n',
          ['include config/table.h core: core and config know of nothing above']),
+        ('tests/unit/pool/pool.c', '#include "core/process/context.h"\n',
+         ['include tests/unit/pool/pool.c process: a test of pool includes up, or across']),
+        ('tests/unit/share/peer.c', '#include <core/regcache/pins.h>\n',
+         ['include tests/unit/share/peer.c regcache: a test of share includes up, or across']),
+        ('tests/unit/base/log.c', '#include "tests/unit/api/more.h"\n#include "../api/more.h"\n',
+         ['include tests/unit/base/log.c api: a test of base includes up, or across',
+          'include tests/unit/base/log.c ..: a test of base includes up, or across']),
+        ('tests/unit/config/value.c', '#include "core/base/log.h"\n',
+         ['include tests/unit/config/value.c base: a test of config includes up, or across']),
+        ('tests/unit/api/core.c', '#include "shim/state.h"\n',
+         ['include tests/unit/api/core.c shim: a test of api includes up, or across']),
         ('shim/start.c', '\n' * 600, ['file shim/start.c: 603 lines, 600 are enough']),
         ('tests/some.c', '\n' * 801, ['file tests/some.c: 801 lines, 800 are enough']),
         ('shim/start.c', 'static int\n    longest(int first,\n            int second)\n{\n' +
@@ -283,10 +305,14 @@ def check_layers(folder):
          ['exceptions.txt: twice: callback gs_log.line']),
     )
     for name, more, faults in wrong:
-        text = (folder / name).read_text() if (folder / name).exists() else ''
-        (folder / name).write_text(text + more)
+        text = (folder / name).read_text() if (folder / name).exists() else None
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text((text or '') + more)
         check(f'{name} and {more!r}', faults_of_layers(folder), faults)
-        (folder / name).write_text(text)
+        if text is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(text)
     for i in range(7):
         (folder / 'core' / 'pool' / f'of{i}.c').write_text(
             f'void of_{(i + 1) % 7}(void);\nvoid of_{i}(void)\n{{\n    of_{(i + 1) % 7}();\n}}\n')

@@ -9,6 +9,9 @@
 /* What an allocation waits at most for a GPU that is behind. */
 #define BEHIND_WAIT_NS UINT64_C(200000000)
 
+/* What a pool that is not the context's first has before it looks for what came back. */
+#define LOOKS_FROM ((size_t)32 << 20)
+
 #define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
 
 /* A block from what is there, looking at what has come back since the last time. The stream's own
@@ -55,7 +58,7 @@ static gs_status allocate_slowly(struct gs_core *core, struct gs_pool *pool, siz
     gs_status status;
 
     GS_COUNT(pool->counts.misses);
-    if (pool->reserved >= pool->kept.grown_first)
+    if (pool->first || pool->reserved >= LOOKS_FROM)
         block = take_collected(pool, size, stream_key);
     if (!block && !stream_key && gs_pool_behind(pool, size))
         block = take_waiting(pool, size);

@@ -29,7 +29,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                                      .unmapping = import_going,
                                      .held = import_held,
                                      .arg = core};
-    struct gs_regcache_events released = {.released = gs_guard_released, .arg = core};
+    struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;
 
     if (!core)

@@ -84,48 +84,39 @@ void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
     gs_async_forget_peak(core, device);
 }
 
-struct trimming {
-    struct gs_core *core;
-    CUdevice device;
-    uint64_t keep;             /* free bytes */
-    const struct gs_pool *done; /* the pool that was last looked through */
-};
-
-static void trim_pool_of(uint64_t address, void *arg)
+/* No more than that many free bytes stay in each pool. */
+static void trim_pools(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    struct trimming *trimming = arg;
-    struct gs_chunk *chunk, *released = NULL;
-    struct gs_pool *pool;
+    struct gs_pool *pools[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, &core->device[device], pools);
 
-    if (gs_context_lock_chunk(trimming->core, address, &chunk) != GS_OK)
-        return;
-    pool = chunk->pool;
-    if (pool->device->ordinal == trimming->device && pool != trimming->done) {
-        gs_pool_flush_streams(pool, 0);
-        gs_pool_collect(pool);
-        released = gs_pool_detach_ready(pool, trimming->keep);
+    for (unsigned i = 0; i < count; i++) {
+        struct gs_chunk *released;
+
+        gs_latch_take(&pools[i]->lock);
+        gs_pool_flush_streams(pools[i], 0);
+        gs_pool_collect(pools[i]);
+        released = gs_pool_detach_ready(pools[i], keep);
+        gs_latch_release(&pools[i]->lock);
+        gs_chunks_release(core, released);
     }
-    trimming->done = pool;
-    gs_latch_release(&pool->lock);
-    gs_chunks_release(trimming->core, released);
 }
 
 void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    struct trimming trimming = {.core = core, .device = device};
     const struct timespec moment = {.tv_nsec = 20000};
     struct gs_mempool_figures figures;
+    uint64_t used;
 
     gs_core_mempool_figures(core, device, &figures);
+    used = figures.used;
     if (figures.reserved <= keep)
         return;
-    trimming.keep = keep > figures.used ? keep - figures.used : 0;
     /* An event that was just recorded needs a moment even where the GPU is idle. */
     for (int i = 0; i < TRIM_LOOKS && figures.reserved > keep; i++) {
         if (i)
             nanosleep(&moment, NULL);
-        trimming.done = NULL;
-        gs_map_each(&core->map, trim_pool_of, &trimming);
+        trim_pools(core, device, keep > used ? keep - used : 0);
         gs_core_mempool_figures(core, device, &figures);
         if (figures.reserved == figures.in_use)
             break;

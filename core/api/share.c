@@ -87,7 +87,7 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
                     "no IPC handle: the block at %llx was freed meanwhile",
                     (unsigned long long)address);
-    gs_share_withdraw(core->share, offer, 0, gs_now_ns(), true);
+    gs_share_withdraw(core->share, offer);
     return status == GS_OK ? GS_OK : GS_INVALID;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Descriptors. One that is kept for long is looked at before it is used. Some programs close all descriptors they have, and those of
- * others with them; its number may be another file's by then.
+ * Descriptors. One that is kept for long is looked at before it is used. Some programs close all
+ * descriptors they have, and those of others with them; its number may be another file's by then.
  */
 #ifndef GS_CORE_BASE_FD_H
 #define GS_CORE_BASE_FD_H

@@ -19,10 +19,9 @@ struct gs_guard {
     const uint64_t *registered; /* atomic: how many registrations there are */
     /* The program has freed an exported block. */
     void (*freed)(void *arg, struct gs_block *block);
-    /* Whether nobody has the block, nor may come for it, though with `no_grace` (memory is out)
-     * somebody might. It is not exported any more then. Else whoever looks after it says so when it
-     * may go (gs_pool_unguard). */
-    bool (*may_go)(void *arg, struct gs_block *block, bool no_grace);
+    /* Whether nobody has the block, nor may come for it. It is not exported any more then. Else
+     * whoever looks after it says so when that has ended (gs_pool_unguard). */
+    bool (*may_go)(void *arg, struct gs_block *block);
     /* Whether a range in which no block lies may be unmapped: nothing will use it any more. */
     bool (*may_unmap)(void *arg, uint64_t base, size_t size);
     void *arg;

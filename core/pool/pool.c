@@ -20,8 +20,6 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
                   const struct gs_device *device, CUcontext context,
                   const struct gs_fence_pool *events)
 {
-    const bool first = !events;
-
     /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
      */
     gs_latch_take(&pool->lock);
@@ -29,16 +27,14 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     pool->shared = shared;
     pool->device = device;
     pool->context = context;
+    pool->first = !events;
     gs_fence_pool_init(shared->fences, &pool->events, context, events);
     gs_bins_init(&pool->free.bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epochs.least = (size_t)(first ? 4 : 32) << 20;
-    pool->epochs.blocks = first ? 128 : 512;
-    pool->kept.grown_first = first ? 0 : (size_t)32 << 20;
-    pool->epochs.limit =
-        shared->epoch_bytes < pool->epochs.least ? shared->epoch_bytes : pool->epochs.least;
+    pool->epochs.blocks = pool->first ? 128 : 512;
+    pool->epochs.limit = gs_epoch_limit(pool);
     pool->kept.spare_percent = GS_SPARE_PERCENT_MIN;
     pool->made_ns = pool->kept.seen_ns = gs_now_ns();
     gs_latch_release(&pool->lock);

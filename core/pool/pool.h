@@ -69,7 +69,6 @@ struct gs_block {
     struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
                                          it was freed: */
     uint64_t stream_id;               /* of that list, while the block is in an epoch */
-    uint64_t freed_ns;
     uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
@@ -79,17 +78,16 @@ struct gs_block {
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */
-static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block,
-                                   bool no_grace)
+static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block)
 {
     return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
-           guard->may_go(guard->arg, block, no_grace);
+           guard->may_go(guard->arg, block);
 }
 
 /* Whether somebody may have it beyond its free. What is exported stays so. */
 static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
 {
-    return block->offer || !gs_block_may_go(guard, block, false);
+    return block->offer || !gs_block_may_go(guard, block);
 }
 
 /* Blocks linked through entry.prev and entry.next. */
@@ -248,7 +246,6 @@ struct gs_pool_free {
 struct gs_pool_epochs {
     struct gs_block_list open;
     size_t limit;    /* bytes at which it closes, */
-    size_t least;    /* never fewer than these unless the option says so, */
     unsigned blocks; /* and blocks */
     bool plain;      /* the open one has something of cuMemFree */
     unsigned polls;  /* times gs_pool_take could have looked at the oldest */
@@ -269,9 +266,9 @@ struct gs_pool_order {
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare;
 };
 
-/* Blocks that somebody else has, or had. */
+/* Blocks that somebody else has, or had. Those in limbo are in no list: their guard knows them. */
 struct gs_pool_guarded {
-    struct gs_block_list limbo;
+    size_t limbo;                 /* bytes */
     struct gs_block_list unwiped; /* out of limbo, to be overwritten */
     struct gs_chunk *spent;       /* wiped and detached, for the driver */
 };
@@ -290,7 +287,6 @@ struct gs_pool_kept {
                                the pool grows */
     unsigned grown_at;      /* the next of: */
     size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately */
-    size_t grown_first;             /* bytes it has before it looks for what came back */
 };
 
 /* Stream-ordered bytes; read by anyone. */
@@ -303,6 +299,7 @@ struct gs_pool {
     struct gs_latch lock; /* first; rank POOL; protects all below, and its chunks and blocks */
     bool dead;    /* the context is gone: nothing is handed out, what is left waits in limbo */
     bool leaving; /* the context may be about to go: no event is recorded or queried */
+    bool first;   /* of its context: it has all large blocks. Others are for threads that met there */
     struct gs_pool_shared *shared;
     const struct gs_device *device;
     CUcontext context;
@@ -459,13 +456,12 @@ bool gs_pool_poll(struct gs_pool *pool);
 /* Bytes that retire. */
 static inline size_t gs_pool_behind_bytes(const struct gs_pool *pool)
 {
-    return pool->reserved - pool->live - pool->ready - pool->guarded.limbo.bytes -
+    return pool->reserved - pool->live - pool->ready - pool->guarded.limbo -
            pool->order.bytes;
 }
-/* What held a block, if it is in limbo, may do so no more. */
-void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block);
-/* The same of all that are. `no_grace`: memory is out. */
-void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace);
+/* What held a range of a chunk, or some of it, may do so no more: what is in limbo there goes, unless
+ * something else holds it. The chunk may be spent afterwards. */
+void gs_pool_unguard(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base, size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_pool_close(struct gs_pool *pool);
 /* A live block that the program does not know yet is its device's stream-ordered memory. True: once
@@ -475,6 +471,8 @@ bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block);
  * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
  * until the stream is synchronised); so it is behind a fence of its own, and gs_pool_usable. */
 void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key);
+/* Bytes at which the next one closes. */
+size_t gs_epoch_limit(const struct gs_pool *pool);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
  * last block came into it. */
 void gs_epoch_close(struct gs_pool *pool, bool at_free);

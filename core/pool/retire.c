@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately */
+#define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately, */
+#define EPOCH_LEAST ((size_t)4 << 20) /* but at no less than this, */
+#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in a pool that is not the first */
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
@@ -90,9 +92,9 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block, false)) {
+    if (!gs_block_may_go(&pool->shared->guard, block)) {
         block->state = GS_BLOCK_LIMBO;
-        gs_block_list_push(&pool->guarded.limbo, block);
+        GS_ADD(pool->guarded.limbo, block->entry.size);
         return;
     }
     go_on(pool, block, shared, true);
@@ -160,12 +162,13 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
     }
 }
 
-static size_t epoch_limit(const struct gs_pool *pool)
+size_t gs_epoch_limit(const struct gs_pool *pool)
 {
     size_t limit = pool->kept.live_peak / EPOCH_SHARE;
+    size_t least = pool->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
 
-    if (limit < pool->epochs.least)
-        limit = pool->epochs.least;
+    if (limit < least)
+        limit = least;
     return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
 }
 
@@ -200,7 +203,7 @@ void gs_epoch_close(struct gs_pool *pool, bool at_free)
 
     if (!pool->epochs.open.first || pool->dead || pool->leaving)
         return;
-    pool->epochs.limit = epoch_limit(pool);
+    pool->epochs.limit = gs_epoch_limit(pool);
     if (epoch)
         pool->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
@@ -271,10 +274,8 @@ void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
     block->lingers = false;
     GS_COUNT(block->chunk->span.frees);
     GS_SUB(pool->live, block->entry.size);
-    if (block->offer) {
-        block->freed_ns = gs_now_ns();
+    if (block->offer)
         pool->shared->guard.freed(pool->shared->guard.arg, block);
-    }
 }
 
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
@@ -392,29 +393,28 @@ void gs_pool_look(struct gs_pool *pool)
         gs_pool_collect(pool);
 }
 
-static void leave_limbo(struct gs_pool *pool, struct gs_block *block, bool no_grace)
+static void leave_limbo(struct gs_pool *pool, struct gs_block *block)
 {
     bool shared = block->offer != NULL;
 
-    if (!gs_block_may_go(&pool->shared->guard, block, no_grace))
+    if (!gs_block_may_go(&pool->shared->guard, block))
         return;
-    gs_block_list_remove(&pool->guarded.limbo, block);
+    GS_SUB(pool->guarded.limbo, block->entry.size);
     go_on(pool, block, shared, false);
 }
 
-void gs_pool_unguard(struct gs_pool *pool, struct gs_block *block)
+/* A block that goes may become part of a neighbour, and the chunk's only one takes it along. */
+void gs_pool_unguard(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base, size_t size)
 {
-    if (block->state == GS_BLOCK_LIMBO)
-        leave_limbo(pool, block, false);
-}
+    uint64_t end = chunk->span.base + chunk->span.size;
 
-void gs_pool_collect_limbo(struct gs_pool *pool, bool no_grace)
-{
-    struct gs_block *block = pool->guarded.limbo.first, *next;
+    end = base + size < end ? base + size : end;
+    while (base < end) {
+        struct gs_block *block = gs_chunk_find(chunk, base);
 
-    for (; block; block = next) {
-        next = (struct gs_block *)block->entry.next;
-        leave_limbo(pool, block, no_grace);
+        base = block->base + block->entry.size;
+        if (block->state == GS_BLOCK_LIMBO)
+            leave_limbo(pool, block);
     }
 }
 

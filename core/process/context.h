@@ -82,6 +82,42 @@ struct gs_core {
     struct gs_graph_memory graphs;
 };
 
+/* The pools of a context, one after the other; *at is 0 at first. NULL: those were all. */
+static inline struct gs_pool *gs_context_next_pool(const struct gs_context *context, unsigned *at)
+{
+    struct gs_pool *pool = NULL;
+
+    while (!pool && *at < GS_CONTEXT_POOLS)
+        pool = context->pools[(*at)++];
+    return pool;
+}
+
+/* The same of all contexts; begins with {0}. The contexts' lock is held. */
+struct gs_pool_walk {
+    struct gs_context *context; /* that of the last one */
+    unsigned at;
+};
+static inline struct gs_pool *gs_next_pool_locked(const struct gs_core *core,
+                                                  struct gs_pool_walk *walk)
+{
+    struct gs_pool *pool = NULL;
+
+    if (!walk->context)
+        walk->context = core->contexts;
+    while (walk->context && !(pool = gs_context_next_pool(walk->context, &walk->at))) {
+        walk->context = walk->context->next;
+        walk->at = 0;
+    }
+    return pool;
+}
+
+#define GS_POOLS_MAX 1024
+/* Those of a device (NULL: any), for who takes their locks one by one afterwards: a record that is a
+ * pool stays one (they are recycled, not freed), and one that dies meanwhile has nothing to give.
+ * No lock is held. Returns how many. */
+unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
+                     struct gs_pool *ret_pools[GS_POOLS_MAX]);
+
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
 gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_context);
@@ -114,9 +150,10 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
 
 /* What its pools ask (core/process/guard.c). Sharing and registrations are there. */
 struct gs_guard gs_guard_of(struct gs_core *core);
-/* What is said to it (struct gs_share_events, struct gs_regcache_events); `core` is the argument. */
+/* What held a range does so no more (struct gs_regcache_events, struct gs_share_events); `core` is
+ * the argument. No lock is held. */
+void gs_guard_ended(void *core, uint64_t base, size_t size);
 void gs_guard_lease_ended(void *core, uint64_t address);
-void gs_guard_released(void *core);
 
 /* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
 gs_lone_pools_fn gs_context_pass_pools;

@@ -14,7 +14,6 @@
 #define KEPT_FIRST ((size_t)48 << 20) /* ready bytes that stay: in a context's first pool, */
 #define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
 #define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
-#define POOLS_MAX 1024
 #define EXIT_WAIT_MS 500
 #define LONGEST_NS UINT64_C(3600000000000) /* of one sleep */
 
@@ -97,10 +96,10 @@ static void forget_peak(struct gs_pool *pool)
 }
 
 /* Returns whether the pool has done anything since the last look, or may have more to give. */
-static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
+static bool look_at(struct gs_core *core, struct gs_pool *pool)
 {
     struct gs_chunk *chunks = NULL;
-    size_t ready_before, idle;
+    size_t ready_before, idle, keep;
     bool used;
 
     gs_latch_take(&pool->lock);
@@ -112,6 +111,7 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
     pool->kept.seen_hits = pool->counts.hits + pool->counts.misses;
     ready_before = pool->ready;
     idle = pool->kept.ready_low;
+    keep = pool->first ? KEPT_FIRST : KEPT_OTHER;
     if (!used)
         gs_pool_flush_streams(pool, 0);
     gs_pool_collect(pool);
@@ -133,23 +133,14 @@ static bool look_at(struct gs_core *core, struct gs_pool *pool, size_t keep)
 
 static bool look(struct gs_core *core)
 {
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = 0, firsts = 0;
+    struct gs_pool *pools[GS_POOLS_MAX];
     bool used = gs_context_bury_dead(core);
+    unsigned count = gs_pools_of(core, NULL, pools);
 
-    gs_lock_take(&core->lock);
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        for (struct gs_context *context = core->contexts; context && count < POOLS_MAX;
-             context = context->next)
-            if (context->pools[i] && !context->detached)
-                pools[count++] = context->pools[i];
-        firsts = i ? firsts : count;
-    }
-    gs_lock_release(&core->lock);
     for (unsigned i = 0; i < count; i++) {
         if (__atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST))
             return false;
-        used |= look_at(core, pools[i], i < firsts ? KEPT_FIRST : KEPT_OTHER);
+        used |= look_at(core, pools[i]);
     }
     return used;
 }

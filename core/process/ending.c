@@ -11,11 +11,9 @@
  * context that the driver may be ending. */
 static void set_leaving(struct gs_context *context, bool leaving)
 {
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        struct gs_pool *pool = context->pools[i];
+    struct gs_pool *pool;
 
-        if (!pool)
-            continue;
+    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
         gs_latch_take(&pool->lock);
         pool->leaving = leaving;
         gs_pool_apart_leaving(pool, leaving);
@@ -73,18 +71,17 @@ static void free_all(struct gs_pool *pool, bool async_too)
 static void recycle(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
+    struct gs_pool *pool;
 
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-        if (context->pools[i]) {
-            gs_counts_add(&core->gone.counts[context->pools[i]->device->ordinal],
-                          &context->pools[i]->counts);
-            if (context->pools[i]->async.counted)
-                __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
-            gs_pool_fini(context->pools[i]);
-        }
+    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
+        gs_counts_add(&core->gone.counts[context->ordinal], &pool->counts);
+        if (pool->async.counted)
+            __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
+        gs_pool_fini(pool);
+    }
     context->next = core->spare_contexts;
     core->spare_contexts = context;
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
@@ -123,6 +120,7 @@ bool gs_context_bury_dead(struct gs_core *core)
 {
     struct gs_chunk *released = NULL;
     struct gs_context *next;
+    struct gs_pool *pool;
     bool waits = false;
 
     if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
@@ -134,9 +132,8 @@ bool gs_context_bury_dead(struct gs_core *core)
         next = context->next;
         if (!context->pools[0]->dead)
             continue;
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i])
-                empty &= bury(context->pools[i], &released, &waits);
+        for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));)
+            empty &= bury(pool, &released, &waits);
         if (empty)
             recycle(core, context);
     }
@@ -147,18 +144,18 @@ bool gs_context_bury_dead(struct gs_core *core)
 
 void gs_context_end_dead(struct gs_core *core)
 {
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
+    struct gs_pool_walk walk = {0};
+    struct gs_pool *pool;
 
-            if (!pool || !pool->dead)
-                continue;
-            gs_latch_take(&pool->lock);
-            free_all(pool, true);
-            gs_pool_context_over(pool);
-            gs_latch_release(&pool->lock);
-        }
+    gs_lock_take(&core->lock);
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        if (!pool->dead)
+            continue;
+        gs_latch_take(&pool->lock);
+        free_all(pool, true);
+        gs_pool_context_over(pool);
+        gs_latch_release(&pool->lock);
+    }
     gs_lock_release(&core->lock);
     gs_context_bury_dead(core);
 }
@@ -175,6 +172,7 @@ static bool is_last(const struct gs_core *core, const struct gs_context *context
 
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
+    struct gs_pool *pool;
     CUdevice ordinal;
     bool last;
 
@@ -184,11 +182,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     if (!context)
         return;
     gs_lock_take(&core->lock);
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        struct gs_pool *pool = context->pools[i];
-
-        if (!pool)
-            continue;
+    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
         gs_latch_take(&pool->lock);
         pool->dead = true;
         pool->leaving = false; /* it has gone */

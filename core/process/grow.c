@@ -3,7 +3,7 @@
 
 #include "core/process/context.h"
 
-#define GROWN_FIRST ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
+#define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
 #define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live, */
 #define FEWER_PART 64 /* or that where one alone wastes nothing */
@@ -81,8 +81,8 @@ static size_t size_for_several(struct gs_pool *pool, size_t need)
 static size_t choose_chunk_size(struct gs_pool *pool, size_t need, bool small)
 {
     if (small)
-        return pool->kept.grown_first && gs_pool_may_owe(pool, GROWN_FIRST, 1) ? GROWN_FIRST
-                                                                       : gs_page_round(need);
+        return !pool->first && gs_pool_may_owe(pool, GROWN_OTHER, 1) ? GROWN_OTHER
+                                                                     : gs_page_round(need);
     return size_for_several(pool, need);
 }
 

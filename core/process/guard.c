@@ -6,17 +6,16 @@ static void freed(void *arg, struct gs_block *block)
 {
     struct gs_core *core = arg;
 
-    gs_share_freed(core->share, block->offer, block->freed_ns);
+    gs_share_freed(core->share, block->offer, gs_now_ns());
 }
 
-static bool may_go(void *arg, struct gs_block *block, bool no_grace)
+static bool may_go(void *arg, struct gs_block *block)
 {
     struct gs_core *core = arg;
 
     if (gs_regcache_in_use(core->regcache, block->base, block->entry.size))
         return false;
-    if (block->offer &&
-        !gs_share_withdraw(core->share, block->offer, block->freed_ns, gs_now_ns(), no_grace))
+    if (block->offer && !gs_share_withdraw(core->share, block->offer))
         return false;
     block->offer = NULL;
     return true;
@@ -38,21 +37,21 @@ struct gs_guard gs_guard_of(struct gs_core *core)
                              .arg = core};
 }
 
-/* The block may not have come to limbo yet: then it is asked about when it does. */
-void gs_guard_lease_ended(void *arg, uint64_t address)
+/* A block that has not come to limbo yet is asked about when it does. */
+void gs_guard_ended(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
     struct gs_chunk *chunk;
-    struct gs_block *block;
     struct gs_pool *pool;
+    gs_status status = gs_context_lock_chunk(core, base, &chunk);
     bool wipes;
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (status == GS_NOT_LIVE) /* another process's */
+        gs_share_look_again(core->share);
+    if (status != GS_OK)
         return;
     pool = chunk->pool;
-    block = gs_chunk_start(chunk, address);
-    if (block)
-        gs_pool_unguard(pool, block);
+    gs_pool_unguard(pool, chunk, base, size);
     wipes = pool->guarded.unwiped.first || pool->guarded.spent;
     gs_latch_release(&pool->lock);
     if (wipes)
@@ -60,23 +59,7 @@ void gs_guard_lease_ended(void *arg, uint64_t address)
     gs_context_bury_dead(core);
 }
 
-void gs_guard_released(void *arg)
+void gs_guard_lease_ended(void *arg, uint64_t address)
 {
-    struct gs_core *core = arg;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            if (!pool)
-                continue;
-            gs_latch_take(&pool->lock);
-            gs_pool_collect_limbo(pool, false);
-            gs_latch_release(&pool->lock);
-        }
-    gs_lock_release(&core->lock);
-    gs_core_wipe(core);
-    gs_context_bury_dead(core);
-    gs_share_look_again(core->share);
+    gs_guard_ended(arg, address, 1);
 }

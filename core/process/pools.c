@@ -5,39 +5,40 @@ void gs_context_pass_pools(void *arg, bool closes)
 {
     struct gs_core *core = arg;
 
+    struct gs_pool_walk walk = {0};
+    struct gs_pool *pool;
+
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i]) {
-                gs_latch_take(&context->pools[i]->lock);
-                if (closes)
-                    gs_pool_close(context->pools[i]);
-                gs_latch_release(&context->pools[i]->lock);
-            }
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        gs_latch_take(&pool->lock);
+        if (closes)
+            gs_pool_close(pool);
+        gs_latch_release(&pool->lock);
+    }
     gs_lock_release(&core->lock);
 }
 
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 {
+    struct gs_pool_walk walk = {0};
+    struct gs_pool *pool;
+
     gs_lone_stream_gone(&core->lone, stream);
     gs_lock_take(&core->lock);
     gs_context_handles_changed(core);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            if (!pool)
-                continue;
-            gs_latch_take(&pool->lock);
-            gs_pool_flush_stream(pool, gs_stream_key(stream));
-            gs_latch_release(&pool->lock);
-        }
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        gs_latch_take(&pool->lock);
+        gs_pool_flush_stream(pool, gs_stream_key(stream));
+        gs_latch_release(&pool->lock);
+    }
     gs_lock_release(&core->lock);
 }
 
 size_t gs_core_cached(struct gs_core *core)
 {
+    struct gs_pool_walk walk = {0};
     struct gs_context *current;
+    struct gs_pool *pool;
     size_t cached_bytes = 0;
 
     /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
@@ -45,22 +46,33 @@ size_t gs_core_cached(struct gs_core *core)
         return 0;
     gs_context_bury_dead(core);
     gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
-
-            /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
-            if (!pool || pool->device != current->device || pool->dead)
-                continue;
-            gs_latch_take(&pool->lock);
-            /* What was freed and another process holds is not free: such blocks show in limbo. */
-            if (!context->detached)
-                gs_pool_collect(pool);
-            cached_bytes += pool->reserved - pool->live - pool->guarded.limbo.bytes;
-            gs_latch_release(&pool->lock);
-        }
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
+        if (pool->device != current->device || pool->dead)
+            continue;
+        gs_latch_take(&pool->lock);
+        gs_pool_collect(pool);
+        /* What was freed and another process holds is not free: such blocks show in limbo. */
+        cached_bytes += pool->reserved - pool->live - pool->guarded.limbo;
+        gs_latch_release(&pool->lock);
+    }
     gs_lock_release(&core->lock);
     return cached_bytes;
+}
+
+unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
+                     struct gs_pool *ret_pools[GS_POOLS_MAX])
+{
+    struct gs_pool_walk walk = {0};
+    struct gs_pool *pool;
+    unsigned count = 0;
+
+    gs_lock_take(&core->lock);
+    while (count < GS_POOLS_MAX && (pool = gs_next_pool_locked(core, &walk)))
+        if (!device || pool->device == device)
+            ret_pools[count++] = pool;
+    gs_lock_release(&core->lock);
+    return count;
 }
 
 void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)

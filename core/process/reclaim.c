@@ -9,7 +9,6 @@
 #include "core/process/shortage.h"
 
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
-#define POOLS_MAX 1024 /* of one device, asked for memory when it is full */
 #define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
 
 /* ---- All pools of a device, no lock held ------------------------------------------------ */
@@ -47,7 +46,6 @@ static void collect_locked(struct gs_core *core, struct gs_pool *pool,
     gs_pool_collect(pool);
     if (patience)
         wait_for_all(pool, patience);
-    gs_pool_collect_limbo(pool, patience != NULL);
     if (pool->guarded.unwiped.first) {
         gs_latch_release(&pool->lock);
         gs_pool_wipe(core, pool);
@@ -72,30 +70,24 @@ static size_t release_pool(struct gs_core *core, struct gs_pool *pool,
     return gs_chunks_release(core, chunks);
 }
 
-/* A pool found under the contexts' lock stays a pool after it (records are recycled, not freed);
- * one that dies meanwhile has nothing to give. */
-static unsigned pools_of(struct gs_core *core, const struct gs_device *device,
-                         struct gs_pool *ret_pools[POOLS_MAX])
+/* What others hold no more, or with `graces` never came for, leaves limbo. */
+static void end_limbo(struct gs_core *core, const struct gs_device *device, bool graces)
 {
-    unsigned count = 0;
-
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
-            if (context->pools[i] && context->pools[i]->device == device)
-                ret_pools[count++] = context->pools[i];
-    gs_lock_release(&core->lock);
-    return count;
+    if (graces)
+        gs_share_end_graces(core->share, device->uuid);
+    else
+        gs_share_tell(core->share);
 }
 
 static size_t release_pools(struct gs_core *core, const struct gs_device *device,
                             const struct gs_patience *patience, size_t bytes)
 {
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
+    struct gs_pool *pools[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, pools);
     size_t finished = gs_releases_finish(core); /* of any device */
     size_t released = 0;
 
+    end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count && released < bytes; i++)
         released += release_pool(core, pools[i], patience, bytes - released);
     if (released < bytes)
@@ -172,8 +164,8 @@ static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
 static gs_status take_anywhere(struct gs_core *core, const struct gs_device *device,
                                CUcontext context, size_t size, bool any, CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
+    struct gs_pool *pools[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, pools);
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
@@ -198,9 +190,10 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size,
                                const struct gs_patience *patience, CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
+    struct gs_pool *pools[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, pools);
 
+    end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count; i++) {
         gs_latch_take(&pools[i]->lock);
         collect_locked(core, pools[i], patience);
@@ -245,8 +238,8 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size, CUstream stream,
                                CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = pools_of(core, device, pools);
+    struct gs_pool *pools[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, pools);
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {

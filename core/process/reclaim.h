@@ -8,7 +8,8 @@
 /* Unmaps detached chunks and gives their memory to the driver; returns bytes. */
 size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
 
-/* Overwrites what waits for that in a pool, and gives to the driver what has been. */
+/* Overwrites what other processes had and what waits for that in a pool (share.isolate), and gives to
+ * the driver what has been. */
 void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool);
 
 static inline bool gs_is_out(gs_status status)
@@ -37,9 +38,6 @@ static inline struct gs_patience gs_patience_of(uint64_t most_ns)
  * record that another context has by now is left alone (GS_NO_CONTEXT). */
 gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
                        CUdeviceptr *ret_address);
-
-/* Overwrites what other processes had, before it is used again (share.isolate). No lock held. */
-void gs_core_wipe(struct gs_core *core);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */

@@ -42,7 +42,7 @@ void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
 static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
 {
     size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
-    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo.bytes);
+    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo);
     size_t rest = live + ready + ordered + limbo;
 
     stats->reserved += reserved;
@@ -59,37 +59,36 @@ static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
 static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
                           bool *ret_threads)
 {
+    struct gs_pool_walk walk = {0};
+    const struct gs_pool *pool;
     uint64_t live = 0;
 
     *ret_pools = 0;
     *ret_threads = false;
-    for (const struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            const struct gs_pool *pool = context->pools[i];
-
-            if (!pool || pool->device->ordinal != device)
-                continue;
-            live += LOAD(pool->async.live);
-            *ret_pools += LOAD(pool->async.counted);
-            *ret_threads |= LOAD(pool->async.counted) && i > 0;
-        }
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        if (pool->device->ordinal != device)
+            continue;
+        live += LOAD(pool->async.live);
+        *ret_pools += LOAD(pool->async.counted);
+        *ret_threads |= LOAD(pool->async.counted) && !pool->first;
+    }
     return live;
 }
 
 /* So much to each pool beside what it has live. The contexts' lock is held. */
 static void grant(struct gs_core *core, CUdevice device, uint64_t each)
 {
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            struct gs_pool *pool = context->pools[i];
+    struct gs_pool_walk walk = {0};
+    struct gs_pool *pool;
 
-            if (!pool || pool->device->ordinal != device)
-                continue;
-            gs_latch_take(&pool->lock);
-            if (pool->async.counted)
-                pool->async.granted = pool->async.live + each;
-            gs_latch_release(&pool->lock);
-        }
+    while ((pool = gs_next_pool_locked(core, &walk))) {
+        if (pool->device->ordinal != device)
+            continue;
+        gs_latch_take(&pool->lock);
+        if (pool->async.counted)
+            pool->async.granted = pool->async.live + each;
+        gs_latch_release(&pool->lock);
+    }
 }
 
 static uint64_t raise_peak(struct gs_async_count *count, uint64_t live)
@@ -143,14 +142,16 @@ void gs_async_forget_peak(struct gs_core *core, CUdevice device)
 /* Called with the contexts' lock held. */
 static void read_device(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
+    struct gs_pool_walk walk = {0};
+    const struct gs_pool *pool;
+
     *stats = (struct gs_stats){0};
     if (device < 0 || device >= GS_DEVICES_MAX)
         return;
     stats->counts = core->gone.counts[device];
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            if (context->pools[i] && context->pools[i]->device->ordinal == device)
-                add_pool(stats, context->pools[i]);
+    while ((pool = gs_next_pool_locked(core, &walk)))
+        if (pool->device->ordinal == device)
+            add_pool(stats, pool);
 }
 
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)

@@ -8,8 +8,6 @@
 
 #include "core/process/context.h"
 
-#define POOLS_MAX 1024 /* looked through at a time */
-
 /* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
@@ -90,21 +88,4 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     gs_latch_take(&pool->lock);
     gs_pool_wiped(pool, &done, &failed);
     gs_latch_release(&pool->lock);
-}
-
-void gs_core_wipe(struct gs_core *core)
-{
-    struct gs_pool *pools[POOLS_MAX];
-    unsigned count = 0;
-
-    if (!core->shared.wipe)
-        return;
-    gs_lock_take(&core->lock);
-    for (struct gs_context *context = core->contexts; context; context = context->next)
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS && count < POOLS_MAX; i++)
-            if (context->pools[i] && !context->detached)
-                pools[count++] = context->pools[i];
-    gs_lock_release(&core->lock);
-    for (unsigned i = 0; i < count; i++)
-        gs_pool_wipe(core, pools[i]);
 }

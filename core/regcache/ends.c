@@ -32,8 +32,22 @@ bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, st
     return true;
 }
 
-int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg)
+static void stays_for_ever_locked(struct gs_regcache *cache, struct gs_reg *reg, int error)
 {
+    gs_log_line(&cache->log, GS_LOG_WARNING,
+                "%s: a registration of %llu bytes at %#llx could not be undone (%s): its memory "
+                "is kept until the program ends",
+                reg->key.backend->name, (unsigned long long)(reg->end - reg->base),
+                (unsigned long long)reg->base, strerror(error));
+    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
+    GS_STORE(reg->view_base, reg->base);
+    GS_STORE(reg->view_end, reg->end);
+    cache->stats.failures++;
+}
+
+int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg, bool for_ever)
+{
+    struct gs_reg_range awaited = {0};
     uint64_t begin = gs_now_ns();
     int error;
 
@@ -45,48 +59,30 @@ int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg)
     cache->departed--;
     cache->departed_bytes -= reg->end - reg->base;
     if (error) {
+        if (for_ever)
+            stays_for_ever_locked(cache, reg, error);
         gs_reg_handle_enter(cache, reg);
+        __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     } else {
         cache->stats.unpins++;
+        awaited = gs_reg_awaited_locked(reg);
         gs_reg_leave(cache, reg);
         gs_reg_recycle(cache, reg);
     }
     pthread_cond_broadcast(&cache->left);
+    gs_lock_release(&cache->lock);
+    gs_reg_announce(cache, awaited);
     return error;
 }
 
-/* Called with the lock held. */
-static void stays_for_ever(struct gs_regcache *cache, struct gs_reg *reg, int error)
+void gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
 {
-    gs_log_line(&cache->log, GS_LOG_WARNING,
-                "%s: a registration of %llu bytes at %#llx could not be undone (%s): its memory "
-                "is kept until the program ends",
-                reg->key.backend->name, (unsigned long long)(reg->end - reg->base),
-                (unsigned long long)reg->base, strerror(error));
-    __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
-    GS_STORE(reg->view_base, reg->base);
-    GS_STORE(reg->view_end, reg->end);
-    __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
-    cache->stats.failures++;
-}
-
-bool gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
-{
-    bool all = true;
     struct gs_reg *reg;
 
     while ((reg = leavers->first)) {
-        int error;
-
         leavers->first = reg->next_handle;
-        error = gs_reg_unpin_one(cache, reg);
-        if (error) {
-            stays_for_ever(cache, reg, error);
-            all = false;
-        }
-        gs_lock_release(&cache->lock);
+        gs_reg_unpin_one(cache, reg, true);
     }
-    return all;
 }
 
 /* The least recently used idle entry, or one that is doomed, is taken. Those used since they got

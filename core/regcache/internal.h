@@ -129,6 +129,23 @@ void gs_reg_place_last(struct gs_regcache *cache, struct gs_reg *reg);
 
 /* ---- Ends (ends.c) ------------------------------------------------------------------------ */
 
+/* What an entry held of memory that somebody waits for; none: size 0. */
+struct gs_reg_range {
+    uint64_t base;
+    size_t size;
+};
+
+/* Whether somebody awaits that the entry's use ends, and of which range; he is told of it by the
+ * caller alone, once the lock is let go. Lock held. */
+static inline struct gs_reg_range gs_reg_awaited_locked(struct gs_reg *reg)
+{
+    unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
+
+    return (struct gs_reg_range){reg->base, flags & GS_REG_AWAITED ? reg->end - reg->base : 0};
+}
+/* Tells him. Lock not held. */
+void gs_reg_announce(struct gs_regcache *cache, struct gs_reg_range range);
+
 /* Entries that a thread has set leaving, linked by next_handle; they are in no list of handles. */
 struct gs_reg_leavers {
     struct gs_reg *first;
@@ -136,11 +153,11 @@ struct gs_reg_leavers {
 
 /* Takes an idle or doomed entry for unpinning. False: it is in use or another thread's. */
 bool gs_reg_depart(struct gs_regcache *cache, struct gs_reg_leavers *leavers, struct gs_reg *reg);
-/* Unpins them. Lock not held. False: one could not be and stays, in use for ever. */
-bool gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers);
+/* Unpins them. One that cannot be stays, in use for ever. Lock not held. */
+void gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers);
 /* Unpins one that has departed and is in no list of leavers. 0, and it is gone; or the backend's
- * error, and it is leaving still. Lock not held by the caller before, and held after. */
-int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg);
+ * error, and it is in use again, as it was, or with `for_ever` for good. Lock not held. */
+int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg, bool for_ever);
 /* Unpins idle entries, the least recently used first, until no limit is exceeded, or all of them.
  * Lock not held. Returns how many. */
 unsigned gs_reg_evict(struct gs_regcache *cache, bool all);

@@ -62,10 +62,10 @@ const uint64_t *gs_regcache_count(const struct gs_regcache *cache)
     return &cache->entries;
 }
 
-static void announce(struct gs_regcache *cache)
+void gs_reg_announce(struct gs_regcache *cache, struct gs_reg_range range)
 {
-    if (cache->events.released)
-        cache->events.released(cache->events.arg);
+    if (range.size > 0 && cache->events.released)
+        cache->events.released(cache->events.arg, range.base, range.size);
 }
 
 /* ---- Making ------------------------------------------------------------------------------------ */
@@ -190,19 +190,19 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
     struct absorption absorption = {cache, reg, &leavers, false};
     uint64_t begin = gs_now_ns();
     void *handle = NULL;
-    bool awaited, over;
+    struct gs_reg_range awaited;
+    bool over;
     int error = pin(cache, reg, arg, &handle);
 
     gs_lock_take(&cache->lock);
     if (error) {
-        awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
+        awaited = gs_reg_awaited_locked(reg);
         gs_reg_leave(cache, reg);
         gs_reg_recycle(cache, reg);
         cache->stats.failures++;
         pthread_cond_broadcast(&cache->left);
         gs_lock_release(&cache->lock);
-        if (awaited)
-            announce(cache);
+        gs_reg_announce(cache, awaited);
         return error;
     }
     cache->stats.pins++;
@@ -222,28 +222,24 @@ int gs_regcache_complete(struct gs_regcache *cache, struct gs_reg *reg, void *ar
 
 /* ---- Using and releasing ------------------------------------------------------------------------- */
 
-/* What a flag that came during the use asks for after it. */
-static void end_dropped(struct gs_regcache *cache, struct gs_reg *reg)
+/*
+ * What flags that came during the use ask for after it. From the end of the use on the entry may be
+ * another's: a flag of theirs that is taken here is only announced early, and whoever waits for it
+ * waits anew; one of theirs that is to be dropped and idle is to be dropped. Where it has gone since,
+ * whoever unpinned it has announced that.
+ */
+static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
 {
     struct gs_reg_leavers leavers = {NULL};
+    struct gs_reg_range awaited;
 
     gs_lock_take(&cache->lock);
+    awaited = gs_reg_awaited_locked(reg);
     if (GS_LOAD(reg->flags) & GS_REG_DROP && gs_reg_depart(cache, &leavers, reg))
         cache->stats.invalidations++;
     gs_lock_release(&cache->lock);
     gs_reg_unpin(cache, &leavers);
-}
-
-/* From the end of its use on it may be another's: a flag of theirs that is taken here is only
- * announced early, and one of theirs that is to be dropped and idle is to be dropped. */
-static void after_release(struct gs_regcache *cache, struct gs_reg *reg)
-{
-    unsigned flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_SEQ_CST);
-
-    if (flags & GS_REG_DROP)
-        end_dropped(cache, reg);
-    if (flags & GS_REG_AWAITED)
-        announce(cache);
+    gs_reg_announce(cache, awaited);
 }
 
 /* The last use of one that is not kept unpins it. */
@@ -251,8 +247,6 @@ static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
 {
     struct gs_reg_leavers leavers = {NULL};
     uint32_t one = 1;
-    bool awaited;
-    int error;
 
     gs_lock_take(&cache->lock);
     if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_DOOMED, false, __ATOMIC_ACQ_REL,
@@ -263,16 +257,8 @@ static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
         return 0;
     }
     gs_reg_depart(cache, &leavers, reg);
-    /* Who awaits its end has the lock and finds it in use: nobody does from here on. */
-    awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
     gs_lock_release(&cache->lock);
-    error = gs_reg_unpin_one(cache, reg);
-    if (error)
-        __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
-    gs_lock_release(&cache->lock);
-    if (awaited && !error)
-        announce(cache);
-    return error;
+    return gs_reg_unpin_one(cache, reg, false);
 }
 
 int gs_regcache_release(struct gs_regcache *cache, struct gs_reg *reg)
@@ -321,30 +307,28 @@ bool gs_regcache_knows(struct gs_regcache *cache, const struct gs_reg_backend *b
 void gs_regcache_change(struct gs_regcache *cache, struct gs_reg *reg,
                         const struct gs_reg_request *request)
 {
-    unsigned flags;
+    struct gs_reg_range awaited;
 
     gs_lock_take(&cache->lock);
+    awaited = gs_reg_awaited_locked(reg); /* of the old range, whose use ends */
     /* Not to be found while it changes. */
     __atomic_store_n(&reg->uses, GS_REG_PENDING, __ATOMIC_RELEASE);
     gs_reg_leave(cache, reg);
     gs_reg_describe(reg, request, request->base, request->base + request->size);
     reg->exact = true;
     __atomic_fetch_or(&reg->flags, GS_REG_UNKEPT, __ATOMIC_RELAXED);
-    flags = __atomic_fetch_and(&reg->flags, (uint8_t)~GS_REG_AWAITED, __ATOMIC_RELAXED);
     gs_reg_enter(cache, reg);
     __atomic_store_n(&reg->uses, 1, __ATOMIC_RELEASE);
     gs_lock_release(&cache->lock);
-    if (flags & GS_REG_AWAITED) /* of the old range, whose use has ended */
-        announce(cache);
+    gs_reg_announce(cache, awaited);
 }
 
-/* Called with the lock held. Returns whether its end is awaited. */
-static bool forget(struct gs_regcache *cache, struct gs_reg *reg)
+static struct gs_reg_range forget_locked(struct gs_regcache *cache, struct gs_reg *reg)
 {
-    bool awaited;
+    struct gs_reg_range awaited;
 
     __atomic_store_n(&reg->uses, GS_REG_LEAVING, __ATOMIC_RELEASE);
-    awaited = GS_LOAD(reg->flags) & GS_REG_AWAITED;
+    awaited = gs_reg_awaited_locked(reg);
     gs_reg_handle_leave(cache, reg);
     gs_reg_leave(cache, reg);
     gs_reg_recycle(cache, reg);
@@ -354,35 +338,43 @@ static bool forget(struct gs_regcache *cache, struct gs_reg *reg)
 
 void gs_regcache_forget(struct gs_regcache *cache, struct gs_reg *reg)
 {
-    bool awaited;
+    struct gs_reg_range awaited;
 
     gs_lock_take(&cache->lock);
-    awaited = forget(cache, reg);
+    awaited = forget_locked(cache, reg);
     gs_lock_release(&cache->lock);
-    if (awaited)
-        announce(cache);
+    gs_reg_announce(cache, awaited);
 }
 
-void gs_regcache_abandon(struct gs_regcache *cache,
+/* Up to the first whose end somebody awaits; false: there is none. */
+static bool abandon_some(struct gs_regcache *cache,
                          bool (*matches)(const struct gs_regcache_info *info, void *arg),
                          void *arg)
 {
-    bool awaited = false;
+    struct gs_reg_range awaited = {0};
     struct gs_reg *next;
 
     gs_lock_take(&cache->lock);
-    for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
+    for (struct gs_reg *reg = cache->first_used; reg && awaited.size == 0; reg = next) {
         struct gs_regcache_info info = {.key = reg->key, .base = reg->base, .id = reg->id,
                                         .size = reg->end - reg->base, .keep = gs_reg_kept(reg)};
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
         if (uses > 0 && uses < GS_REG_PENDING && matches(&info, arg))
-            awaited = forget(cache, reg) || awaited;
+            awaited = forget_locked(cache, reg);
     }
     gs_lock_release(&cache->lock);
-    if (awaited)
-        announce(cache);
+    gs_reg_announce(cache, awaited);
+    return awaited.size > 0;
+}
+
+void gs_regcache_abandon(struct gs_regcache *cache,
+                         bool (*matches)(const struct gs_regcache_info *info, void *arg),
+                         void *arg)
+{
+    while (abandon_some(cache, matches, arg))
+        continue;
 }
 
 void gs_reg_drop(struct gs_reg *reg)

@@ -81,8 +81,9 @@ struct gs_regcache_options {
 };
 
 struct gs_regcache_events {
-    /* A registration that had kept memory waiting is no longer in use. No lock is held. */
-    void (*released)(void *arg);
+    /* A registration that had kept memory of this range waiting is no longer in use. No lock is
+     * held. */
+    void (*released)(void *arg, uint64_t base, size_t size);
     void *arg;
 };
 

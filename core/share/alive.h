@@ -9,11 +9,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Of a pidfd: whether its process has exited; whether that descriptor is a pidfd at all. Never wait. */
+/* Whether the process of a pidfd has exited; whether a descriptor is a pidfd. Never wait. */
 bool gs_alive_exited(int pidfd);
 bool gs_alive_is_pidfd(int fd);
-/* By the process table, of a pid as this process sees it. Whether it is there and more than an entry
- * that its parent has not read yet: one that cannot be looked at is. */
+/* By the process table, of a pid as this process sees it. Whether it is there and more than an
+ * entry that its parent has not read yet: one that cannot be looked at is. */
 bool gs_alive_runs(pid_t pid);
 /* Whether it is stopped, by a signal or a debugger: one that cannot be looked at is not. */
 bool gs_alive_is_stopped(pid_t pid);

@@ -39,8 +39,8 @@ bool gs_client_is_lost(struct gs_client *client)
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 {
     client->kept_pidfd = gs_fd_keep(client->pidfd);
-    if (client->pidfd >= 0 &&
-        gs_watch(share, GS_WATCH_ADD, client->pidfd, GS_WATCH_READ, GS_WATCH_PIDFD, client->id) != 0) {
+    if (client->pidfd >= 0 && gs_watch(share, GS_WATCH_ADD, client->pidfd, GS_WATCH_READ,
+                                       GS_WATCH_PIDFD, client->id) != 0) {
         gs_fd_drop(client->pidfd);
         client->pidfd = -1;
     }
@@ -49,8 +49,9 @@ void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 static void watch_messages(struct gs_share *share, struct gs_client *client)
 {
     client->awaits_room = client->recalls_due > 0;
-    gs_watch(share, GS_WATCH_CHANGE, client->fd, GS_WATCH_READ | (client->awaits_room ? GS_WATCH_WRITE : 0),
-             GS_WATCH_CLIENT, client->id);
+    gs_watch(share, GS_WATCH_CHANGE, client->fd,
+             GS_WATCH_READ | (client->awaits_room ? GS_WATCH_WRITE : 0), GS_WATCH_CLIENT,
+             client->id);
 }
 
 bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id)

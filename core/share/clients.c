@@ -213,8 +213,7 @@ void gs_client_end(struct gs_share *share, struct gs_client *client)
  * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
 static void end_sharing(struct gs_share *share, struct gs_client *client)
 {
-    if (client->over.exited && client->left &&
-        (client->fd < 0 || !gs_conn_has_more(client->fd)))
+    if (client->over.exited && client->left && (client->fd < 0 || !gs_conn_has_more(client->fd)))
         gs_broker_client_gone(share, client, true);
 }
 
@@ -428,7 +427,8 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         share->clients.listener_pause = 0;
         if (share->place.spare_fd < 0)
             share->place.spare_fd = gs_fd_copy(share->loop.wake);
-        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
+        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER,
+                 0);
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)
         due = share->clients.listener_pause;

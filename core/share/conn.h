@@ -1,7 +1,7 @@
 /*
- * The only way in which the protocol meets sockets. Everything above it (exporter, opener, broker) is
- * messages, time and events: it holds a socket as a number, and asks here; messages go and come by
- * gs_wire_send and gs_wire_receive (core/share/wire.h), which are in conn.c, too. Another
+ * The only way in which the protocol meets sockets. Everything above it (exporter, opener, broker)
+ * is messages, time and events: it holds a socket as a number, and asks here; messages go and come
+ * by gs_wire_send and gs_wire_receive (core/share/wire.h), which are in conn.c, too. Another
  * implementation of this header and of the other system files (core/share/README.md) has any number
  * of processes in one.
  *
@@ -23,15 +23,15 @@ struct gs_conn_who { /* as the kernel tells it; where it does not, nobody's ids 
 
 /* Who is at the other end. */
 struct gs_conn_who gs_conn_who(int socket);
-/* His pidfd, the caller's; -1 with a negative errno in *ret_error, which is 0 with success. -ESRCH: he
- * has ended; -EMFILE: no descriptor is left; -ENOTSUP: this kernel has none. Newer ones give one for
- * a process that has ended, too. */
+/* His pidfd, the caller's; -1 with a negative errno in *ret_error, which is 0 with success. -ESRCH:
+ * he has ended; -EMFILE: no descriptor is left; -ENOTSUP: this kernel has none. Newer ones give one
+ * for a process that has ended, too. */
 int gs_conn_pidfd(int socket, int *ret_error);
 /* The next caller of a listening socket, close-on-exec and not blocking; or a negative errno. */
 int gs_conn_accept(int listener);
 /* How much may lie there unread before a send says -EAGAIN. */
 void gs_conn_limit(int socket, int bytes);
-/* Whether something can be sent now; and received, the other side's hang-up included. Never wait. */
+/* Whether something can be sent now; or received, the hang-up included. Never wait. */
 bool gs_conn_has_room(int socket);
 bool gs_conn_has_more(int socket);
 /* Whether the other side has hung up: what it said before may still lie there. Never waits. */

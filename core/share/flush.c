@@ -128,14 +128,16 @@ struct wait {
 };
 
 /* Called with the lock held. How long the blocks themselves are waited for: what was freed a moment
- * ago, and what the share thread is at. 0: not at all. */
+ * ago, what the share thread is at, and what a thread is telling the end of. 0: not at all. */
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
     const struct gs_offer *offer = share->limbo.newest;
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
-    *ret_any = false;
+    *ret_any = share->exporter.telling > 0;
+    if (*ret_any && end > now)
+        return end;
     for (; offer; offer = offer->limbo_older) {
         if (!gs_is_of_device(wait->uuid, offer->source.uuid))
             continue;
@@ -168,8 +170,7 @@ void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[
 
     gs_lock_take(&share->lock);
     blocks_until_locked(share, &wait, now, &any);
-    if (share->thread_start == GS_STARTED &&
-        gs_background_is_this(&share->loop.background))
+    if (share->thread_start == GS_STARTED && gs_background_is_this(&share->loop.background))
         any = false; /* the thread that others wait for here */
     if (any) {
         wait.number = ++share->asked.flush_wanted;

@@ -44,7 +44,7 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
         gs_wire_start(&message, GS_WIRE_FLUSHED, 0);
         message.flushed.number = peer->flush;
         gs_peer_look(peer);
-        if (peer->fd >= 0 && gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1))) {
+        if (peer->conn.fd >= 0 && gs_wire_goes_later(gs_wire_send(peer->conn.fd, &message, -1))) {
             due = now + AGAIN_NS;
             continue;
         }

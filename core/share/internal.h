@@ -6,15 +6,15 @@
  *   exporter.h                                    opener.h
  *     offers.c   blocks that are offered            opener.c   open, close, find
  *     queue.c    the lists that they are in         peer.c     connections to exporters
- *     exports.c  descriptors of chunks              request.c  asking for a block
- *     clients.c  connections and leases             import.c   chunks mapped here
- *     client.c   what is said on one                idle.c     closed, kept for the next open
- *     lives.c    whether its process lives          keep.c     chunks kept without a hold
- *     serve.c    answers to messages                closing.c  holds on their way back
- *     quota.c    what each user takes               flushed.c  they are back
- *     leave.c, confirm.c                            relay.c, relay_names.c
- *                offers left with a broker,                    what is passed on, of both sides
- *     broker.c, leaver.c
+ *     exports.c  descriptors of chunks              connect.c  making and ending them
+ *     clients.c  connections and leases             request.c  asking for a block
+ *     client.c   what is said on one                import.c   chunks mapped here
+ *     lives.c    whether its process lives          idle.c     closed, kept for the next open
+ *     serve.c    answers to messages                keep.c     chunks kept without a hold
+ *     quota.c    what each user takes               closing.c  holds on their way back
+ *     leave.c, confirm.c                            flushed.c  they are back
+ *                offers left with a broker,         relay.c, relay_names.c
+ *     broker.c, leaver.c                                       what is passed on, of both sides
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
@@ -150,6 +150,7 @@ struct gs_exporter {
     struct gs_offer *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
     struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    unsigned telling;                             /* threads that are at telling of one */
     struct gs_export *exports; /* the share thread adds and uses; others remove */
     uint64_t export_uses;
     struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
@@ -179,7 +180,7 @@ struct gs_clients {
 
 /* What threads of this process ask the share thread (held.c, flush.c). */
 struct gs_asked {
-    struct gs_cond given_back; /* there is less of what others keep mapped, or in limbo */
+    struct gs_cond given_back;       /* there is less of what others keep mapped, or in limbo */
     uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
     unsigned char held_uuid[16];
     bool held_any_device;

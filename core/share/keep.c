@@ -48,7 +48,7 @@ static bool may_be_kept(const struct gs_share *share, const struct gs_import *im
     const struct gs_peer *peer = import->peer;
 
     return last->recalled && !last->orphan && !import->strict && !import->unwanted &&
-           !peer->by_broker && !peer->deaf && peer->fd >= 0 && peer->watched &&
+           !peer->conn.by_broker && !peer->conn.deaf && peer->conn.fd >= 0 && peer->conn.watched &&
            import->connection == peer->connection && last->connection == peer->connection &&
            share->options.idle_ns > 0;
 }
@@ -178,10 +178,10 @@ bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer)
 
         gs_wire_start(&message, GS_WIRE_UNMAPPED, 0);
         message.unmapped.chunk_id = import->chunk_id;
-        if (peer->fd >= 0 && import->connection == peer->connection &&
-            gs_wire_goes_later(gs_wire_send(peer->fd, &message, -1)))
+        if (peer->conn.fd >= 0 && import->connection == peer->connection &&
+            gs_wire_goes_later(gs_wire_send(peer->conn.fd, &message, -1)))
             return false;
-        peer->crossing++;
+        peer->conn.crossing++;
         peer->unmapped = import->next;
         gs_import_recycle_locked(share, import);
     }

@@ -292,7 +292,8 @@ static void await_room(struct gs_share *share)
         return;
     share->link.full_ns = gs_now_ns() + FULL_SAID_NS;
     __atomic_store_n(&share->link.full, true, __ATOMIC_RELEASE);
-    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ | GS_WATCH_WRITE, GS_WATCH_BROKER, 0);
+    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ | GS_WATCH_WRITE,
+             GS_WATCH_BROKER, 0);
 }
 
 static void say_full(struct gs_share *share, uint64_t now)
@@ -308,7 +309,8 @@ static void say_full(struct gs_share *share, uint64_t now)
                 "the broker (process %d) reads nothing: %u blocks that were freed here, %llu KiB, "
                 "are kept by it, so the driver does not get them back, and what is shared now is "
                 "as long as this process runs; let it go on, or end it",
-                (int)gs_conn_who(share->link.fd).pid, blocks, (unsigned long long)(bytes + 1023) / 1024);
+                (int)gs_conn_who(share->link.fd).pid, blocks,
+                (unsigned long long)(bytes + 1023) / 1024);
 }
 
 /* Why something did not go. */

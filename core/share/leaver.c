@@ -80,8 +80,7 @@ bool gs_leaver_confirms(const struct gs_leaver *leaver, const struct gs_offer *o
     uint64_t id = 0;
 
     return offer->slot < leaver->slots &&
-           gs_memory_read(leaver->memory, offer->slot * sizeof id, &id) &&
-           id == offer->key.id;
+           gs_memory_read(leaver->memory, offer->slot * sizeof id, &id) && id == offer->key.id;
 }
 
 bool gs_leaver_lets(const struct gs_leaver *leaver, uid_t uid, gid_t gid)

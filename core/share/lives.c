@@ -32,7 +32,8 @@ bool gs_client_has_ended(const struct gs_client *client)
  * of what was open, as of a program that called exec: it would be held until the process ends. */
 static bool runs_the_same_program(const struct gs_client *client)
 {
-    return client->said.stack && client->is_seen && gs_alive_stack(client->pid) == client->said.stack;
+    return client->said.stack && client->is_seen &&
+           gs_alive_stack(client->pid) == client->said.stack;
 }
 
 static bool has_name(const struct gs_client *client)

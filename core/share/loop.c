@@ -9,17 +9,17 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS_MAX  32
+#define EVENTS_MAX   32
 #define WAIT_MOST_MS 60000
 
 /* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
  * open. So it looks for a moment where a message is expected: */
-#define SPIN_PART  16 /* of the time, one part at most goes into looking, */
+#define SPIN_PART  16                  /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
-#define FDS_SPARE  64 /* beside those that are kept: sockets, what is under way */
-#define FDS_AFTER_MS 1 /* what the thread does for later opens is not done during the first, */
-#define FDS_BY_NS (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
+#define FDS_SPARE    64 /* beside those that are kept: sockets, what is under way */
+#define FDS_AFTER_MS 1  /* what the thread does for later opens is not done during the first, */
+#define FDS_BY_NS    (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
 
 static void wake_clear(struct gs_share *share)
 {
@@ -155,7 +155,7 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
 {
     int limit = tick(share), count = 0;
 
-    if (!gs_epoll_is_there(share)) { /* the program has closed it, and may have another of the number */
+    if (!gs_epoll_is_there(share)) { /* the program may have another file of its number */
         errno = EBADF;
         return -1;
     }
@@ -171,10 +171,10 @@ void *gs_loop_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.share = share,
-                             .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
+    struct fd_table table = {.share = share, .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
 
-    gs_log_line(&share->log, GS_LOG_DEBUG, "the share thread runs %llu us after its start, at %llu us",
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "the share thread runs %llu us after its start, at %llu us",
                 (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");

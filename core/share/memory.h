@@ -9,8 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* New memory of so many bytes, all zero, which stays as large as it is. A forked child does not have
- * it: its stores would be this process's. A descriptor for it, the caller's, or a negative errno. */
+/* New memory of so many bytes, all zero, which stays as large as it is. A forked child does not
+ * have it: its stores would be this process's. A descriptor for it, the caller's, or a negative
+ * errno. */
 int gs_memory_new(size_t size, uint64_t **ret_words);
 void gs_memory_free(uint64_t *words, size_t size);
 /* Whether nobody can make it smaller, nor answer a read of it as slowly as he likes. */

@@ -200,9 +200,18 @@ static bool next_ended(struct gs_share *share, uint64_t *ret_address)
     if (offer) {
         *ret_address = offer->source.address; /* the offer may go as soon as the lock is let go */
         gs_offer_told_locked(share, offer);
+        share->exporter.telling++;
     }
     gs_lock_release(&share->lock);
     return offer != NULL;
+}
+
+static void is_told(struct gs_share *share)
+{
+    gs_lock_take(&share->lock);
+    share->exporter.telling--;
+    gs_cond_wake_all(&share->asked.given_back);
+    gs_lock_release(&share->lock);
 }
 
 bool gs_offers_tell(struct gs_share *share)
@@ -214,8 +223,21 @@ bool gs_offers_tell(struct gs_share *share)
             return false;
         if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
             share->events.lease_ended(share->events.arg, address);
+        is_told(share);
     }
     return true;
+}
+
+/* Each is there once at the time of the call: others' ends that come meanwhile are not waited for. */
+void gs_share_tell(struct gs_share *share)
+{
+    unsigned rounds;
+
+    gs_lock_take(&share->lock);
+    rounds = share->exporter.ended_oldest ? HASH_COUNT(share->exporter.offers) / WORK_MAX + 1 : 0;
+    gs_lock_release(&share->lock);
+    while (rounds-- > 0 && gs_offers_tell(share))
+        continue;
 }
 
 void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns)
@@ -227,16 +249,21 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
     __atomic_store_n(&offer->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
     recall_locked(share, offer);
     gs_limbo_note_locked(share, offer);
-    if (!offer->opened)
+    if (!offer->opened && share->options.grace_ns > 0)
         gs_grace_start_locked(share, offer);
-    if (!offer->opened && offer == share->exporter.grace_oldest &&
-        end < share->exporter.grace_due_ns) {
+    if (offer == share->exporter.grace_oldest && end < share->exporter.grace_due_ns) {
         share->exporter.grace_due_ns = end;
         sooner = true;
     }
     gs_lock_release(&share->lock);
     if (sooner)
         gs_thread_wake(share);
+}
+
+static void grace_over_locked(struct gs_share *share, struct gs_offer *offer)
+{
+    gs_grace_stop_locked(share, offer);
+    gs_offer_ended_locked(share, offer);
 }
 
 uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
@@ -249,8 +276,7 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
 
         while ((oldest = share->exporter.grace_oldest) &&
                (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
-            gs_grace_stop_locked(share, oldest);
-            gs_offer_ended_locked(share, oldest);
+            grace_over_locked(share, oldest);
         }
         share->exporter.grace_due_ns =
             oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
@@ -262,32 +288,49 @@ uint64_t gs_offers_tick(struct gs_share *share, uint64_t now)
     return due;
 }
 
-bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
-                       uint64_t now_ns, bool no_grace)
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
 {
-    bool held, in_grace;
+    struct gs_offer *offer, *newer;
+    unsigned count = 0;
+
+    gs_lock_take(&share->lock);
+    for (offer = share->exporter.grace_oldest; offer; offer = newer) {
+        newer = offer->grace.newer;
+        if (!gs_is_of_device(uuid, offer->source.uuid))
+            continue;
+        count += !offer->opened;
+        grace_over_locked(share, offer);
+    }
+    gs_lock_release(&share->lock);
+    if (count > 0)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "the GPU is out of memory: %u freed block%s whose handle%s nobody has opened "
+                    "yet may be used again before share.grace is over",
+                    count, count == 1 ? "" : "s", count == 1 ? "" : "s");
+    gs_share_tell(share);
+}
+
+bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer)
+{
+    bool held, in_grace, unopened;
 
     gs_lock_take(&share->lock);
     held = offer->holds > 0 || offer->pins > 0;
-    in_grace = !no_grace && !offer->opened &&
-               (now_ns < freed_ns || now_ns - freed_ns < share->options.grace_ns);
+    in_grace = offer->grace.is_in && !offer->opened;
+    unopened = offer->freed_ns && !offer->opened;
     offer->wanted |= held;
     if (held)
         recall_locked(share, offer);
     else if (!in_grace) {
         gs_broker_take_back_locked(share, offer);
-        gs_grace_stop_locked(share, offer);
+        gs_grace_stop_locked(share, offer); /* it was opened in it */
         gs_offer_told_locked(share, offer);
         HASH_DEL(share->exporter.offers, offer);
     }
     gs_lock_release(&share->lock);
     if (held || in_grace)
         return false;
-    if (no_grace && freed_ns && !offer->opened)
-        gs_log_line(&share->log, GS_LOG_INFO,
-                    "the GPU is out of memory: a freed block whose handle nobody has opened yet is "
-                    "used again before its share.grace is over");
-    else if (freed_ns && !offer->opened)
+    if (unopened)
         gs_say_unopened(share);
     free(offer);
     return true;

@@ -72,10 +72,10 @@ static void tell(struct gs_share *share, const struct granted *granted, const st
                 "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
                 "and access %u; begun at %llu us",
                 (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now_ns()),
-                us(steps->begun, peer->connected_ns),
-                us(peer->connected_ns > steps->begun ? peer->connected_ns : steps->begun,
-                   peer->sent_ns),
-                us(peer->sent_ns, steps->answered),
+                us(steps->begun, peer->conn.connected_ns),
+                us(peer->conn.connected_ns > steps->begun ? peer->conn.connected_ns : steps->begun,
+                   peer->conn.sent_ns),
+                us(peer->conn.sent_ns, steps->answered),
                 granted->fresh ? us(steps->answered, steps->imported) : 0,
                 us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
                 (unsigned long long)steps->begun / 1000);
@@ -119,7 +119,7 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     ret->steps.mapped = gs_now_ns();
     gs_room_give_back(share, &room); /* it was of another size */
     if (fd >= 0 && status != GS_OK)
-        gs_discard(fd, gs_conn_who(peer->fd).uid);
+        gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
     else if (fd >= 0 && !(ret->fresh && gs_import_keep_fd(share, ret->import, fd, false)))
         gs_fd_drop(fd); /* the driver's: it has taken it */
     if (status != GS_OK)

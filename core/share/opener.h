@@ -1,6 +1,6 @@
 /*
- * Opener: what opener.c, peer.c, request.c, import.c and closing.c have in common. Everything is
- * under `opener.lock` of the share. Functions named _locked are called with it held; others are
+ * Opener: what opener.c, peer.c, connect.c, request.c, import.c and closing.c have in common. All
+ * is under `opener.lock` of the share. Functions named _locked are called with it held; others are
  * called without it, by the thread that has marked the peer busy.
  */
 #ifndef GS_CORE_SHARE_OPENER_H
@@ -10,36 +10,41 @@
 
 #define GS_NO_CONNECTION UINT64_MAX /* the connection of what was relayed */
 
-/* A connection to one exporter. While it is busy only the thread that made it so reads or writes
- * anything here but `busy`, `noticed` and the links of the table. */
-struct gs_peer {
-    unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t id;         /* for epoll */
-    int fd;              /* -1: not connected */
-    int pidfd;           /* the exporter's, where the kernel tells; or -1 */
-    pid_t pid;           /* the same; 0 or less: of another PID namespace; and of its program */
-    uint64_t stack;      /* where the stack begins; 0: that was not looked at yet */
+/* The socket to an exporter, or to who serves what it had shared, and what goes over it. */
+struct gs_connection {
+    int fd;                           /* -1: not connected */
+    int pidfd;                        /* the exporter's, where the kernel tells; or -1 */
+    pid_t pid;      /* the same; 0 or less: of another PID namespace; and of its program: */
+    uint64_t stack; /* where the stack begins; 0: that was not looked at yet */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
-    uint64_t connection; /* counts connections: a hold belongs to the one it was made over */
     uint64_t connected_ns, sent_ns; /* for people */
-    uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint32_t request;
-    uint64_t known;     /* the connection that the blocks' `orphan` was last looked at for */
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across; and blocks
                          * taken up, which are called back anew */
-    bool passes_on;     /* this process serves what it had shared, once it has ended */
-    bool relayed;       /* the last grant came from one who passes it on: no hold, no connection */
+    unsigned abandoned; /* requests whose answers were not waited for */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
-    unsigned abandoned; /* requests whose answers were not waited for */
     bool greeted;       /* HELLO was sent, */
     bool asked;         /* and OPEN */
+    bool resumed, refused; /* what was held over another was taken up; and that was refused */
+    bool watched;       /* the thread watches the connection */
+};
+
+/* An exporter. While it is busy only the thread that made it so reads or writes anything here but
+ * `busy`, `noticed` and the links of the table. */
+struct gs_peer {
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t id; /* of its watch */
+    struct gs_connection conn;
+    uint64_t connection;  /* counts connections: a hold belongs to the one it was made over */
+    uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
+    uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
+    bool passes_on;       /* this process serves what it had shared, once it has ended */
+    bool relayed;       /* the last grant came from one who passes it on: no hold, no connection */
     bool astray;        /* the program has closed the connection, over which things are held: */
     uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
-    bool resumed, refused; /* this is that other one; and it was refused */
     bool busy;          /* one thread works with it, without the lock */
-    bool watched;       /* the thread watches the connection */
     bool noticed;       /* something came while it was busy: the thread looks again */
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
     uint64_t flushed_ns; /* the last answer */
@@ -151,18 +156,29 @@ void gs_relay_put_up_again(struct gs_share *share);
 void gs_relay_at_exit(struct gs_share *share, int directory);
 void gs_relay_free(struct gs_share *share);
 
-/* peer.c */
+/* connect.c */
 /* Connects to one name in the directory; false where it cannot be had. */
 bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
                         struct gs_peer *peer);
-bool gs_peer_hung_up(const struct gs_peer *peer);
+/* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
+gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
+/* Connects to the same again: 0, or a negative errno. Where he has ended what was held is lost. */
+int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer);
+/* Hangs up without a word; what was held may be taken up over another connection. */
+void gs_peer_hang_up(struct gs_peer *peer);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
 void gs_peer_look(struct gs_peer *peer);
+void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
+/* Takes note where a connection is refused over which something was to be taken up. */
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message);
+/* Its connection has ended, and by nothing that was done here. */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer);
+
+/* peer.c */
+bool gs_peer_hung_up(const struct gs_peer *peer);
 struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *instance);
-/* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
-gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
 /* Gives a hold back that nobody has seen. */
 void gs_peer_return(struct gs_peer *peer, uint64_t block_id);
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
@@ -193,11 +209,6 @@ bool gs_opener_has_thread(struct gs_share *share);
 void gs_peer_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
 uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now);
-void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
-/* Takes note where a connection is refused over which something was to be taken up. */
-void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message);
-/* Its connection has ended, and by nothing that was done here. */
-void gs_peer_lost(struct gs_share *share, struct gs_peer *peer);
 /* Frees a peer that nothing refers to any more. */
 void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
 
@@ -212,9 +223,9 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer, const struct
 gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
                           const struct gs_token *token, const unsigned char *bytes, bool want_fd,
                           struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
-/* Greets over a new connection and takes up what was held over one that the program has closed: 0,
- * or a negative errno. */
-int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer);
+/* The program has closed the connection: another one takes its place, or he who has the memory has
+ * ended and all is lost. */
+gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer);
 
 /* import.c */
 /* How many descriptors imports keep at most: all of them, or with those that are passed on. */

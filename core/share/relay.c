@@ -41,7 +41,7 @@ static void fetch_fd(struct gs_share *share, struct gs_peer *peer, struct gs_imp
     gs_peer_return(peer, token.block_id);
     if (grant.chunk_id != import->chunk_id || grant.chunk_size != import->span.size ||
         !gs_import_keep_fd(share, import, fd, true))
-        gs_discard(fd, gs_conn_who(peer->fd).uid);
+        gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
 }
 
 static void pass_on(struct gs_share *share, struct gs_peer *peer, struct gs_import *import,
@@ -104,7 +104,7 @@ bool gs_relay_knows(struct gs_share *share, const unsigned char *instance)
 /* Whether the exporter may still be there, as far as its connection tells. */
 static bool is_connected_locked(const struct gs_peer *peer)
 {
-    return peer->busy || (peer->fd >= 0 && !peer->by_broker && !gs_peer_hung_up(peer));
+    return peer->busy || (peer->conn.fd >= 0 && !peer->conn.by_broker && !gs_peer_hung_up(peer));
 }
 
 /* A descriptor of the block's chunk, and what there is to say about it; or why not. */

@@ -23,11 +23,12 @@ static int send_by(const struct gs_peer *peer, const union gs_wire_message *mess
                    uint64_t deadline)
 {
     for (;;) {
-        int error = gs_fd_is_there(&peer->kept_fd) ? gs_wire_send(peer->fd, message, fd) : -EBADF;
+        int error =
+            gs_fd_is_there(&peer->conn.kept_fd) ? gs_wire_send(peer->conn.fd, message, fd) : -EBADF;
 
         if (error != -EAGAIN)
             return error;
-        if (gs_conn_wait(peer->fd, -1, true, deadline) == GS_CONN_OVER)
+        if (gs_conn_wait(peer->conn.fd, -1, true, deadline) == GS_CONN_OVER)
             return -ETIMEDOUT;
     }
 }
@@ -36,7 +37,7 @@ static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
-    int error, pidfd = peer->pidfd >= 0 ? -1 : gs_alive_own_pidfd();
+    int error, pidfd = peer->conn.pidfd >= 0 ? -1 : gs_alive_own_pidfd();
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
@@ -51,7 +52,9 @@ static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64
     return error;
 }
 
-int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
+/* Greets over a new connection and takes up what was held over one that the program has closed: 0,
+ * or a negative errno. */
+static int take_up(struct gs_share *share, struct gs_peer *peer)
 {
     union gs_wire_message message;
     struct gs_opened *opened, *next;
@@ -76,15 +79,41 @@ int gs_peer_take_up(struct gs_share *share, struct gs_peer *peer)
     }
     gs_lock_release(&share->opener.lock);
     error = ids ? send_hello(share, peer, peer->deadline_ns) : -ENOMEM;
-    peer->greeted = error == 0;
+    peer->conn.greeted = error == 0;
     for (unsigned i = 0; !error && i <= count; i++) {
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         message.take_up.block_id = ids[i];
         error = send_by(peer, &message, -1, peer->deadline_ns);
     }
-    peer->crossing += count;
+    peer->conn.crossing += count;
     free(ids);
     return error;
+}
+
+gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer)
+{
+    if (gs_peer_connect_again(share, peer) != 0)
+        return GS_UNREACHABLE;
+    if (take_up(share, peer) != 0) {
+        gs_peer_hang_up(peer);
+        return GS_UNREACHABLE;
+    }
+    peer->astray = false;
+    peer->conn.resumed = true;
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "the program has closed a connection of the library's: there is another");
+    return GS_OK;
+}
+
+static gs_status connect_or_resume(struct gs_share *share, struct gs_peer *peer)
+{
+    if (peer->astray) {
+        gs_status status = gs_peer_resume(share, peer);
+
+        if (status == GS_OK || peer->astray)
+            return status;
+    }
+    return gs_peer_connect(share, peer);
 }
 
 static int send_open(const struct gs_share *share, struct gs_peer *peer,
@@ -93,22 +122,22 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
     union gs_wire_message message;
     int error = 0;
 
-    if (!peer->greeted)
+    if (!peer->conn.greeted)
         error = send_hello(share, peer, deadline);
     if (error)
         return error;
-    peer->greeted = true;
-    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->request);
+    peer->conn.greeted = true;
+    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->conn.request);
     memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
     message.open.want_fd = want_fd;
-    peer->asked = true;
+    peer->conn.asked = true;
     return send_by(peer, &message, -1, deadline);
 }
 
 static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
 {
     return share->spins &&
-           peer->sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
+           peer->conn.sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -135,24 +164,25 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    uint64_t until = may_spin(share, peer) ? peer->sent_ns + SPIN_NS : 0, looked = gs_now_ns();
+    uint64_t until = may_spin(share, peer) ? peer->conn.sent_ns + SPIN_NS : 0, looked = gs_now_ns();
 
     for (;;) {
         /* Meanwhile the program may have closed it, and another connection may have its number. */
-        int error = gs_fd_is_there(&peer->kept_fd)
-                        ? gs_wire_receive(peer->fd, ret_message, ret_fd)
+        int error = gs_fd_is_there(&peer->conn.kept_fd)
+                        ? gs_wire_receive(peer->conn.fd, ret_message, ret_fd)
                         : -EBADF;
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
-        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->request) {
+        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->conn.request) {
             /* It talks on about something else. */
             gs_peer_take_other(share, peer, ret_message, *ret_fd);
             *ret_fd = -1;
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
-            enum gs_conn_event event = gs_conn_wait(peer->fd, peer->pidfd, false, deadline);
+            enum gs_conn_event event =
+                gs_conn_wait(peer->conn.fd, peer->conn.pidfd, false, deadline);
 
             if (event == GS_CONN_READY)
                 continue;
@@ -161,7 +191,7 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
         if (error)
             return error;
         gs_peer_note_refused(peer, ret_message);
-        if (ret_message->head.request == peer->request ||
+        if (ret_message->head.request == peer->conn.request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
         gs_peer_take_other(share, peer, ret_message, *ret_fd);
@@ -240,7 +270,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
     int error = send_open(share, peer, bytes, want_fd, deadline);
     bool sent = error == 0;
 
-    peer->sent_ns = gs_now_ns();
+    peer->conn.sent_ns = gs_now_ns();
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
     if (peer->opened_count > 0 || __atomic_load_n(&share->opener.peers_watched, __ATOMIC_RELAXED))
@@ -249,15 +279,15 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_room_make(share, token->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
-    if (peer->refused)
+    if (peer->conn.refused)
         gs_peer_watch(share, peer); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
-        peer->abandoned += sent;
+        peer->conn.abandoned += sent;
         gs_peer_watch(share, peer); /* somebody must take its answer and give it back */
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
-        peer->abandoned += sent; /* it is taken and given back when there is room */
+        peer->conn.abandoned += sent; /* it is taken and given back when there is room */
         gs_peer_watch(share, peer);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
@@ -286,7 +316,7 @@ static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *
     if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
         return false;
     return message->refuse.reason == GS_REFUSED_FLIGHT ||
-           (peer->by_broker && message->refuse.reason == GS_REFUSED_EARLY);
+           (peer->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
 gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
@@ -301,8 +331,8 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
         gs_peer_look(peer);
-        if (peer->fd < 0) /* one who passes it on is not connected to again */
-            status = peer->id ? gs_peer_connect(share, peer) : GS_UNREACHABLE;
+        if (peer->conn.fd < 0) /* one who passes it on is not connected to again */
+            status = peer->id ? connect_or_resume(share, peer) : GS_UNREACHABLE;
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && peer->astray)
@@ -331,7 +361,7 @@ gs_status gs_peer_ask(struct gs_share *share, struct gs_peer *peer,
         }
     }
     if (status != GS_OK && *ret_fd >= 0) {
-        gs_discard(*ret_fd, gs_conn_who(peer->fd).uid);
+        gs_discard(*ret_fd, gs_conn_who(peer->conn.fd).uid);
         *ret_fd = -1;
     }
     if (status == GS_OK)
@@ -355,7 +385,7 @@ static gs_status request_in(struct gs_share *share, int directory, const struct 
     gs_instance_name(token->instance, instance);
     count = gs_directory_relays(directory, instance, names, RELAYS_MAX);
     for (int i = 0; i < count && status != GS_OK; i++) {
-        struct gs_peer relay = {.watched = true, .by_broker = true};
+        struct gs_peer relay = {.conn = {.watched = true, .by_broker = true}};
         uint64_t now = gs_now_ns();
 
         if (now >= deadline_ns)
@@ -400,7 +430,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
     peer->relayed = false;
     status = gs_peer_ask(share, peer, token, bytes, want_fd, room, ret_grant, ret_fd);
     if (!want_fd || (status != GS_UNREACHABLE && status != GS_STALE) ||
-        (peer->fd >= 0 && !peer->by_broker))
+        (peer->conn.fd >= 0 && !peer->conn.by_broker))
         return status;
     relayed = relay_request(share, token, bytes, peer->deadline_ns, ret_grant, ret_fd);
     if (relayed != GS_OK) {

@@ -70,10 +70,10 @@ struct gs_share_options {
     unsigned gid_count;
 };
 
-/* Called from the share thread with no lock held, but where it is said otherwise. */
+/* Called with no lock held, from the share thread but where it is said otherwise. */
 struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
-     * of its source. */
+     * of its source. From any thread. */
     void (*lease_ended)(void *arg, uint64_t address);
     /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
      * be NULL. */
@@ -152,13 +152,16 @@ void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t fre
 
 /*
  * Asks whether a freed block may be used again. True: no lease and no grace covers it, the offer
- * is gone and its token is stale from now on. False: ask again later (a lease's end is announced
- * by lease_ended). `freed_ns` is CLOCK_MONOTONIC at the free; `now_ns` the present. With
- * `no_grace` an offer that nobody holds is withdrawn at once: memory is out.
- * Never blocks; may be called with rank POOL held.
+ * is gone and its token is stale from now on. False: ask again after lease_ended, which says when
+ * the last lease, or the grace, is over. Never blocks; may be called with rank POOL held.
  */
-bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns,
-                       uint64_t now_ns, bool no_grace);
+bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer);
+
+/* Memory is out. What has ended and is not told yet is told now, by lease_ended in the calling
+ * thread; and after the second, the graces of a device's blocks (`uuid`; NULL: any device's) are
+ * over as well. No lock is held. */
+void gs_share_tell(struct gs_share *share);
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16]);
 
 /* What is on offer, and what of it the program has freed and others keep. */
 struct gs_share_stats {

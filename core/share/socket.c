@@ -116,7 +116,8 @@ static int adopt(struct gs_share *share, int directory, int listener)
                  0); /* it may have been moved away with its folder */
     exchange_locked(&share->place.directory, &share->place.directory_is, directory);
     exchange_locked(&share->place.listener, &share->place.listener_is, listener);
-    error = gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
+    error =
+        gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
     if (!error && !gs_socket_is_given(share))
         remember_locked(share, share->place.directory);
     gs_lock_release(&share->lock);

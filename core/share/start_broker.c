@@ -9,8 +9,7 @@
 
 #define START_STACK (64 * 1024)
 
-static void list_ids(char *text, size_t size, const char *name, const uint32_t *ids,
-                     unsigned count)
+static void list_ids(char *text, size_t size, const char *name, const uint32_t *ids, unsigned count)
 {
     size_t length = (size_t)snprintf(text, size, "%s", name);
 

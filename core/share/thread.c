@@ -1,7 +1,7 @@
 /*
  * The share thread: serves openers, sees leases end, and carries back what this process has
- * closed. It sleeps in its loop (loop.c) unless something is due; a busy client gets a bounded share
- * of each round, so none can keep the others waiting.
+ * closed. It sleeps in its loop (loop.c) unless something is due; a busy client gets a bounded
+ * share of each round, so none can keep the others waiting.
  */
 #include "core/share/exporter.h"
 #include "core/share/opener.h"

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPIN_NS    (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
+#define SPIN_NS (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
 
 /* Puts the pipe into the epoll. Any epoll looks like any other, but in ours alone is that pipe. */
 static bool watch_pipe(int epoll, int op, int woken)

@@ -254,8 +254,8 @@ const char *gs_wire_reason_text(uint32_t reason);
 bool gs_wire_valid(const union gs_wire_message *message, size_t length);
 /* Whether they are one of ours, as far as can be told, that another version wrote. */
 bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t length);
-/* Whether an error of gs_wire_send says that the same may go later: the other side does not read, or
- * the kernel has no memory for it now. */
+/* Whether an error of gs_wire_send says that the same may go later: the other side does not read,
+ * or the kernel has no memory for it now. */
 bool gs_wire_goes_later(int error);
 
 /* ---- conn.c --------------------------------------------------------------------------------- */

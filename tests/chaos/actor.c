@@ -20,7 +20,7 @@
 void actor_step(struct actor *actor, enum chaos_step step)
 {
     atomic_store(&actor->slot->step, step);
-    atomic_store(&actor->slot->step_ns, chaos_now());
+    atomic_store(&actor->slot->step_ns, now_ns());
 }
 
 void actor_wrong(struct actor *actor, const char *format, ...)
@@ -32,7 +32,7 @@ void actor_wrong(struct actor *actor, const char *format, ...)
     va_start(args, format);
     vsnprintf(actor->slot->wrong + n, sizeof actor->slot->wrong - (size_t)n, format, args);
     va_end(args);
-    actor->slot->wrong_ns = chaos_now();
+    actor->slot->wrong_ns = now_ns();
     atomic_store(&actor->slot->is_wrong, true);
     _exit(3);
 }
@@ -168,7 +168,7 @@ static void step_free(struct actor *actor)
     if (!actor->own_count)
         return;
     i = chaos_below(&actor->random, actor->own_count);
-    if (actor->own[i].keep_until_ns < chaos_now())
+    if (actor->own[i].keep_until_ns < now_ns())
         actor_free(actor, i);
 }
 
@@ -245,11 +245,11 @@ static void step_share(struct actor *actor)
     record.stamp = block->stamp;
     record.words = block->words;
     if (once) {
-        record.freed_ns = chaos_now(); /* or later: the grace ends no sooner than after this */
+        record.freed_ns = now_ns(); /* or later: the grace ends no sooner than after this */
         actor_free(actor, index);
         record.valid_until_ns = record.freed_ns + actor->world->grace_ns / 2;
     } else if (survives) {
-        record.valid_until_ns = chaos_now() + chaos_below(&actor->random, PROMISE_MS) * MS;
+        record.valid_until_ns = now_ns() + chaos_below(&actor->random, PROMISE_MS) * MS;
         if (block->keep_until_ns < record.valid_until_ns)
             block->keep_until_ns = record.valid_until_ns;
     }
@@ -272,13 +272,13 @@ static void step_open(struct actor *actor)
     r = cuIpcOpenMemHandle(&held.ptr, held.record.token, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r != CUDA_SUCCESS) {
         atomic_fetch_add(&actor->slot->refused, 1);
-        if (chaos_now() < held.record.valid_until_ns)
+        if (now_ns() < held.record.valid_until_ns)
             actor_wrong(actor,
                         "process %u (life %u) shared stamp %08x and %s, but opening it gives %s "
                         "%llu ms before that ends",
                         held.record.slot, held.record.life, held.record.stamp,
                         held.record.freed_ns ? "its grace runs" : "keeps it", gpu_error(r),
-                        (unsigned long long)((held.record.valid_until_ns - chaos_now()) / MS));
+                        (unsigned long long)((held.record.valid_until_ns - now_ns()) / MS));
         return;
     }
     atomic_fetch_add(&actor->slot->opened, 1);
@@ -428,7 +428,7 @@ static void live(struct actor *actor)
         step_random(actor);
         if (++steps % 64 == 0)
             verify_all(actor);
-        if (actor->end_ns && chaos_now() > actor->end_ns)
+        if (actor->end_ns && now_ns() > actor->end_ns)
             step_end(actor);
         actor_step(actor, STEP_REST);
         chaos_sleep_us(chaos_below(&actor->random, 4000));
@@ -461,7 +461,7 @@ static bool begin(struct actor *actor, char **argv)
                     (uint64_t)atomic_fetch_add(&actor->slot->lives, 1) << 40;
     chaos_random(&actor->random);
     if (!(actor->flags & (ACTOR_SURVIVES | ACTOR_LAST)))
-        actor->end_ns = chaos_now() + (100 + chaos_below(&actor->random, 4000)) * MS;
+        actor->end_ns = now_ns() + (100 + chaos_below(&actor->random, 4000)) * MS;
     actor->end_by_exec = chaos_below(&actor->random, 2);
     return true;
 }

@@ -81,14 +81,6 @@ unsigned chaos_below(uint64_t *state, unsigned below)
     return (unsigned)(chaos_random(state) >> 33) % below;
 }
 
-uint64_t chaos_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void chaos_sleep_us(unsigned us)
 {
     struct timespec left = {us / 1000000, (long)(us % 1000000) * 1000};
@@ -156,12 +148,12 @@ static void start_in(struct supervisor *sup, unsigned slot)
 
     place->killed = false;
     place->kill_ns = 0;
-    atomic_store(&sup->world->slot[slot].step_ns, chaos_now());
+    atomic_store(&sup->world->slot[slot].step_ns, now_ns());
     if (mortal) {
         choose_faults(place);
         place->launch.idle = choose_idle(place);
         place->kill_ns =
-            chaos_now() + (RESTART_MS + chaos_below(&place->random, LIFE_MS)) * MS;
+            now_ns() + (RESTART_MS + chaos_below(&place->random, LIFE_MS)) * MS;
     }
     place->pid = chaos_launch(sup->options, &place->launch, sup->world_fd);
     if (place->pid < 0) {
@@ -185,7 +177,7 @@ static void judge_end(struct supervisor *sup, unsigned slot, int status)
     char what[160];
 
     place->pid = 0;
-    place->restart_ns = chaos_now() + chaos_below(&place->random, RESTART_MS) * MS;
+    place->restart_ns = now_ns() + chaos_below(&place->random, RESTART_MS) * MS;
     if (atomic_load(&sup->world->slot[slot].is_wrong)) /* it says itself what */
         return;
     if (by_kill && (place->killed || place->launch.faults[0] || place->launch.die[0])) {
@@ -245,7 +237,7 @@ static void watch_slots(struct supervisor *sup)
 
 static void watch(struct supervisor *sup)
 {
-    uint64_t now = chaos_now();
+    uint64_t now = now_ns();
     char what[160];
 
     for (unsigned i = 0; i < sup->world->slots; i++) {
@@ -269,9 +261,9 @@ static void round_once(struct supervisor *sup, bool restart)
     for (unsigned i = 0; i < sup->world->slots && !is_wrong(sup); i++) {
         struct place *place = &sup->place[i];
 
-        if (!place->pid && restart && chaos_now() > place->restart_ns)
+        if (!place->pid && restart && now_ns() > place->restart_ns)
             start_in(sup, i);
-        if (place->pid && place->kill_ns && restart && chaos_now() > place->kill_ns &&
+        if (place->pid && place->kill_ns && restart && now_ns() > place->kill_ns &&
             !place->killed)
             kill_place(place);
     }
@@ -298,11 +290,11 @@ static bool all_left(const struct supervisor *sup)
 static void wait_for(struct supervisor *sup, bool (*done)(const struct supervisor *),
                      uint64_t limit_ns, const char *otherwise)
 {
-    uint64_t end = chaos_now() + limit_ns;
+    uint64_t end = now_ns() + limit_ns;
 
     while (!is_wrong(sup) && !done(sup)) {
         round_once(sup, false);
-        if (chaos_now() > end)
+        if (now_ns() > end)
             say_wrong(sup, otherwise);
     }
 }
@@ -370,9 +362,9 @@ static void check_directory(struct supervisor *sup)
     let_an_hour_pass(sup);
     start_in(sup, 0);
     wait_for(sup, all_left, LEAVE_NS, "the last process does not end");
-    end = chaos_now() + LEAVE_NS; /* a broker may stay for a while */
+    end = now_ns() + LEAVE_NS; /* a broker may stay for a while */
     while ((left = left_behind(sup, name, sizeof name)) && sup->options->broker &&
-           chaos_now() < end)
+           now_ns() < end)
         chaos_sleep_us(100000);
     if (left)
         say_wrong(sup, name);
@@ -392,14 +384,14 @@ static uint64_t sum(const struct supervisor *sup, size_t offset)
 
 static void kill_broker(struct supervisor *sup)
 {
-    if (!sup->broker_kill_ns || chaos_now() < sup->broker_kill_ns)
+    if (!sup->broker_kill_ns || now_ns() < sup->broker_kill_ns)
         return;
     if (!chaos_kill_broker(sup->options)) { /* on a busy machine there is none yet */
-        sup->broker_kill_ns = chaos_now() + 100 * MS;
+        sup->broker_kill_ns = now_ns() + 100 * MS;
         return;
     }
     sup->broker_kills++;
-    sup->broker_kill_ns = chaos_now() + (1000 + chaos_below(&sup->random, 4000)) * MS;
+    sup->broker_kill_ns = now_ns() + (1000 + chaos_below(&sup->random, 4000)) * MS;
     if (chaos_below(&sup->random, 8) == 0) /* longer than a silent connection is kept */
         sup->broker_kill_ns += 40000 * MS;
 }
@@ -417,13 +409,13 @@ static bool much_happened(const struct supervisor *sup)
 
 static void run(struct supervisor *sup)
 {
-    uint64_t end = chaos_now() + sup->options->seconds * UINT64_C(1000) * MS;
+    uint64_t end = now_ns() + sup->options->seconds * UINT64_C(1000) * MS;
     unsigned long long shared, opened;
 
     sup->random = sup->options->seed;
-    sup->broker_kill_ns = sup->options->broker ? chaos_now() + 1000 * MS : 0;
+    sup->broker_kill_ns = sup->options->broker ? now_ns() + 1000 * MS : 0;
     while (!is_wrong(sup) &&
-           (chaos_now() < end || (!much_happened(sup) && chaos_now() < end + MORE_NS))) {
+           (now_ns() < end || (!much_happened(sup) && now_ns() < end + MORE_NS))) {
         round_once(sup, true);
         kill_broker(sup);
     }

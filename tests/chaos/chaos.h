@@ -29,6 +29,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "tests/clock.h"
+
 #define CHAOS_SLOTS 64
 #define CHAOS_PATH  512
 #define CHAOS_FILES 16 /* on the board */
@@ -135,7 +137,6 @@ extern const char *const chaos_deadly_names[CHAOS_DEADLY];
 uint64_t chaos_random(uint64_t *state);
 /* From 0 to below - 1. */
 unsigned chaos_below(uint64_t *state, unsigned below);
-uint64_t chaos_now(void);
 void chaos_sleep_us(unsigned us);
 
 /* ---- process.c ---- */

@@ -44,7 +44,7 @@ unsigned actor_descriptors(void)
  */
 static void check_memory(struct actor *actor)
 {
-    uint64_t end = chaos_now() + COME_BACK_NS;
+    uint64_t end = now_ns() + COME_BACK_NS;
     size_t most = actor->free_at_start / 10 * 9, free_bytes;
     CUdeviceptr all = 0;
 
@@ -53,7 +53,7 @@ static void check_memory(struct actor *actor)
     actor_step(actor, STEP_ACCOUNT);
     while ((free_bytes = gpu_free_bytes()) != actor->free_at_start ||
            (!all && cuMemAlloc(&all, most) != CUDA_SUCCESS)) {
-        if (chaos_now() > end)
+        if (now_ns() > end)
             actor_wrong(actor, "%zu bytes are free at the end, %zu were at the start, and %zu in "
                                "one piece cannot be had",
                         free_bytes, actor->free_at_start, most);
@@ -70,11 +70,11 @@ static void check_memory(struct actor *actor)
 static void check_descriptors(struct actor *actor)
 {
     unsigned most = actor->fds_at_start + 64 + 6 * actor->world->slots;
-    uint64_t end = chaos_now() + COME_BACK_NS;
+    uint64_t end = now_ns() + COME_BACK_NS;
     unsigned now;
 
     while ((now = actor_descriptors()) > most) {
-        if (chaos_now() > end)
+        if (now_ns() > end)
             actor_wrong(actor,
                         "%u descriptors are open at the end, %u sockets and %u pidfds among them; "
                         "%u were at the start",
@@ -87,7 +87,7 @@ static void check_descriptors(struct actor *actor)
 /* Others may be at opening what was promised to them. */
 static void keep_promise(const struct actor_block *block)
 {
-    uint64_t now = chaos_now();
+    uint64_t now = now_ns();
 
     if (block->keep_until_ns > now)
         chaos_sleep_us((unsigned)((block->keep_until_ns - now) / 1000) + 1);

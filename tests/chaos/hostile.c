@@ -68,14 +68,6 @@ char hostile_dir[128];
 static int board_fd;
 static const char *broker_program; /* NULL: the exporter itself is attacked */
 
-uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void sleep_us(long us)
 {
     nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);

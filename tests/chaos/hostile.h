@@ -11,6 +11,7 @@
 
 #include "core/share/token.h"
 #include "core/share/wire.h"
+#include "tests/clock.h"
 
 #define BUCKETS 40
 
@@ -35,7 +36,6 @@ struct board {
 extern struct board *board;
 extern char hostile_dir[128];
 
-uint64_t now_ns(void);
 void sleep_us(long us);
 /* Notes what went wrong, once. */
 void wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -200,11 +200,11 @@ static void *watch(void *arg)
 
     while (!death->exited && poll(ends, 2, (int)(BACK_NS / MS)) > 0) {
         if (ends[0].revents) {
-            death->hung_up = chaos_now() - death->killed;
+            death->hung_up = now_ns() - death->killed;
             ends[0].fd = -1;
         }
         if (ends[1].revents)
-            death->exited = chaos_now() - death->killed;
+            death->exited = now_ns() - death->killed;
     }
     return NULL;
 }
@@ -224,9 +224,9 @@ static bool get_back(struct exporter *exporter, uint64_t since, CUdeviceptr *ret
     uint64_t took;
 
     while ((r = cuMemAlloc(ret_block, exporter->bytes)) == CUDA_ERROR_OUT_OF_MEMORY &&
-           chaos_now() - since < BACK_NS)
+           now_ns() - since < BACK_NS)
         chaos_sleep_us(200);
-    took = chaos_now() - since;
+    took = now_ns() - since;
     if (!must("allocating the memory of a dead consumer again", r))
         return false;
     add(&exporter->back, took);
@@ -235,7 +235,7 @@ static bool get_back(struct exporter *exporter, uint64_t since, CUdeviceptr *ret
 
 static bool stays_quiet(struct exporter *exporter, CUdeviceptr block, uint64_t killed)
 {
-    uint64_t end = chaos_now() + QUIET_NS;
+    uint64_t end = now_ns() + QUIET_NS;
     uint32_t others;
     char text[128];
 
@@ -249,11 +249,11 @@ static bool stays_quiet(struct exporter *exporter, CUdeviceptr block, uint64_t k
         if (others) {
             snprintf(text, sizeof text,
                      "changed %u words of memory that was handed out again, %.1f ms after its end",
-                     others, (double)(chaos_now() - killed) / 1e6);
+                     others, (double)(now_ns() - killed) / 1e6);
             return failed("a killed consumer's kernel", text);
         }
         chaos_sleep_us(500);
-    } while (chaos_now() < end);
+    } while (now_ns() < end);
     return true;
 }
 
@@ -268,7 +268,7 @@ static bool one_round(struct exporter *exporter, bool low, CUdeviceptr *block)
         return failed("a consumer cannot be started", strerror(errno));
     good = must("stamping", gpu_stamp(&exporter->gpu, *block, OWN_STAMP, exporter->words)) &&
            let_scribble(exporter, socket, *block);
-    death.killed = chaos_now();
+    death.killed = now_ns();
     good = good && watch_death(&death, pid, socket);
     end_consumer(exporter, pid, socket);
     if (good) {

@@ -94,14 +94,6 @@ void *driver_lookup(const char *name, int version, cuuint64_t flags)
     return address;
 }
 
-uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 void sleep_ms(unsigned int ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/clock.h"
+
 #define KIB         ((size_t)1 << 10)
 #define MIB         ((size_t)1 << 20)
 #define MILLISECOND 1000000ull
@@ -64,8 +66,6 @@ __attribute__((format(printf, 2, 3))) void probe(const char *name, const char *f
  * has none. */
 void *driver_lookup(const char *name, int version, cuuint64_t flags);
 
-/* CLOCK_MONOTONIC. */
-uint64_t now_ns(void);
 void sleep_ms(unsigned int ms);
 
 /* A test that looks at what is so while a kernel runs looks again, up to so often, where the kernel

@@ -9,6 +9,7 @@
  *   load open DESCRIPTOR     the process that opens what is shared
  */
 #include "plain.h"
+#include "tests/clock.h"
 
 #include <cuda.h>
 #include <errno.h>
@@ -49,14 +50,6 @@ static uint64_t rounds; /* atomic */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects what is handed on */
 static struct block handed[HANDED];
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static bool time_left(void)
 {

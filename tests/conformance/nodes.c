@@ -341,12 +341,7 @@ Test(nodes, memory_of_another_device_is_copied_by_them)
     for (enum form form = 0; form < FORMS; form++) {
         if (!form_exists(form))
             continue;
-        /* New memory, which no earlier copy has made reachable. */
-        OK(cuMemFree(far));
-        OK(cuCtxSetCurrent(second));
-        OK(cuMemAlloc(&far, 32 * MIB));
-        OK(fill_now(far, 2, MIB / 2));
-        OK(cuCtxSetCurrent(context));
+        far_anew(32 * MIB);
         OK(cuMemAlloc(&here, 2 * MIB));
         copy_from_far(form, here);
         OK(cuMemFree(here));
@@ -569,11 +564,7 @@ Test(nodes, boxes_and_copies_with_attributes_reach_memory_of_another_device)
 
         if (!way_exists(way))
             continue;
-        OK(cuMemFree(far));
-        OK(cuCtxSetCurrent(second));
-        OK(cuMemAlloc(&far, 32 * MIB));
-        OK(fill_now(far, 2, MIB / 2));
-        OK(cuCtxSetCurrent(context));
+        far_anew(32 * MIB);
         OK(fill_now(near, 1, MIB / 2));
         if (!is_done("box_between_devices",
                      copy(way, near, near + MIB, far, MIB, MIB, &failed, stream)))

@@ -5,6 +5,7 @@
  *   primary [--seconds N]
  */
 #include "plain.h"
+#include "tests/clock.h"
 
 #include <cuda.h>
 #include <pthread.h>
@@ -25,14 +26,6 @@ static bool over, shares;
 static uint64_t end_ns;
 static pthread_barrier_t barrier;
 static unsigned long rounds, failed;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* Another thread's reset takes everything away at any time. */
 static bool worked(CUresult result, const char *call)

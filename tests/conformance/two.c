@@ -22,6 +22,15 @@ void two_devices(size_t size)
     OK(fill_now(near, 1, size / 4));
 }
 
+void far_anew(size_t size)
+{
+    OK(cuMemFree(far));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&far, size));
+    OK(fill_now(far, 2, MIB / 2));
+    OK(cuCtxSetCurrent(context));
+}
+
 void need_reach(void)
 {
     int can = 0;

@@ -12,6 +12,9 @@ extern CUdeviceptr near, far; /* memory of device 0, filled with 1; of device 1,
 /* Makes them, `size` bytes each, with device 0 current. Skips the test where there is one device. */
 void two_devices(size_t size);
 
+/* Another `far`, which no earlier copy has made reachable: its first 2 MiB are filled. */
+void far_anew(size_t size);
+
 /* Skips the test where device 0 does not reach memory of device 1. */
 void need_reach(void);
 

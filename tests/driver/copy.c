@@ -181,19 +181,28 @@ static CUresult host_to_device(struct sd_queue *queue, uint64_t dst, const void 
     return result || async ? result : wait_tail(queue);
 }
 
+/* Whether bytes may go between the host and the device; the queue they go through. */
+static CUresult may_copy(CUstream stream, const void *host, CUdeviceptr address, enum sd_access access,
+                         size_t bytes, bool async, struct sd_queue **ret_queue)
+{
+    CUresult result = sd_queue_get(stream, ret_queue);
+
+    if (!result)
+        result = sd_sync_allowed(*ret_queue, async);
+    if (result || !bytes)
+        return result;
+    if (!host || !sd_may_be_host((uint64_t)host, bytes) ||
+        !sd_block_range_ok((*ret_queue)->context, address, bytes, access, true))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
 CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async)
 {
     struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
+    CUresult result = may_copy(stream, src, dst, SD_ACCESS_WRITE, bytes, async, &queue);
 
-    if (!result)
-        result = sd_sync_allowed(queue, async);
-    if (result || !bytes)
-        return result;
-    if (!src || !sd_may_be_host((uint64_t)src, bytes) ||
-        !sd_block_range_ok(queue->context, dst, bytes, SD_ACCESS_WRITE, true))
-        return CUDA_ERROR_INVALID_VALUE;
-    return host_to_device(queue, dst, src, bytes, async);
+    return result || !bytes ? result : host_to_device(queue, dst, src, bytes, async);
 }
 
 static CUresult device_to_host(struct sd_queue *queue, void *dst, uint64_t src, size_t bytes,
@@ -213,16 +222,9 @@ static CUresult device_to_host(struct sd_queue *queue, void *dst, uint64_t src, 
 CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
 {
     struct sd_queue *queue;
-    CUresult result = sd_queue_get(stream, &queue);
+    CUresult result = may_copy(stream, dst, src, SD_ACCESS_READ, bytes, async, &queue);
 
-    if (!result)
-        result = sd_sync_allowed(queue, async);
-    if (result || !bytes)
-        return result;
-    if (!dst || !sd_may_be_host((uint64_t)dst, bytes) ||
-        !sd_block_range_ok(queue->context, src, bytes, SD_ACCESS_READ, true))
-        return CUDA_ERROR_INVALID_VALUE;
-    return device_to_host(queue, dst, src, bytes, async);
+    return result || !bytes ? result : device_to_host(queue, dst, src, bytes, async);
 }
 
 CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)

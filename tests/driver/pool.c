@@ -498,32 +498,35 @@ CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool handle, CUmem
     return CUDA_SUCCESS;
 }
 
-CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev)
+/* The device, with its pools made. */
+static CUresult device_with_pools(const CUmemoryPool *pool, CUdevice dev, struct sd_device **ret_device)
 {
-    struct sd_device *device = sd_device_get_ptr(dev);
-
+    *ret_device = sd_device_get_ptr(dev);
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!device)
+    if (!*ret_device)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!device_pool(device))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *pool = (CUmemoryPool)device->default_pool;
-    return CUDA_SUCCESS;
+    return device_pool(*ret_device) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev)
+{
+    struct sd_device *device;
+    CUresult result = device_with_pools(pool, dev, &device);
+
+    if (!result)
+        *pool = (CUmemoryPool)device->default_pool;
+    return result;
 }
 
 CUresult sd_device_get_pool(CUmemoryPool *pool, CUdevice dev)
 {
-    struct sd_device *device = sd_device_get_ptr(dev);
+    struct sd_device *device;
+    CUresult result = device_with_pools(pool, dev, &device);
 
-    if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!device_pool(device))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *pool = (CUmemoryPool)device->pool;
-    return CUDA_SUCCESS;
+    if (!result)
+        *pool = (CUmemoryPool)device->pool;
+    return result;
 }
 
 CUresult sd_device_set_pool(CUdevice dev, CUmemoryPool handle)

@@ -7,18 +7,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* What must hold: a failure ends the program, and the fuzzer keeps the input. */
-#define MUST(condition)                                                                            \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/check.h" /* a failure ends the program, and the fuzzer keeps the input */
 
 struct fuzz_input {
     const uint8_t *at;

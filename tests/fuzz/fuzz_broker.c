@@ -15,6 +15,7 @@
 
 #include "../unit/share/leave_by_hand.h"
 #include "../unit/share/side.h"
+#include "core/share/instance.h"
 #include "core/share/wire.h"
 
 #ifndef SO_PEERPIDFD
@@ -56,7 +57,7 @@ static void nothing_to_do(void *arg, uint64_t address)
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
     for (; *text; text++)
-        MUST(*text >= ' ' && *text <= '~');
+        CHECK(*text >= ' ' && *text <= '~');
 }
 
 static void stop(void)
@@ -92,9 +93,9 @@ static void start(void)
     options.left_max = 40;
     gs_map_init(&map);
     gs_fences_init(&fences, &gs_broker_driver);
-    MUST(gs_share_create(&gs_broker_driver, &map, &fences, &log, &options, &events, &broker) ==
+    CHECK(gs_share_create(&gs_broker_driver, &map, &fences, &log, &options, &events, &broker) ==
          GS_OK);
-    MUST(gs_share_serve(broker) == GS_OK);
+    CHECK(gs_share_serve(broker) == GS_OK);
 }
 
 static int dial(void)
@@ -103,9 +104,9 @@ static int dial(void)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     snprintf(address.sun_path, sizeof address.sun_path, "%.60s/%s", dir, side_broker_name());
-    MUST(fd >= 0);
+    CHECK(fd >= 0);
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
-        MUST(errno == EINTR);
+        CHECK(errno == EINTR);
     return fd;
 }
 
@@ -206,12 +207,12 @@ static void drain(int fd)
     int got_fd, error = 0;
 
     while (error != -ENOTCONN && error != -EPIPE) {
-        MUST(wait_readable(fd));
+        CHECK(wait_readable(fd));
         error = gs_wire_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
         /* A broker says nothing that is not valid. */
-        MUST(error == 0 || error == -EAGAIN || error == -ENOTCONN || error == -ECONNRESET ||
+        CHECK(error == 0 || error == -EAGAIN || error == -ENOTCONN || error == -ECONNRESET ||
              error == -EPIPE);
     }
 }
@@ -226,7 +227,7 @@ static void end(int *fd)
 
 static void send_whole(int fd, const union gs_wire_message *message, struct fuzz_fds *fds)
 {
-    MUST(fuzz_send(fd, message, message->head.size, fds));
+    CHECK(fuzz_send(fd, message, message->head.size, fds));
     fuzz_fds_close(fds);
 }
 
@@ -237,7 +238,7 @@ static void wait_for_room(void)
     struct gs_share_stats stats;
 
     do {
-        MUST(side_now() < limit);
+        CHECK(side_now() < limit);
         usleep(1000);
         gs_share_stats(broker, &stats);
     } while (stats.offers > 0);
@@ -275,8 +276,8 @@ static bool honest_ones(void)
     gs_token_write(&token, message.open.token);
     message.open.want_fd = 1;
     send_whole(fd, &message, &none);
-    MUST(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);
-    MUST((message.head.type == GS_WIRE_GRANT && got_fd >= 0) || side_now() - left_ns >= KEEP_NS);
+    CHECK(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);
+    CHECK((message.head.type == GS_WIRE_GRANT && got_fd >= 0) || side_now() - left_ns >= KEEP_NS);
     if (got_fd >= 0)
         close(got_fd);
     end(&fd);
@@ -307,6 +308,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             end(&fds[i]);
     if (round % 256 == 0)
         while (!honest_ones())
-            MUST(++tries < TRIES);
+            CHECK(++tries < TRIES);
     return 0;
 }

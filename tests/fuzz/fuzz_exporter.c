@@ -65,14 +65,14 @@ static void clean_up(void)
 
 static void offer(unsigned block)
 {
-    MUST(side_offer(&side, &chunk, block * 4096, 4096, &offers[block]) == GS_OK);
+    CHECK(side_offer(&side, &chunk, block * 4096, 4096, &offers[block]) == GS_OK);
     gs_offer_token(offers[block], tokens[block]);
 }
 
 /* The last block is there again as soon as nobody holds it. */
 static void offer_again(void)
 {
-    if (!freed || !gs_share_withdraw(side.share, offers[LAST], side_now(), side_now(), true))
+    if (!freed || !gs_share_withdraw(side.share, offers[LAST]))
         return;
     freed = false;
     offer(LAST);
@@ -85,8 +85,8 @@ static void start(void)
 
     if (!dir[0]) {
         side_dir_new(dir, sizeof dir);
-        MUST(sem_init(&is_short, 0, 0) == 0 && sem_init(&has_waited, 0, 0) == 0);
-        MUST(pthread_create(&thread, NULL, be_short, NULL) == 0);
+        CHECK(sem_init(&is_short, 0, 0) == 0 && sem_init(&has_waited, 0, 0) == 0);
+        CHECK(pthread_create(&thread, NULL, be_short, NULL) == 0);
         atexit(clean_up);
     } else {
         stop();
@@ -105,9 +105,9 @@ static int dial(void)
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    MUST(fd >= 0);
+    CHECK(fd >= 0);
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
-        MUST(errno == EINTR);
+        CHECK(errno == EINTR);
     return fd;
 }
 
@@ -153,7 +153,7 @@ static bool drain(int fd, int limit_ms)
             question = message.flush.number;
         if (error == -ENOTCONN || error == -ECONNRESET || error == -EPIPE)
             return true;
-        MUST(error == 0 || error == -EAGAIN); /* an exporter says nothing that is not valid */
+        CHECK(error == 0 || error == -EAGAIN); /* an exporter says nothing that is not valid */
     }
     return false;
 }
@@ -224,15 +224,15 @@ static void honest_client(void)
     int fd = dial(), got_fd;
 
     write_hello(&message);
-    MUST(fuzz_send(fd, &message, message.head.size, &none));
+    CHECK(fuzz_send(fd, &message, message.head.size, &none));
     write_open(&message, 0, 1);
-    MUST(fuzz_send(fd, &message, message.head.size, &none));
-    MUST(wait_readable(fd, SOON) && gs_wire_receive(fd, &message, &got_fd) == 0);
-    MUST(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
+    CHECK(fuzz_send(fd, &message, message.head.size, &none));
+    CHECK(wait_readable(fd, SOON) && gs_wire_receive(fd, &message, &got_fd) == 0);
+    CHECK(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
     close(got_fd);
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = 1;
-    MUST(fuzz_send(fd, &message, message.head.size, &none));
+    CHECK(fuzz_send(fd, &message, message.head.size, &none));
     close(fd);
 }
 
@@ -250,7 +250,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (unsigned i = 0; i < 64 && input.left; i++)
         send_one(fd, &input);
     shutdown(fd, SHUT_WR);
-    MUST(drain(fd, SOON));
+    CHECK(drain(fd, SOON));
     close(fd);
     if (round % 16 == 0)
         honest_client();

@@ -100,9 +100,9 @@ static void serve(int fd)
             continue;
         if (got <= 0)
             return;
-        MUST(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
+        CHECK(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
         if (message.head.type == GS_WIRE_FLUSHED)
-            MUST(asked == UINT64_MAX ||
+            CHECK(asked == UINT64_MAX ||
                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));
         if (message.head.type != GS_WIRE_OPEN)
             continue;
@@ -139,9 +139,9 @@ static void start(void)
     atexit(clean_up);
     address = fuzz_address(dir, instance);
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    MUST(listener >= 0 && mkdir(dir, 0700) == 0);
-    MUST(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
-    MUST(listen(listener, 16) == 0 && pthread_create(&thread, NULL, serve_all, NULL) == 0);
+    CHECK(listener >= 0 && mkdir(dir, 0700) == 0);
+    CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(listen(listener, 16) == 0 && pthread_create(&thread, NULL, serve_all, NULL) == 0);
 }
 
 static void write_token(unsigned block, unsigned char ret_bytes[GS_TOKEN_SIZE])
@@ -157,8 +157,8 @@ static void look_at(struct side *side, CUdeviceptr address)
 {
     struct gs_import_info info;
 
-    MUST(gs_share_find(side->share, address, &info) == GS_OK);
-    MUST(info.base == address && info.size == BLOCK_SIZE);
+    CHECK(gs_share_find(side->share, address, &info) == GS_OK);
+    CHECK(info.base == address && info.size == BLOCK_SIZE);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -186,13 +186,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             look_at(&side, opened[i]);
         else
             opened[i] = 0;
-        MUST(side_now() - began < 400 * TIMEOUT_NS);
+        CHECK(side_now() - began < 400 * TIMEOUT_NS);
     }
     for (unsigned i = 0; i < 8; i++)
         if (opened[i])
-            MUST(gs_share_close(side.share, opened[i]) == GS_OK);
+            CHECK(gs_share_close(side.share, opened[i]) == GS_OK);
     side_stop(&side);
-    MUST(memdriver_alive() == 0);
+    CHECK(memdriver_alive() == 0);
     pthread_mutex_lock(&mutex);
     answers.left = 0;
     pthread_mutex_unlock(&mutex);

@@ -3,9 +3,11 @@
     check_layers.py LIBGS_CORE.A FOLDER...
 
 A call, or an include, goes from a folder of core to a lower one, or stays: not up, not to one beside it,
-but through the callbacks that exceptions.txt lists, and core/README.md's table as well. Within a folder, and
-in the shim, whose objects are in the FOLDERs, no more than six files are one circle of calls. Files,
-functions and structs stay short, and what a comment names is there. Where a limit is wrong for a case,
+but through the callbacks that exceptions.txt lists, and core/README.md's table as well. The tests of a
+layer (tests/unit/LAYER) include no more than it may. Within a folder, and in the shim, whose objects are in
+the FOLDERs, no more than six files are one circle of calls. Of core/share, whose protocol has no sockets, the
+SYSTEM files alone refer to what meets the kernel. Files, functions and structs stay short, and what a comment
+names is there. Where a limit is wrong for a case,
 exceptions.txt has a line for it, with the reason; a line that nothing needs any more fails as well.
 """
 import collections
@@ -16,9 +18,26 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = pathlib.Path(__file__).with_name('exceptions.txt')
+INCLUDE = re.compile(r'^ *# *include *["<]([^">]*)', re.M)
 RANK = {'base': 0, 'gpu': 1, 'pool': 2, 'share': 3, 'regcache': 3, 'process': 4, 'api': 5}
 FILE_LINES = {'core': 600, 'shim': 600, 'config': 600, 'tests': 800}
 FUNCTION_LINES, STRUCT_FIELDS, CIRCLE_FILES = 60, 30, 6
+# Of core/share: what they have, core/share/README.md says.
+SYSTEM = set("""alive conn directory discard folder instance loop memory page socket start_broker sweep
+             watch""".split())
+# Functions of libc's, as patterns. What some names have at their end (open64, __read_chk) is not theirs.
+KERNEL = re.compile('_*(' + '|'.join(r"""
+    socket(pair)? bind listen accept4? connect shutdown send(to|m?msg)? recv(from|m?msg)? [gs]etsockopt
+    get(sock|peer)name open(at)? creat close(_range|from)? p?(read|write)v? dup[23]? pipe2? fcntl ioctl f?lockf?
+    lseek f?truncate fsync eventfd signalfd timerfd_\w+ memfd_\w+ inotify_\w+ p?poll p?select epoll_\w+
+    [fl]?x?stat(at|x|fs|vfs)? f?access(at)? (sym|un|read)?link(at)? rename(at2?)? mkdir(at)? rmdir f?chmod(at)?
+    [fl]?chown(at)? utimensat f?dopendir opendir readdir(_r)? closedir scandir realpath getcwd mks?temp
+    f(d|re)?open fclose fread fwrite fflush f?gets f?puts f?putc getline getdelim v?[fd]?printf v?fscanf perror
+    mmap munmap mremap mprotect m?advise mlock shm_\w+ v?fork clone exec\w+ posix_spawn\w* system popen
+    wait(pid|id)? kill tgkill raise abort _?exit get(p|pp|t|pg|u|eu|g|eg)id getgroups [gs]etrlimit prlimit
+    getrusage prctl getauxval sysconf (secure_)?getenv setenv getrandom getentropy syscall sched_\w+ sigaction
+    signal sig\w+mask clock_\w+ gettimeofday time timer_\w+ nanosleep u?sleep alarm setitimer pthread_\w+ sem_\w+
+    """.split()) + ')(64)?(_2|_chk)?')
 
 
 def sources(*folders):
@@ -94,6 +113,18 @@ def calls(edges):
                 yield f'call {member} {target}', f'{sorted(symbols)} is called up, or across'
 
 
+def kernel(objects):
+    """What only system files of core/share may refer to; and those of these that do not."""
+    defined, used = members(*objects)
+    for member in sorted(defined.keys() | used.keys()):
+        folder, name = member.split('/')
+        asked = sorted(filter(KERNEL.fullmatch, used.get(member, ())))
+        if folder == 'share' and asked and name not in SYSTEM:
+            yield f'kernel core/{member}.c', f'{asked} meet the kernel, as system files alone do'
+        elif folder == 'share' and not asked and name in SYSTEM:
+            yield f'kernel core/{member}.c', 'is called a system file, and nothing of it meets the kernel'
+
+
 def circle_of(start, edges, inside):
     """The files that start reaches and that reach it."""
     def reached(first, step):
@@ -123,7 +154,7 @@ def circles(name, edges, prefix=''):
 def includes():
     for path in sources('core', 'config'):
         place = path.relative_to(ROOT).parts
-        for target in re.findall(r'^ *# *include *["<]([^">]*)', path.read_text(), re.M):
+        for target in INCLUDE.findall(path.read_text()):
             top, folder = (target.split('/') + [''])[:2]
             if top == '..':
                 yield f'include {name_of(path)} {target}', 'is not named by its path from the root'
@@ -131,6 +162,18 @@ def includes():
                 yield f'include {name_of(path)} {top}', 'core and config know of nothing above'
             elif top == 'core' and not goes_down(place[1], folder):
                 yield f'include {name_of(path)} {folder}', 'includes up, or across'
+
+
+def includes_of_tests():
+    """Headers of core, of its tests, of config and the shim, in the tests of one layer. What lies beside
+    their folders (tests/unit/fixture.h: a whole core, as its user has it) is there for all of them."""
+    for path in sources('tests/unit'):
+        layer = path.relative_to(ROOT / 'tests' / 'unit').parts[0]
+        for target in INCLUDE.findall(path.read_text()) if layer != path.name else ():
+            of = re.match(r'(?:core|tests/unit)/(\w+)/|(config|shim)/|(\.\.)/', target)
+            of = of and (of[1] or of[2] or of[3])
+            if of and of != layer and not (of in RANK and layer in RANK and goes_down(layer, of)):
+                yield f'include {name_of(path)} {of}', f'a test of {layer} includes up, or across'
 
 
 # ---- Sizes -------------------------------------------------------------------------------------
@@ -248,8 +291,9 @@ def main():
     edges = references([sys.argv[1]], of_core())
     shim = references(of_shim(*sys.argv[2:]), [])
     found = [fault for folder in RANK for fault in circles(f'core/{folder}', edges, folder + '/')]
-    for check in (calls(edges), circles('shim', shim), includes(), long_files(), long_functions(),
-                  large_structs(), callbacks(), named_files()):
+    for check in (calls(edges), kernel([sys.argv[1]]), circles('shim', shim), includes(),
+                  includes_of_tests(), long_files(), long_functions(), large_structs(), callbacks(),
+                  named_files()):
         found += check
     table = exceptions()
     stands = {re.sub('^question ', 'callback ', key) for key in table}

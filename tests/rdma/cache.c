@@ -62,7 +62,7 @@ static const struct gs_reg_backend shared = {.name = "shared", .pin = pin, .unpi
 static const struct gs_reg_backend strict = {
     .name = "strict", .refuses = true, .pin = pin, .unpin = unpin};
 
-static void released(void *arg)
+static void released(void *arg, uint64_t base, size_t size)
 {
     announced++;
 }

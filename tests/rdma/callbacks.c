@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "shim/gpushim.h"
 
 #define MIB ((size_t)1 << 20)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "pin_counts.h"
 
 #define MIB ((size_t)1 << 20)

@@ -18,6 +18,7 @@
 #include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 #include "model.h"
+#include "tests/clock.h"
 
 #define BLOCK ((size_t)64 << 10)
 #define BLOCKS (MODEL_CHUNK / BLOCK)
@@ -53,14 +54,6 @@ static const struct gs_reg_backend backend[2] = {
     {.name = "shares", .pin = pin, .unpin = unpin},
 };
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void count(unsigned long *counter)
 {
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
@@ -84,7 +77,7 @@ static void look_through_limbo(void)
     }
 }
 
-static void on_release(void *arg)
+static void on_release(void *arg, uint64_t base, size_t size)
 {
     count(&released_events);
     look_through_limbo();

@@ -8,9 +8,9 @@
  *   nowhere later    the folder goes, and cannot be made again until it can
  *   nowhere beside   no broker is installed: one that lies beside the library is started
  *   nowhere left     as a process that shares with a broker: waits for that
- *   nowhere open     as another process: opens the handle on its standard input and reads the block
+ *   nowhere open     as another process: opens the block that it is told of, and reads it
  *
- * The log is this program's stderr, which is a file meanwhile. The last line is "ok".
+ * The last line is "ok".
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,89 +18,36 @@
 #include <linux/seccomp.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "program.h"
+#include "party.h"
 #include "tests/folder.h"
-
-#define STAMP 0x5ca1ab1eu
-#define SIZE  ((size_t)4 << 20)
 
 static char above[] = "/tmp/gpushim-nowhere-XXXXXX";
 static char folder[64];
-static int log_file;
-
-/* What failed has been written to it. */
-static void show_log(void)
-{
-    char text[16384];
-    ssize_t got = log_file > 0 ? pread(log_file, text, sizeof text, 0) : 0;
-
-    fwrite(text, 1, got > 0 ? (size_t)got : 0, stdout);
-}
-
-static unsigned times_said(const char *words)
-{
-    char text[16384];
-    ssize_t got = pread(log_file, text, sizeof text - 1, 0);
-    unsigned times = 0;
-
-    text[got < 0 ? 0 : got] = '\0';
-    for (const char *at = text; (at = strstr(at, words)); at++)
-        times++;
-    return times;
-}
 
 static int open_block(void)
 {
     CUipcMemHandle handle;
-    CUdeviceptr block;
-    uint32_t word;
 
-    if (read(STDIN_FILENO, &handle, sizeof handle) != (ssize_t)sizeof handle)
-        return 2;
+    hear(PARTY_SOCKET, &handle, sizeof handle);
     start_driver();
-    must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    must("cuMemcpyDtoH", cuMemcpyDtoH(&word, block + SIZE - sizeof word, sizeof word));
-    return word == STAMP ? 0 : 3;
+    must("cuIpcOpenMemHandle", try_open(&handle));
+    return 0;
 }
 
-/* Another process opens the block. */
-static void must_open(const CUipcMemHandle *handle)
+static void other_opens(const CUipcMemHandle *handle)
 {
-    int in[2], status;
-    pid_t child;
+    struct party party = party_start("open", NULL);
 
-    if (pipe2(in, O_CLOEXEC) != 0 || (child = fork_child()) < 0)
-        fail("no process", errno);
-    if (child == 0) {
-        dup2(in[0], STDIN_FILENO);
-        execl("/proc/self/exe", "nowhere", "open", (char *)NULL);
-        _exit(127);
-    }
-    if (write(in[1], handle, sizeof *handle) != (ssize_t)sizeof *handle)
-        fail("no word to the child", errno);
-    close(in[0]);
-    close(in[1]);
-    if (waitpid(child, &status, 0) != child || status != 0)
-        fail("another process does not open the block", status);
-}
-
-static CUdeviceptr block_new(void)
-{
-    CUdeviceptr block;
-
-    must("cuMemAlloc", cuMemAlloc(&block, SIZE));
-    must("cuMemsetD32", cuMemsetD32(block, STAMP, SIZE / 4));
-    must("cuCtxSynchronize", cuCtxSynchronize());
-    return block;
+    say(party.socket, handle, sizeof *handle);
+    if (party_end(&party) != 0)
+        fail("another process does not open the block", 0);
 }
 
 static void share_block(void)
@@ -109,7 +56,7 @@ static void share_block(void)
     CUipcMemHandle handle;
 
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
-    must_open(&handle);
+    other_opens(&handle);
     must("cuMemFree", cuMemFree(block));
 }
 
@@ -137,8 +84,8 @@ static void is_native(const char *why)
     start_driver();
     share_block();
     share_block();
-    said = times_said("stay the driver's own");
-    if (said != 3 || times_said(why) != 3)
+    said = times_logged("stay the driver's own");
+    if (said != 3 || times_logged(why) != 3)
         fail(why, (int)said);
 }
 
@@ -162,19 +109,19 @@ static void goes_later(void)
     start_driver();
     first = block_new();
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&before, first));
-    must_open(&before);
+    other_opens(&before);
     remove_folder();
     block = block_new();
     if (cuIpcGetMemHandle(&handle, block) != CUDA_ERROR_NOT_SUPPORTED)
         fail("a handle that nobody can open was given out", 0);
-    if (times_said("cannot be made: No such file") == 0)
+    if (times_logged("cannot be made: No such file") == 0)
         fail("nobody said why", 0);
     if (mkdir(above, 0700) != 0)
         fail("no folder", errno);
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
-    must_open(&handle);
-    must_open(&before);
-    if (times_said("stay the driver's own") != 0)
+    other_opens(&handle);
+    other_opens(&before);
+    if (times_logged("stay the driver's own") != 0)
         fail("memory was the driver's", 0);
     must("cuMemFree", cuMemFree(block));
     must("cuMemFree", cuMemFree(first));
@@ -273,16 +220,14 @@ int main(int argc, char **argv)
         return open_block();
     if (strcmp(how, "left") == 0)
         return leave_block();
-    log_file = memfd_create("log", 0);
-    if (!mkdtemp(above) || log_file < 0)
+    surroundings_new();
+    setenv("GPUSHIM_POOL_NEIGHBOURS", "off", 1);
+    if (!mkdtemp(above))
         fail("no folder", errno);
-    fcntl(log_file, F_SETFL, O_APPEND);
     snprintf(folder, sizeof folder, "%s/run", above);
     setenv("GPUSHIM_SHARE_DIR", folder, 1);
     folder_watch(folder);
     folder_watch(above); /* what the other leaves in it */
-    dup2(log_file, STDERR_FILENO);
-    atexit(show_log);
     if (strcmp(how, "beside") == 0)
         start_beside(argv[2]);
     else

@@ -201,14 +201,6 @@ void hear(int socket, void *ret_bytes, size_t size)
         fail("the other process has ended", errno);
 }
 
-uint64_t now_ns(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
 uint64_t cpu_ns(void)
 {
     struct timespec time;

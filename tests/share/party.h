@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "program.h"
+#include "tests/clock.h"
 
 #define PARTY_SOCKET 3
 #define PATIENCE_MS  60000 /* what has to come is waited for for so long */
@@ -55,7 +56,6 @@ bool hear_or_end(int socket, void *ret_bytes, size_t size);
 
 bool hear_within(int socket, void *ret_bytes, size_t size, int ms);
 
-uint64_t now_ns(void);
 uint64_t cpu_ns(void);
 uint64_t cpu_of(pid_t pid);
 unsigned open_files(pid_t pid);

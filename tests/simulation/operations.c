@@ -119,15 +119,15 @@ static void share_block(struct process *process, unsigned arg)
 /* ---- Freeing -------------------------------------------------------------------------------- */
 
 /* Called with the pool's lock held, as core does. */
-static void ask_locked(struct process *process, struct block *block, bool no_grace)
+static void ask_locked(struct process *process, struct block *block)
 {
     block->state = BLOCK_LIMBO;
-    if (!gs_share_withdraw(process->share, block->offer, block->freed_ns, gs_now_ns(), no_grace))
+    if (!gs_share_withdraw(process->share, block->offer))
         return;
     block->offer = NULL;
     block->state = BLOCK_GONE;
     sim_trace("    block %llu is handed out again", (unsigned long long)block->id);
-    rule_handed_out(block, no_grace);
+    rule_handed_out(block);
     block->phys->slots[block->slot] = NULL;
 }
 
@@ -140,7 +140,7 @@ static void ask_freed(struct process *process, bool all)
     for (block = world.blocks; block; block = block->next)
         if (block->image == process->image &&
             (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
-            ask_locked(process, block, all);
+            ask_locked(process, block);
     gs_lock_release(&process->pool);
 }
 
@@ -156,7 +156,7 @@ void program_lease_ended(void *arg, uint64_t address)
                      block->state != BLOCK_LIMBO))
         block = block->next;
     if (block)
-        ask_locked(process, block, false);
+        ask_locked(process, block);
     gs_lock_release(&process->pool);
 }
 
@@ -168,7 +168,7 @@ static void free_block(struct process *process, struct block *block, bool at_onc
         block->freed_ns = gs_now_ns();
         gs_share_freed(process->share, block->offer, block->freed_ns);
         if (at_once)
-            ask_locked(process, block, false);
+            ask_locked(process, block);
     }
     gs_lock_release(&process->pool);
 }
@@ -222,6 +222,16 @@ static void purge_some(struct process *process, unsigned arg, bool all)
             purge(process, &process->chunks[i]);
 }
 
+/* Of what is freed before or meanwhile. */
+static void end_graces(struct process *process)
+{
+    process->graceless++;
+    gs_share_end_graces(process->share, NULL);
+    process->graceless--;
+    for (struct block *block = world.blocks; block; block = block->next)
+        block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;
+}
+
 /* The GPU is full: core/process/reclaim.c. */
 static void run_short(struct process *process)
 {
@@ -231,6 +241,7 @@ static void run_short(struct process *process)
     begun = gs_now_ns();
     gs_share_await_given_back(process->share, NULL, SHORT_NS);
     ended = gs_now_ns();
+    end_graces(process);
     ask_freed(process, true);
     rule_given_back(process, begun, ended);
     purge_some(process, 0, true);

@@ -118,6 +118,8 @@ void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
     process->life->dying = true;
     process->life->stopped = false;
     process->exit_ns = world.now_ns + (exit_ns > linger_ns ? exit_ns : linger_ns);
+    if (process->exit_ns < process->exec_ns) /* that ends first */
+        process->exit_ns = process->exec_ns;
 }
 
 void process_stop(struct process *process, bool stopped)
@@ -130,6 +132,7 @@ void process_stop(struct process *process, bool stopped)
 void process_exec(struct process *process, uint64_t linger_ns)
 {
     image_ends(process, linger_ns);
+    process->exec_ns = world.now_ns + linger_ns;
     process->image = image_new(process->life);
     process->ends = ENDS_NOT;
     process->alone = false;

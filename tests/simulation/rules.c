@@ -70,7 +70,7 @@ void rule_opened(const struct process *process, struct block *block, uint64_t ad
     use->address = address;
 }
 
-void rule_handed_out(struct block *block, bool no_grace)
+void rule_handed_out(const struct block *block)
 {
     for (const struct use *use = block->uses; use; use = use->next) {
         if (!use->image->over && use->opens > 0)
@@ -85,7 +85,7 @@ void rule_handed_out(struct block *block, bool no_grace)
                      use->image->over ? "was ended" : "has closed it",
                      (unsigned long long)(busy_until(use) - world.now_ns) / 1000);
     }
-    if (!no_grace && !block->granted && world.now_ns < block->freed_ns + world.options.grace_ns)
+    if (!block->graceless && !block->maker->graceless && !block->granted && world.now_ns < block->freed_ns + world.options.grace_ns)
         sim_fail("no byte has two owners: process %u hands block %llu out again in its grace",
                  number_of(block->image), (unsigned long long)block->id);
 }

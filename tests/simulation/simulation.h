@@ -203,6 +203,7 @@ struct process {
     struct life *life;
     struct image *image;
     uint64_t exit_ns;
+    uint64_t exec_ns;    /* when the GPU work of the program before ends */
     uint64_t starved_ns; /* how long it could have run and did not */
     struct gs_share *share;
     struct fibre threads[THREADS];
@@ -230,6 +231,7 @@ struct process {
     struct operation operations[THREADS];
     struct gs_lock pool; /* protects the blocks, as in core */
     unsigned contexts;   /* that it has had; it has one at a time */
+    unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
 };
@@ -311,7 +313,7 @@ struct block {
     size_t size;
     /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
-    bool granted;
+    bool granted, graceless;
     uint64_t freed_ns;
     struct use *uses;
     struct block *next;
@@ -322,7 +324,7 @@ void rule_forked(const struct image *image);
 /* The oracle is told what happens, and says where that breaks a rule. */
 void rule_opened(const struct process *process, struct block *block, uint64_t address);
 void rule_used(const struct process *process, const struct block *block, uint64_t address);
-void rule_handed_out(struct block *block, bool no_grace);
+void rule_handed_out(const struct block *block);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
 void rule_ended(const struct process *process);

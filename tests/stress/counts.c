@@ -13,18 +13,12 @@
 
 #include "shim/gpushim.h"
 #include "softcuda.h"
+#include "tests/check.h"
+#include "tests/clock.h"
 
 #define MIB ((size_t)1 << 20)
 #define PAIRS 20000
 #define WAITED_NS 100000000 /* by the library, before it tells what is so meanwhile */
-
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static __typeof__(&gpushim_memory) memory_of;
 static bool done; /* atomic */
@@ -74,14 +68,6 @@ static void *give_back(void *arg)
     CHECK(cuMemAlloc(&all, total) == CUDA_ERROR_OUT_OF_MEMORY);
     __atomic_store_n(&done, true, __ATOMIC_RELEASE);
     return arg;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* What is free stays free while it goes from the library to the driver; but the library does not

@@ -12,18 +12,10 @@ static const struct doing *main_doing;
 
 _Thread_local struct doing stress_doing = {.call = "nothing yet"};
 
-uint64_t stress_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void stress_calls(const char *call)
 {
     stress_doing.call = call;
-    stress_doing.since_ns = stress_now();
+    stress_doing.since_ns = now_ns();
     stress_doing.calls++;
 }
 
@@ -71,7 +63,7 @@ static void say_doing(const char *who, unsigned number, const struct doing *doin
     char line[300];
     int length = snprintf(line, sizeof line, "%s %u: %s, for %llu ms, its call %llu\n", who,
                           number, doing->call,
-                          (unsigned long long)(stress_now() - doing->since_ns) / 1000000,
+                          (unsigned long long)(now_ns() - doing->since_ns) / 1000000,
                           (unsigned long long)doing->calls);
     ssize_t ignored = write(STDOUT_FILENO, line, (size_t)length);
 

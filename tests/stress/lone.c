@@ -384,12 +384,12 @@ static int ended(void)
 
 static int run(void)
 {
-    uint64_t end_ns = stress_now() + options.seconds * UINT64_C(1000000000);
+    uint64_t end_ns = now_ns() + options.seconds * UINT64_C(1000000000);
     unsigned started = 0, running = 0;
     int worst = 0;
 
-    while (running > 0 || (worst == 0 && stress_now() < end_ns)) {
-        if (worst == 0 && running < jobs && stress_now() < end_ns) {
+    while (running > 0 || (worst == 0 && now_ns() < end_ns)) {
+        if (worst == 0 && running < jobs && now_ns() < end_ns) {
             uint64_t seed = options.seed * 1000003 + started;
             pid_t pid = fork();
 

@@ -36,7 +36,7 @@ static uint64_t era_end_ns;
 
 bool stress_over(void)
 {
-    return stress_now() >= era_end_ns;
+    return now_ns() >= era_end_ns;
 }
 
 /* ---- the verdict ---- */
@@ -211,11 +211,11 @@ int main(int argc, char **argv)
     MUST(cuDeviceGetCount(&devices));
     MUST(cuDeviceGet(&device, 0));
     random = options.seed;
-    end_ns = stress_now() + options.seconds * UINT64_C(1000000000);
-    while (stress_now() < end_ns) {
+    end_ns = now_ns() + options.seconds * UINT64_C(1000000000);
+    while (now_ns() < end_ns) {
         uint64_t ms = ERA_MS / 4 + stress_below(&random, ERA_MS * 3 / 4);
 
-        era_end_ns = stress_now() + ms * 1000000;
+        era_end_ns = now_ns() + ms * 1000000;
         if (era_end_ns > end_ns)
             era_end_ns = end_ns;
         era(&random, device, devices, &totals);

@@ -29,6 +29,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tests/clock.h"
+
 #define STREAMS 6 /* of one thread: legacy, per-thread, blocking, non-blocking ones */
 #define STREAM_OWN 2 /* from here on they are made by cuStreamCreate */
 #define SLOTS 32 /* live blocks of one thread */
@@ -104,7 +106,6 @@ __attribute__((noreturn, cold)) void stress_failed(CUresult result, const char *
             stress_failed(result_, #call);                                                         \
     } while (0)
 
-uint64_t stress_now(void); /* CLOCK_MONOTONIC, ns */
 uint32_t stress_random(uint64_t *state);
 /* From 0 to below - 1. */
 uint32_t stress_below(uint64_t *state, uint32_t below);

@@ -149,7 +149,7 @@ void world_free(struct world *world, struct block *block)
     uint32_t how = stress_below(&world->random, 8);
     unsigned other = stress_below(&world->random, world->streams);
 
-    __atomic_store_n(&owners[block->tag % OWNERS].freed_ns, stress_now(), __ATOMIC_RELAXED);
+    __atomic_store_n(&owners[block->tag % OWNERS].freed_ns, now_ns(), __ATOMIC_RELAXED);
     if (!block->ordered && how > 0) {
         MUST(cuMemFree(block->address)); /* behind whatever still runs */
     } else if (block->ordered && how > 2) {
@@ -238,7 +238,7 @@ static const char *whose(uint32_t tag, char *text, size_t size)
                       (unsigned long long)__atomic_load_n(&owner->words, __ATOMIC_RELAXED));
     if (freed)
         snprintf(text + length, size - (size_t)length, "freed %llu us ago",
-                 (unsigned long long)(stress_now() - freed) / 1000);
+                 (unsigned long long)(now_ns() - freed) / 1000);
     else
         snprintf(text + length, size - (size_t)length, "which is live");
     return text;

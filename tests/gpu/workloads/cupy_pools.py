@@ -8,11 +8,9 @@ import sys
 
 import cupy
 
+from results import all_run, result
+
 MIB = 1 << 20
-
-
-def result(what, outcome):
-    print(f"RESULT {what} {outcome}", flush=True)
 
 
 def digest(array):
@@ -120,14 +118,8 @@ def main():
     name = sys.argv[1]
     pool = the_pool(name)
     cupy.cuda.set_allocator(pool.malloc)
-    failed = False
-    for check in (work, streams, sizes, lambda: accounts(name, pool)):
-        try:
-            check()
-        except Exception as error:  # the outcome is what this program is for
-            failed = True
-            result("check", f"{type(error).__name__} {str(error).splitlines()[:1]}")
-    return failed
+    passed = all_run((work, streams, sizes, lambda: accounts(name, pool)))
+    return not passed
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ import threading
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from results import result
+
 SECONDS = 60
-
-
-def result(what, outcome):
-    print(f"RESULT {what} {outcome}", flush=True)
 
 
 def status_of(pid):

@@ -16,6 +16,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 from torch import nn
 
+from results import all_run, result
+
 CACHED = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1"
 
 
@@ -25,10 +27,6 @@ def digest(*tensors):
     for tensor in tensors:
         whole.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return whole.hexdigest()[:16]
-
-
-def result(what, outcome):
-    print(f"RESULT {what} {outcome}", flush=True)
 
 
 def warm_up(work):
@@ -181,15 +179,8 @@ def main():
     if CACHED:
         checks += [lambda: inference("global"), lambda: inference("thread_local"),
                    lambda: inference("relaxed"), training, shared_pool, beside_a_thread]
-    failed = False
-    for check in checks:
-        try:
-            check()
-        except Exception as error:  # the outcome is what this program is for
-            failed = True
-            result(getattr(check, "__name__", "check"),
-                   f"{type(error).__name__} {str(error).splitlines()[:1]}")
-    return failed
+    passed = all_run(checks)
+    return not passed
 
 
 if __name__ == "__main__":

@@ -14,13 +14,11 @@ import time
 import torch
 import torch.multiprocessing as mp
 
+from results import all_run, result
+
 SECONDS = 60
 WORDS = 1 << 20
 BROKER = os.environ.get("GPUSHIM_SHARE_STRATEGY") == "broker"
-
-
-def result(what, outcome):
-    print(f"RESULT {what} {outcome}", flush=True)
 
 
 def filled(value, words=WORDS):
@@ -157,20 +155,14 @@ def leaving_producer(how):
 def main():
     mp.set_start_method("spawn")
     torch.zeros(1, device="cuda")
-    failed = False
     checks = [killed_consumers, killed_again_and_again]
     checks += [lambda how=how: leaving_producer(how) for how in ("killed", "os_exit")]
-    for number, check in enumerate(checks):
-        try:
-            check()
-        except Exception as error:  # the outcome is what this program is for
-            failed = True
-            result(f"check_{number}", f"{type(error).__name__} {str(error).splitlines()[:1]}")
+    passed = all_run(checks)
     torch.cuda.synchronize()
     time.sleep(0.2)
     again = torch.ones(32 << 20, device="cuda")
     result("afterwards", again.sum().item() == 32 << 20)
-    return failed
+    return not passed
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ import sys
 
 import torch
 
+from results import all_run, result
+
 MIB = 1 << 20
 BACKEND = ("uncached" if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1"
            else torch.cuda.get_allocator_backend())
-
-
-def result(what, outcome):
-    print(f"RESULT {what} {outcome}", flush=True)
 
 
 def refused(what, size):
@@ -118,14 +116,8 @@ def main():
     torch.cuda.init()
     # Kernels take memory too when they are loaded.
     torch.zeros(MIB, dtype=torch.uint8, device="cuda")[-1].fill_(1).sum().item()
-    failed = False
-    for check in (counted, told_by_the_device, running_out, in_turns, bounded):
-        try:
-            check()
-        except Exception as error:  # the outcome is what this program is for
-            failed = True
-            result(check.__name__, f"{type(error).__name__} {str(error).splitlines()[:1]}")
-    return failed
+    passed = all_run((counted, told_by_the_device, running_out, in_turns, bounded))
+    return not passed
 
 
 if __name__ == "__main__":

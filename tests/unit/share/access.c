@@ -7,43 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
-static struct other other;
 
-static void setup(void)
-{
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-}
-
-static void start(void)
-{
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
-}
-
-static void teardown(void)
-{
-    if (other.pid)
-        other_stop(&other);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
-    SIDE_MUST(side_broker_end(dir));
-    side_dir_remove(dir);
-}
-
-TestSuite(share_access, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_access, .init = scene_new, .fini = scene_end, .timeout = 120);
 
 /* Whether the other process ends by writing to what it opened. */
 static bool write_kills(unsigned long address)
@@ -63,7 +32,7 @@ Test(share_access, blocks_of_a_read_only_exporter_are_mapped_for_reading)
     unsigned long address;
 
     options.read_only = true;
-    start();
+    scene_block(&offer, token);
     other_start(&other, dir, NULL);
     *(char *)chunk.base = 5;
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
@@ -76,7 +45,7 @@ Test(share_access, a_read_only_opener_maps_for_reading)
 {
     unsigned long address;
 
-    start();
+    scene_block(&offer, token);
     other_start(&other, dir, "readonly=1");
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     cr_assert(write_kills(address));
@@ -112,7 +81,7 @@ Test(share_access, a_listed_group_may_open)
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
     options.gids[options.gid_count++] = 65534;
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start(&other, dir, words);
     /* It names nobody, so it does not believe us; the kernel's word about it is what counts here. */
@@ -130,7 +99,7 @@ Test(share_access, whose_socket_is_another_users_is_told_what_to_name)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start2(&other, dir, "trust=0", "uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
@@ -144,7 +113,7 @@ Test(share_access, another_group_may_not)
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
     options.gids[options.gid_count++] = 65533;
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start2(&other, dir, "trustgid=0", "uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
@@ -157,7 +126,7 @@ Test(share_access, a_handle_with_another_secret_opens_nothing)
     struct gs_token read;
     unsigned long address;
 
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(gs_token_read(token, &read), GS_OK);
     read.secret[3] ^= 1;
     gs_token_write(&read, forged);
@@ -172,11 +141,11 @@ Test(share_access, all_that_one_had_open_ends_with_it)
 {
     int fd;
 
-    start();
+    scene_block(&offer, token);
     fd = side_connect_by_hand(dir, token);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
-    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    cr_assert_not(gs_share_withdraw(side.share, offer));
     close(fd);
     cr_assert(side_gets_back(&side, offer));
 }

@@ -18,43 +18,17 @@
 
 #include "core/share/wire.h"
 #include "leave_by_hand.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-#include "tests/rest.h"
-
-#define MS UINT64_C(1000000)
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct other other;
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
+    scene_new();
+    scene_side();
     other_start(&other, dir, "keep=60000");
 }
 
-static void teardown(void)
-{
-    pid_t broker = side_broker_pid(dir);
-
-    if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    SIDE_MUST(memdriver_alive() == 0);
-    if (broker) {
-        kill(broker, SIGTERM);
-        kill(broker, SIGCONT); /* a test that has failed may have left it stopped */
-        SIDE_MUST(side_broker_gone(dir));
-    }
-    side_dir_remove(dir);
-}
-
-TestSuite(share_broker, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_broker, .init = setup, .fini = scene_end, .timeout = 120);
 
 static gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
 {
@@ -193,7 +167,7 @@ Test(share_broker, killed_itself_takes_nobody_down)
 {
     unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
     struct gs_share_options brokered = options;
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     unsigned long there;
 
@@ -202,8 +176,8 @@ Test(share_broker, killed_itself_takes_nobody_down)
     brokered.keep_ns = 1000000000;
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&side, &brokered);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, before);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
@@ -212,12 +186,12 @@ Test(share_broker, killed_itself_takes_nobody_down)
     cr_assert_eq(other_open(&other, before, &there), GS_OK);
     other_ask(&other, "close %lx", there);
     cr_assert(side_gets_back(&side, offer));
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, after);
     cr_assert_eq(other_open(&other, after, &there), GS_OK);
     other_ask(&other, "close %lx", there);
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
@@ -268,7 +242,7 @@ static void on_child(int number)
 Test(share_broker, the_program_does_not_see_its_start)
 {
     struct gs_share_options brokered = options;
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     struct side second;
     int children;
@@ -279,13 +253,13 @@ Test(share_broker, the_program_does_not_see_its_start)
     brokered.keep_ns = 1000000000;
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&second, &brokered);
-    chunk = side_chunk_new(&second, 2 * MIB);
-    cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert_eq(children_ended, children);
     cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
-    side_chunk_free(&second, &chunk);
+    side_chunk_free(&second, &piece);
 }
 
 /* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
@@ -369,7 +343,7 @@ static bool was_told(const char *words)
 Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
 {
     struct gs_share_options brokered = options;
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     struct side second;
 
@@ -384,8 +358,8 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     brokered.gids[brokered.gid_count++] = 88;
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&second, &brokered);
-    chunk = side_chunk_new(&second, 2 * MIB);
-    cr_assert_eq(side_offer(&second, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
     cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
@@ -396,14 +370,14 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
     cr_assert(side_gets_back(&second, offer));
     side_stop(&second);
-    side_chunk_free(&second, &chunk);
+    side_chunk_free(&second, &piece);
 }
 
 Test(share_broker, that_cannot_be_started_is_said_and_done_without)
 {
     struct gs_share_options brokered = options;
     unsigned char token[GS_TOKEN_SIZE];
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     unsigned long there;
 
@@ -411,15 +385,15 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     brokered.broker = true;
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "/nonexistent/broker");
     side_start(&side, &brokered);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert_eq(other_open(&other, token, &there), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
@@ -733,10 +707,10 @@ static struct side_chunk sharer_start(struct side *sharer)
     return side_chunk_new(sharer, 2 * MIB);
 }
 
-static void sharer_stop(struct side *sharer, struct side_chunk *chunk, pid_t broker)
+static void sharer_stop(struct side *sharer, struct side_chunk *piece, pid_t broker)
 {
     side_stop(sharer);
-    side_chunk_free(sharer, chunk);
+    side_chunk_free(sharer, piece);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }
@@ -761,12 +735,12 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
     if (child == 0) {
         static struct gs_offer *offers[LEFT_MANY];
         struct side sharer;
-        struct side_chunk chunk;
+        struct side_chunk piece;
 
         options.left_max = 4000;
-        chunk = sharer_start(&sharer);
+        piece = sharer_start(&sharer);
         for (unsigned i = 0; i < LEFT_MANY; i++)
-            CHILD_MUST(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]) == GS_OK);
+            CHILD_MUST(side_offer(&sharer, &piece, i * 512, 512, &offers[i]) == GS_OK);
         CHILD_MUST(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
         halt(broker);
         gs_offer_token(offers[0], token[0]);
@@ -799,24 +773,24 @@ Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000");
     static struct gs_offer *offers[LEFT_MANY];
     struct side sharer;
-    struct side_chunk chunk;
+    struct side_chunk piece;
 
     options.left_max = 4000;
-    chunk = sharer_start(&sharer);
+    piece = sharer_start(&sharer);
     for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
     halt(broker);
     for (unsigned i = 0; i < LEFT_MANY; i++)
         cr_assert(side_gets_back(&sharer, offers[i]));
     for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
     kill(broker, SIGCONT);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
     for (unsigned i = 0; i < LEFT_MANY; i++)
         cr_assert(side_gets_back(&sharer, offers[i]));
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
-    sharer_stop(&sharer, &chunk, broker);
+    sharer_stop(&sharer, &piece, broker);
 }
 
 /* ---- Whose it is ---------------------------------------------------------------------------- */
@@ -943,14 +917,14 @@ Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
 Test(share_broker, one_that_is_started_later_is_found)
 {
     unsigned char token[GS_TOKEN_SIZE];
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     CUdeviceptr address;
     pid_t broker;
     struct side sharer;
 
-    chunk = sharer_start(&sharer);
-    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
+    piece = sharer_start(&sharer);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
@@ -958,31 +932,31 @@ Test(share_broker, one_that_is_started_later_is_found)
     cr_assert(side_gets_back(&sharer, offer));
     cr_assert_eq(open_it(token, &address), GS_STALE);
     cr_assert_eq(side_log_lines(), 1);
-    sharer_stop(&sharer, &chunk, broker);
+    sharer_stop(&sharer, &piece, broker);
 }
 
 /* Nothing is on offer when it comes: the next offer looks for it, and is left there once. */
 Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
 {
     struct gs_offer *offer[2];
-    struct side_chunk chunk;
+    struct side_chunk piece;
     pid_t broker;
     struct side sharer;
 
-    chunk = sharer_start(&sharer);
-    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer[0]), GS_OK);
+    piece = sharer_start(&sharer);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer[0]), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert(side_gets_back(&sharer, offer[0]));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     usleep(2500000); /* it could have been looked for */
     for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(side_offer(&sharer, &chunk, 4096 * i, 512, &offer[i]), GS_OK);
+        cr_assert_eq(side_offer(&sharer, &piece, 4096 * i, 512, &offer[i]), GS_OK);
         cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
     }
     cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 2);
     cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
-    sharer_stop(&sharer, &chunk, broker);
+    sharer_stop(&sharer, &piece, broker);
 }
 
 /* An offer that is not the block's yet, nor ever will be where another thread was first: it can be
@@ -990,29 +964,29 @@ Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
 Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
 {
     struct gs_offer *offer, *early;
-    struct side_chunk chunk;
+    struct side_chunk piece;
     pid_t broker;
     struct side sharer;
 
-    chunk = sharer_start(&sharer);
+    piece = sharer_start(&sharer);
     cr_assert_eq(gs_share_offer(sharer.share,
-                                &(struct gs_share_source){.handle = chunk.handle,
-                                                          .chunk_id = chunk.id,
-                                                          .chunk_size = chunk.size,
+                                &(struct gs_share_source){.handle = piece.handle,
+                                                          .chunk_id = piece.id,
+                                                          .chunk_size = piece.size,
                                                           .block_id = 77,
                                                           .offset = 4096,
                                                           .size = 512},
                                 &early),
                  GS_OK);
-    cr_assert_eq(side_offer(&sharer, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
     cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_left(dir), 1);
-    cr_assert(gs_share_withdraw(sharer.share, early, 0, side_now(), true));
+    cr_assert(gs_share_withdraw(sharer.share, early));
     cr_assert(side_gets_back(&sharer, offer));
-    sharer_stop(&sharer, &chunk, broker);
+    sharer_stop(&sharer, &piece, broker);
 }
 
 /* The number of this process's connection to a broker. */
@@ -1036,14 +1010,14 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
     struct gs_offer *offers[3];
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct side sharer;
     int fd, pair[2];
     char byte;
 
-    chunk = sharer_start(&sharer);
+    piece = sharer_start(&sharer);
     for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(side_offer(&sharer, &chunk, i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
     fd = broker_connection();
     cr_assert_geq(fd, 0);
@@ -1051,13 +1025,13 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
     cr_assert_eq(dup2(pair[0], fd), fd);
     close(pair[0]);
     cr_assert(side_gets_back(&sharer, offers[1]));
-    cr_assert_eq(side_offer(&sharer, &chunk, 1024, 512, &offers[2]), GS_OK);
+    cr_assert_eq(side_offer(&sharer, &piece, 1024, 512, &offers[2]), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was written to");
     cr_assert_eq(errno, EAGAIN);
     cr_assert(side_gets_back(&sharer, offers[0]));
     cr_assert(side_gets_back(&sharer, offers[2]));
-    sharer_stop(&sharer, &chunk, broker);
+    sharer_stop(&sharer, &piece, broker);
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was shut down");
     cr_assert_eq(errno, EAGAIN);
 }
@@ -1370,7 +1344,7 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
 Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
 {
     pid_t child = stand_in(side_broker_name(), OLDER, getuid());
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     char expected[160], said[1024];
 
@@ -1380,8 +1354,8 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
     side_stop(&side);
     options.broker = true;
     side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     snprintf(expected, sizeof expected,
              "the broker has another version of this library (protocol %u, here %u): memory is "
              "shared as long as this process runs",
@@ -1389,12 +1363,12 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
     cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
     stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, one_of_another_user_is_given_nothing)
 {
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct gs_offer *offer;
     pid_t child;
 
@@ -1404,14 +1378,14 @@ Test(share_broker, one_of_another_user_is_given_nothing)
     side_stop(&side);
     options.broker = true;
     side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
     stand_down(child, side_broker_name());
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 /* As systemd does for a socket unit: listens, starts the broker when somebody connects, and

@@ -66,11 +66,11 @@ static void guess(struct side *side, const unsigned char *bytes, unsigned right)
     words[first] = (uint16_t)(words[first] + first + 2);
     words[first + 1] = (uint16_t)(words[first + 1] - (first + 1));
     memcpy(guessed, words, sizeof guessed);
-    SIDE_MUST(gs_token_read(guessed, &token) == GS_OK);
+    CHECK(gs_token_read(guessed, &token) == GS_OK);
     raise(SIGUSR1);
     found = gs_offer_pin(side->share, guessed);
     raise(SIGUSR2);
-    SIDE_MUST(!found);
+    CHECK(!found);
 }
 
 /* By itself, so that nothing in it is made for one of the pairs. */
@@ -91,7 +91,7 @@ static void compare_pair(const unsigned char *bytes, int byte)
     memcpy(other, bytes, sizeof other);
     if (byte >= 0)
         other[byte] ^= 0x55;
-    SIDE_MUST(compare(bytes, other) == (byte < 0));
+    CHECK(compare(bytes, other) == (byte < 0));
 }
 
 static int measured(void)
@@ -107,9 +107,9 @@ static int measured(void)
     side_options(&options, dir);
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    SIDE_MUST(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
+    CHECK(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
     gs_offer_token(offer, token);
-    SIDE_MUST(gs_offer_pin(side.share, token) == offer);
+    CHECK(gs_offer_pin(side.share, token) == offer);
     gs_offer_unpin(side.share, offer, false);
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < GUESSES; i++)
@@ -117,7 +117,7 @@ static int measured(void)
         for (int i = 0; i < PAIRS; i++)
             compare_pair(token, wrong[i]);
     }
-    SIDE_MUST(side_gets_back(&side, offer));
+    CHECK(side_gets_back(&side, offer));
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     side_dir_remove(dir);
@@ -137,7 +137,7 @@ static pid_t start(char *program)
         execv(program, arguments);
         _exit(1);
     }
-    SIDE_MUST(pid > 0);
+    CHECK(pid > 0);
     return pid;
 }
 
@@ -164,7 +164,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         return measured();
     pid = start(argv[0]);
-    SIDE_MUST(waitpid(pid, &status, 0) == pid);
+    CHECK(waitpid(pid, &status, 0) == pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == STEPS_NOT_PERMITTED) {
         puts("skipped: this system does not let a process be traced");
         return STEPS_NOT_PERMITTED;
@@ -173,12 +173,12 @@ int main(int argc, char **argv)
         long *least = &fewest[i % (GUESSES + PAIRS)];
         long steps = WIFSTOPPED(status) ? steps_run(pid, &status, false, LIMIT) : -1;
 
-        SIDE_MUST(steps > GS_TOKEN_SIZE && steps < LIMIT);
+        CHECK(steps > GS_TOKEN_SIZE && steps < LIMIT);
         if (i < GUESSES + PAIRS || steps < *least)
             *least = steps;
     }
-    SIDE_MUST(steps_run(pid, &status, false, LIMIT) == 0);
-    SIDE_MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(steps_run(pid, &status, false, LIMIT) == 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     bool guesses = same("a guess, by how much of it is right", fewest, GUESSES);
     bool pairs =
         same("no wrong byte, the first, one in the midst, the last", fewest + GUESSES, PAIRS);

@@ -20,18 +20,11 @@
 #include "core/share/internal.h"
 #include "leave_by_hand.h"
 #include "memdriver.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 
-#define MS    UINT64_C(1000000)
 #define EACH  3 /* attacks of each kind at once */
 #define MANY  300
 #define AGAIN_MS 100 /* what was sent is read by then, or never before it does harm */
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct other other;
 
 #ifdef OLDER_KERNEL
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
@@ -47,26 +40,11 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
+    scene_new();
+    scene_side();
 }
 
-static void teardown(void)
-{
-    pid_t broker = side_broker_pid(dir);
-
-    if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    if (broker) {
-        kill(broker, SIGTERM);
-        SIDE_MUST(side_broker_gone(dir));
-    }
-    side_dir_remove(dir);
-}
-
-TestSuite(share_descriptors, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_descriptors, .init = setup, .fini = scene_end, .timeout = 120);
 
 /* A message with that bomb, which the attacker lets go of at once. */
 static void throw(int fd, const union gs_wire_message *message, enum bomb kind, int bomb, bool waits)
@@ -132,11 +110,11 @@ static void attack_exporter(const unsigned char *token, enum bomb kind, int *ret
 
 Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
 
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     other_start(&other, dir, NULL);
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
@@ -163,19 +141,19 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
                   before);
     }
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 /* Closers that are held up are waited for by what is like what they are at, and by nothing else. */
 Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
     unsigned long address;
     int before;
 
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
     other_start(&other, dir, NULL);
     cr_assert(bombs_begin(BOMB_NESTED));
@@ -195,7 +173,7 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     other_ask(&other, "close %lx", address);
     bombs_end(BOMB_NESTED);
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 /* ---- An opener ------------------------------------------------------------------------------ */

@@ -75,7 +75,7 @@ static gs_status try_offer(void)
     status = side_offer(&side, &chunk, 0, 512, &offer);
     if (status == GS_OK) {
         cr_assert(SIDE_WAIT(side_dir_count(options.dir) == 1), "dead sockets are cleared");
-        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+        cr_assert(gs_share_withdraw(side.share, offer));
     } else {
         cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), status);
         cr_assert_eq(side_log_lines(), 1, "the reason is said once");
@@ -98,7 +98,7 @@ static gs_status sweep_once(void)
     chunk = side_chunk_new(&side, 2 * MIB);
     status = side_offer(&side, &chunk, 0, 512, &offer);
     if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+        cr_assert(gs_share_withdraw(side.share, offer));
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     return status;

@@ -10,15 +10,7 @@
 #include <unistd.h>
 
 #include "core/share/exporter.h"
-#include "other.h"
-#include "side.h"
-#include "tests/rest.h"
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
-static struct other other;
+#include "scene.h"
 
 /* The library's only thread that duplicates a descriptor to a high number enlarges their table; as
  * with the kernel's own, it may take any time. Atomic. */
@@ -55,22 +47,15 @@ void __wrap_gs_lock_take(struct gs_lock *lock)
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_new();
+    scene_chunk();
     other_start(&other, dir, NULL);
 }
 
 static void teardown(void)
 {
     __atomic_store_n(&table_waits, false, __ATOMIC_SEQ_CST);
-    if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
+    scene_end();
 }
 
 TestSuite(share_exports, .init = setup, .fini = teardown, .timeout = 120);
@@ -330,7 +315,7 @@ static void *offer_many(void *arg)
     struct gs_offer *offer;
 
     for (int i = 0; i < OFFERS; i++)
-        SIDE_MUST(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
+        CHECK(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
     return NULL;
 }
 

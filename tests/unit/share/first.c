@@ -15,18 +15,10 @@
 #include <unistd.h>
 
 #include "core/share/opener.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
 #include "wrapped_thread.h"
-#include "tests/rest.h"
 
-#define MS UINT64_C(1000000)
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct other other;
 static unsigned char token[GS_TOKEN_SIZE];
 static int threads; /* of this process before it opens anything */
 static bool refuses; /* pthread_create does, */
@@ -49,40 +41,23 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
+    scene_new();
+    scene_side();
     other_start(&other, dir, NULL);
     other_offer(&other, 0, 512, 7, token);
     threads = side_threads();
 }
 
-static void teardown(void)
-{
-    SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_first, .init = setup, .fini = teardown, .timeout = 120);
-
-static CUdeviceptr open_it(const unsigned char *of)
-{
-    CUdeviceptr address = 0;
-
-    cr_assert_eq(gs_share_open(side.share, of, SIDE_CONTEXT, 0, &address), GS_OK);
-    return address;
-}
+TestSuite(share_first, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_first, open_starts_no_thread_and_the_next_one_does)
 {
     unsigned char next[GS_TOKEN_SIZE];
 
-    open_it(token);
+    scene_open(token);
     cr_assert_eq(side_threads(), threads);
     other_offer(&other, 512, 512, 8, next);
-    open_it(next);
+    scene_open(next);
     cr_assert_gt(side_threads(), threads);
 }
 
@@ -106,18 +81,18 @@ Test(share_first, a_thread_that_cannot_start_leaves_no_descriptor_behind)
 
 Test(share_first, close_starts_the_thread)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
 
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_gt(side_threads(), threads);
-    cr_assert_eq(open_it(token), address, "it was kept");
+    cr_assert_eq(scene_open(token), address, "it was kept");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "it was not called back");
 }
 
 Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the_close)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
 
     cr_assert_not(other_withdraws(&other));
     cr_assert(all_rest(other.pid));
@@ -128,7 +103,7 @@ Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the
 
 Test(share_first, open_outlives_its_exporter)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
 
     other_kill(&other);
     cr_assert(all_rest(0));
@@ -152,7 +127,7 @@ Test(share_first, open_that_is_refused_leaves_no_connection)
 
 Test(share_first, open_of_a_context_that_ends_goes_back)
 {
-    open_it(token);
+    scene_open(token);
     gs_share_context_leaving(side.share, SIDE_CONTEXT);
     gs_share_context_gone(side.share, SIDE_CONTEXT);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -194,9 +169,9 @@ static CUdeviceptr open_two(CUdeviceptr *ret_second)
     CUdeviceptr first;
 
     refuses = true;
-    first = open_it(token);
+    first = scene_open(token);
     other_offer(&other, 512, 512, 8, next);
-    *ret_second = open_it(next);
+    *ret_second = scene_open(next);
     return first;
 }
 
@@ -236,10 +211,10 @@ Test(share_first, no_chunk_is_kept_without_a_thread)
     CUdeviceptr first, second;
 
     refuses = true;
-    first = open_it(token);
+    first = scene_open(token);
     cr_assert_not(other_withdraws(&other));
     other_offer(&other, 512, 512, 8, next);
-    second = open_it(next); /* with its answer the call for the first is read */
+    second = scene_open(next); /* with its answer the call for the first is read */
     cr_assert_eq(gs_share_close(side.share, second), GS_OK);
     cr_assert_eq(gs_share_close(side.share, first), GS_OK);
     cr_assert_eq(memdriver_mapped(), 0);
@@ -266,19 +241,19 @@ static void exporter_stop(struct exporter *exporter)
         side_chunk_free(&exporter->side, &exporter->chunk[i]);
 }
 
-static struct gs_offer *must_offer(struct exporter *exporter, int chunk, size_t offset,
+static struct gs_offer *must_offer(struct exporter *exporter, int which, size_t offset,
                                    unsigned char *ret_token)
 {
     struct gs_offer *offer;
 
-    cr_assert_eq(side_offer(&exporter->side, &exporter->chunk[chunk], offset, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&exporter->side, &exporter->chunk[which], offset, 512, &offer), GS_OK);
     gs_offer_token(offer, ret_token);
     return offer;
 }
 
 static bool has_message(void)
 {
-    struct pollfd message = {.fd = side.share->opener.peers->fd, .events = POLLIN};
+    struct pollfd message = {.fd = side.share->opener.peers->conn.fd, .events = POLLIN};
 
     return poll(&message, 1, 0) == 1;
 }
@@ -297,11 +272,11 @@ Test(share_first, no_chunk_is_kept_beside_another_without_a_thread)
     must_offer(&exporter, 1, 0, its[1]);
     must_offer(&exporter, 1, 512, its[2]);
     refuses = true;
-    address = open_it(its[0]);
-    open_it(its[1]);
+    address = scene_open(its[0]);
+    scene_open(its[1]);
     gs_share_freed(exporter.side.share, offer, side_now());
     cr_assert(SIDE_WAIT(has_message()));
-    open_it(its[2]); /* with its answer the call is read */
+    scene_open(its[2]); /* with its answer the call is read */
     mapped = memdriver_mapped();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(memdriver_mapped(), mapped - 1);
@@ -350,7 +325,7 @@ Test(share_first, block_closed_while_its_exporter_is_busy_goes_back_without_a_th
 
     refuses = true;
     other_offer(&other, 512, 512, 8, next);
-    address = open_it(next);
+    address = scene_open(next);
     close_while_busy(address, token);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     refuses = false;
@@ -363,10 +338,10 @@ Test(share_first, block_closed_while_its_exporter_is_busy_can_be_opened_again_wi
     CUdeviceptr address;
 
     refuses = true;
-    address = open_it(token);
+    address = scene_open(token);
     other_offer(&other, 512, 512, 8, next);
     close_while_busy(address, next);
-    cr_assert_eq(open_it(token), address);
+    cr_assert_eq(scene_open(token), address);
     refuses = false;
 }
 
@@ -380,7 +355,7 @@ static bool is_held(void *arg, uint64_t base, size_t size)
 
 Test(share_first, block_that_was_registered_goes_back_without_a_thread)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
 
     refuses = true;
     side.share->events.held = is_held;
@@ -396,7 +371,7 @@ Test(share_first, block_that_was_registered_goes_back_without_a_thread)
 /* The driver may have ended before the program's last exit handlers run. */
 Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
     int alive = memdriver_alive();
 
     gs_share_at_exit(side.share);
@@ -444,7 +419,7 @@ Test(share_first, block_that_was_called_back_goes_back_at_once_without_a_thread)
     exporter_start(&exporter);
     offer = must_offer(&exporter, 0, 0, its);
     refuses = true;
-    address = open_it(its);
+    address = scene_open(its);
     gs_share_freed(exporter.side.share, offer, side_now());
     cr_assert(SIDE_WAIT(has_message()));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -486,14 +461,14 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
     unsigned char next[GS_TOKEN_SIZE];
     CUdeviceptr address;
 
-    open_it(token);
+    scene_open(token);
     other_offer(&other, 512, 512, 8, next);
     is_full = true;
-    open_it(next);
+    scene_open(next);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.peers_watched, __ATOMIC_ACQUIRE)));
     is_full = false;
     other_offer(&other, 1024, 512, 9, next);
-    address = open_it(next);
+    address = scene_open(next);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody heard that it was called back");
 }
@@ -525,21 +500,21 @@ Test(share_first, connection_is_watched_without_a_lock)
 
 Test(share_first, offers_whose_socket_could_not_be_watched_leave_nothing_behind)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     struct gs_offer *offer;
     int fds = 0;
 
     is_full = true;
     for (int i = 0; i < 20; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+        cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_NOT_OFFERED);
         if (i == 0)
             fds = side_open_fds();
     }
     cr_assert(SIDE_WAIT(side_open_fds() <= fds));
     is_full = false;
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
     cr_assert(side_gets_back(&side, offer));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 ssize_t __real_write(int fd, const void *bytes, size_t size);
@@ -568,7 +543,7 @@ static void *end_context(void *arg)
 /* One thread tries to start the share thread and gives what was for it back, another wakes it. */
 Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_file)
 {
-    CUdeviceptr address = open_it(token);
+    CUdeviceptr address = scene_open(token);
     pthread_t closes, ends;
     int its = -1, wake;
     uint64_t written;

@@ -16,49 +16,27 @@
 
 #include "core/share/directory.h"
 #include "core/share/internal.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
 
-#define MS UINT64_C(1000000)
 #define AT_ONCE_MS 20000 /* less than options.timeout_ns: that was not waited for */
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
-static struct other other;
-
-static void start(void)
-{
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
-}
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    start();
+    scene_new();
+    scene_block(&offer, token);
     other_start(&other, dir, NULL);
-}
-
-static void stop(void)
-{
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
 }
 
 static void teardown(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    stop();
-    SIDE_MUST(side_dir_count(dir) <= 0);
+        CHECK(other_stop(&other) == 0);
+    scene_stop();
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 
@@ -311,9 +289,9 @@ Test(share_hostile, silent_ones_are_hung_up_on_in_time)
     uint64_t begin;
     int fd;
 
-    stop();
+    scene_stop();
     options.timeout_ns = 1000 * MS;
-    start();
+    scene_block(&offer, token);
     begin = side_now();
     fd = dial();
     cr_assert(is_hung_up_on(fd));
@@ -431,10 +409,10 @@ Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
     pid_t child;
 
     need_root();
-    stop();
+    scene_stop();
     options.max_clients = 8;
     options.uids[options.uid_count++] = 65534;
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(chmod(dir, 0755), 0);
     child = other_user_start(open_many_as_he_is, token);
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
@@ -508,9 +486,9 @@ Test(share_hostile, a_user_that_is_named_gets_through)
 {
     unsigned long address;
 
-    stop();
+    scene_stop();
     options.uids[options.uid_count++] = 65534;
-    start();
+    scene_block(&offer, token);
     start_as_nobody("uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE, "he does not name us");
     other_stop(&other);
@@ -624,11 +602,11 @@ static void begin_in_anothers_folder(void)
 {
     need_root();
     cr_assert_eq(other_stop(&other), 0);
-    stop();
+    scene_stop();
     side_dir_remove(dir);
     options.uids[options.uid_count++] = 65534;
     options.idle_ns = 0;
-    start();
+    scene_block(&offer, token);
     cr_assert_eq(chmod(dir, 0755), 0);
     cr_assert_eq(chown(dir, 65534, 65534), 0);
 }
@@ -1013,9 +991,9 @@ Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
     pid_t child;
     uint64_t begin;
 
-    stop();
+    scene_stop();
     options.timeout_ns = 2500 * MS; /* which the other one has to answer */
-    start();
+    scene_block(&offer, token);
     make_token(stalled, 0x77);
     other_offer(&other, 0, 512, 3, theirs);
     child = liar(SILENCE, stalled);

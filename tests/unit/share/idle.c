@@ -14,41 +14,17 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-#include "tests/rest.h"
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct other other;
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
+    scene_new();
+    scene_side();
     other_start(&other, dir, NULL);
 }
 
-static void teardown(void)
-{
-    SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_idle, .init = setup, .fini = teardown, .timeout = 120);
-
-static CUdeviceptr open_it(const unsigned char *token)
-{
-    CUdeviceptr address = 0;
-
-    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
-    return address;
-}
+TestSuite(share_idle, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_idle, reopening_asks_nobody)
 {
@@ -57,13 +33,13 @@ Test(share_idle, reopening_asks_nobody)
     uint64_t begin, took;
 
     other_offer(&other, 0, 512, 7, token);
-    address = open_it(token);
+    address = scene_open(token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid)); /* a hold has gone back, if it went */
     halt(other.pid);
     begin = side_now();
     for (int i = 0; i < 100000; i++) {
-        cr_assert_eq(open_it(token), address);
+        cr_assert_eq(scene_open(token), address);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     }
     took = side_now() - begin;
@@ -112,7 +88,7 @@ Test(share_idle, reopening_makes_no_system_call)
     pthread_t thread;
 
     other_offer(&other, 0, 512, 7, reopening.token);
-    address = open_it(reopening.token);
+    address = scene_open(reopening.token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     halt(other.pid);
     for (int i = 0; i < 10 && !__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST); i++) {
@@ -131,7 +107,7 @@ Test(share_idle, a_closed_block_is_closed_for_the_program)
     CUdeviceptr address;
 
     other_offer(&other, 0, 512, 7, token);
-    address = open_it(token);
+    address = scene_open(token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
     cr_assert_eq(gs_share_find(side.share, address, &info), GS_NOT_OURS);
@@ -143,7 +119,7 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
     CUdeviceptr address;
 
     other_offer(&other, 0, 512, 7, token);
-    address = open_it(token);
+    address = scene_open(token);
     cr_assert_not(other_withdraws(&other));
     cr_assert(all_rest(other.pid));
     cr_assert_eq(*(char *)address, 7, "the mapping went under its user");
@@ -158,7 +134,7 @@ Test(share_idle, called_back_it_waits_for_the_gpu)
     CUdeviceptr address;
 
     other_offer(&other, 0, 512, 7, token);
-    address = open_it(token);
+    address = scene_open(token);
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));
@@ -180,7 +156,7 @@ Test(share_idle, its_time_ends)
     briefly.idle_ns = 100000000;
     side_start(&side, &briefly);
     other_offer(&other, 0, 512, 7, token);
-    address = open_it(token);
+    address = scene_open(token);
     closed = side_now();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid));
@@ -188,7 +164,7 @@ Test(share_idle, its_time_ends)
     cr_assert(is_there || !side_within(closed, briefly.idle_ns));
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
     /* Once more: the thread has gone to sleep meanwhile. */
-    address = open_it(token);
+    address = scene_open(token);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
 }
@@ -204,7 +180,7 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
     side_start(&side, &few);
     for (int i = 0; i < 3; i++) {
         other_offer(&other, (size_t)i * 512, 512, i, token[i]);
-        address[i] = open_it(token[i]);
+        address[i] = scene_open(token[i]);
     }
     /* The last offer is closed first, so it is the one that goes; only it can be withdrawn here. */
     cr_assert_eq(gs_share_close(side.share, address[2]), GS_OK);
@@ -221,15 +197,15 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     struct gs_share_options many = options;
     static struct gs_offer *offers[1000];
     static unsigned char token[1000][GS_TOKEN_SIZE];
-    struct side_chunk chunk;
+    struct side_chunk piece;
     struct side opener;
     CUdeviceptr address;
 
     many.idle_blocks = 1000;
     side_start(&opener, &many);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    piece = side_chunk_new(&side, 2 * MIB);
     for (int i = 0; i < 1000; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token[i]);
         cr_assert_eq(gs_share_open(opener.share, token[i], SIDE_CONTEXT, 0, &address), GS_OK);
         if (i < 999)
@@ -241,7 +217,7 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
         struct gs_offer *offer;
         unsigned char fresh[GS_TOKEN_SIZE];
 
-        cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &offer), GS_OK);
+        cr_assert_eq(side_offer(&side, &piece, 1 * MIB + (size_t)i * 512, 512, &offer), GS_OK);
         gs_offer_token(offer, fresh);
         cr_assert_eq(gs_share_open(opener.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
@@ -249,11 +225,11 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     }
     for (int i = 0; i < 999; i++)
         cr_assert(side_gets_back(&side, offers[i]), "block %d", i);
-    cr_assert_not(gs_share_withdraw(side.share, offers[999], 0, side_now(), true),
+    cr_assert_not(gs_share_withdraw(side.share, offers[999]),
                   "the opener lost its lease");
     side_stop(&opener);
     cr_assert(side_gets_back(&side, offers[999]));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 static void send_open(int fd, uint32_t request, const unsigned char *token)
@@ -279,13 +255,13 @@ static bool is_granted(int fd, uint32_t request)
 /* An opener by hand that reads late: what is called back must leave room for its answers. */
 Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offers[101];
     int fd = -1;
 
     for (int i = 0; i <= 100; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token);
         if (i == 0)
             fd = side_connect_by_hand(dir, token);
@@ -303,7 +279,7 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     close(fd);
     for (int i = 0; i <= 100; i++)
         cr_assert(side_gets_back(&side, offers[i]));
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }
 
 /* Until the exporter goes on, what is given back does not fit into the connection; and that is
@@ -320,7 +296,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     for (int i = 0; i < BLOCKS; i++) {
         other_offer(&other, (size_t)i * 512, 512, 7, tokens[i]);
         if (i <= OPEN)
-            addresses[i] = open_it(tokens[i]);
+            addresses[i] = scene_open(tokens[i]);
     }
     kill(other.pid, SIGSTOP);
     for (int i = 0; i < OPEN; i++)
@@ -328,7 +304,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     usleep(300000); /* the thread has tried to give them back */
     cr_assert_eq(side_connections(true), 1);
     kill(other.pid, SIGCONT);
-    addresses[OPEN + 1] = open_it(tokens[OPEN + 1]); /* over the next */
+    addresses[OPEN + 1] = scene_open(tokens[OPEN + 1]); /* over the next */
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")), "%s", other.answer);
     for (int i = OPEN; i < BLOCKS; i++)
         cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
@@ -339,7 +315,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
  * to be sent, and the exporter's thread sleeps. */
 Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
 {
-    struct side_chunk chunk = side_chunk_new(&side, 2 * MIB);
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offers[20];
     union gs_wire_message message;
@@ -347,7 +323,7 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
     int fd = -1;
 
     for (int i = 0; i < 20; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, (size_t)i * 512, 512, &offers[i]), GS_OK);
+        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
         gs_offer_token(offers[i], token);
         if (i == 0)
             fd = side_connect_by_hand(dir, token);
@@ -373,5 +349,5 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
     used = clock() - begun;
     cr_assert_lt(used, CLOCKS_PER_SEC / 5, "%ld us of the CPU for nothing", (long)used);
     close(fd);
-    side_chunk_free(&side, &chunk);
+    side_chunk_free(&side, &piece);
 }

@@ -8,39 +8,18 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-
-#define MS UINT64_C(1000000)
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side; /* the exporter */
-static struct side_chunk chunk;
-static struct other other; /* the opener */
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-}
-
-static void teardown(void)
-{
-    if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
+    scene_new();
+    scene_chunk();
 }
 
 /* One of them takes long with a sanitizer on a busy machine; a test's own limit beside its suite's
  * leaks in Criterion 2.4.1. */
-TestSuite(share_keep, .init = setup, .fini = teardown, .timeout = 600);
+TestSuite(share_keep, .init = setup, .fini = scene_end, .timeout = 600);
 
 /* Offers bytes of the chunk, has them opened, closed, and taken back: where they were mapped. With
  * `at_once` the opener's close and the exporter's call meet. */

@@ -17,22 +17,15 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
 
-#define MS        UINT64_C(1000000)
 #define SETTLE_MS 300
 #define LIVING_MS 1000 /* as in core/share/clients.c */
 #define TRIES     10
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
-static struct other other;
 static unsigned long address;
 
 static void stop_other(void)
@@ -53,22 +46,17 @@ static void begin(void)
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     options.settle_ns = SETTLE_MS * MS;
     options.timeout_ns = 2000 * MS;
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_chunk();
     begin();
 }
 
 static void teardown(void)
 {
     stop_other();
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(side_broker_end(dir));
-    side_dir_remove(dir);
+    scene_end();
 }
 
 TestSuite(share_lease, .init = setup, .fini = teardown, .timeout = 120);

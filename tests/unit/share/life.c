@@ -12,23 +12,14 @@
 
 #include "core/share/exporter.h"
 #include "core/share/token.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-#include "tests/rest.h"
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
-static struct other other;
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     options.isolate = true; /* what is given back is unmapped: see keep.c for the other way */
-    side_start(&side, &options);
+    scene_side();
     chunk = side_chunk_new(&side, 4 * MIB);
     other_start(&other, dir, "strict=1");
 }
@@ -36,13 +27,12 @@ static void setup(void)
 static void teardown(void)
 {
     if (other.pid)
-        SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
+        CHECK(other_stop(&other) == 0);
+    scene_stop();
+    CHECK(memdriver_alive() == 0);
     if (side_with_broker()) /* which may come only now */
-        SIDE_MUST(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
-    SIDE_MUST(side_dir_count(dir) <= 0);
+        CHECK(SIDE_WAIT(side_broker_end(dir) && side_dir_count(dir) <= 0));
+    CHECK(side_dir_count(dir) <= 0);
     side_dir_remove(dir);
 }
 
@@ -122,7 +112,7 @@ Test(share_life, two_processes_see_the_same_bytes)
     cr_assert_eq(other_reads(address), 42);
     other_ask(&other, "write %lx 43", address);
     cr_assert_eq(bytes[0], 43);
-    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    cr_assert_not(gs_share_withdraw(side.share, offer));
     other_closes(address);
     cr_assert(side_gets_back(&side, offer));
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) >= 1));
@@ -220,7 +210,7 @@ Test(share_life, blocks_of_one_chunk_share_one_mapping)
     cr_assert(side_gets_back(&side, offer[1]));
     cr_assert_eq(other_reads(address[0]), 10);
     cr_assert_eq(other_reads(address[2]), 12);
-    cr_assert_not(gs_share_withdraw(side.share, offer[0], 0, side_now(), true));
+    cr_assert_not(gs_share_withdraw(side.share, offer[0]));
     other_closes(address[0]);
     other_closes(address[2]);
     cr_assert(side_gets_back(&side, offer[0]));
@@ -241,7 +231,7 @@ Test(share_life, opens_are_counted)
     cr_assert_eq(first, again);
     other_closes(first);
     cr_assert_eq(other_reads(first), 0);
-    cr_assert_not(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+    cr_assert_not(gs_share_withdraw(side.share, offer));
     other_closes(first);
     cr_assert_str_eq(other_ask(&other, "close %lx", first), "status -1");
     cr_assert(side_gets_back(&side, offer));
@@ -293,15 +283,20 @@ Test(share_life, an_unopened_offer_has_its_grace)
     side_start(&side, &with_grace);
     offer = offer_at(0, 512, token);
     await_left(1);
-    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed, false));
-    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed + 999999999, false));
-    /* The share thread may be at the offer, to leave it with a broker: then the answer is later. */
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1000000000, false)));
+    freed = side_now();
+    gs_share_freed(side.share, offer, freed);
+    cr_assert_not(gs_share_withdraw(side.share, offer));
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)));
+    cr_assert_geq(side_now() - freed, with_grace.grace_ns);
     offer = offer_at(0, 512, token);
     await_left(1);
-    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed + 1, false));
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, true)),
-              "memory is out");
+    gs_share_freed(side.share, offer, side_now() + UINT64_C(3600000000000));
+    cr_assert_not(gs_share_withdraw(side.share, offer));
+    gs_share_end_graces(side.share, (const unsigned char[16]){"another GPU"});
+    cr_assert_not(gs_share_withdraw(side.share, offer));
+    gs_share_end_graces(side.share, NULL);
+    /* The share thread may be at the offer, to leave it with a broker: then the answer is later. */
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)), "memory is out");
 }
 
 Test(share_life, in_its_grace_a_freed_block_can_be_opened)
@@ -309,18 +304,18 @@ Test(share_life, in_its_grace_a_freed_block_can_be_opened)
     unsigned char token[GS_TOKEN_SIZE];
     struct gs_offer *offer;
     unsigned long address;
-    uint64_t freed = side_now();
     struct gs_share_options with_grace = options;
 
     side_stop(&side);
     with_grace.grace_ns = 60000000000;
     side_start(&side, &with_grace);
     offer = offer_at(0, 512, token);
-    cr_assert_not(gs_share_withdraw(side.share, offer, freed, freed, false));
+    gs_share_freed(side.share, offer, side_now());
+    cr_assert_not(gs_share_withdraw(side.share, offer));
     cr_assert_eq(other_open(&other, token, &address), GS_OK);
     other_closes(address);
     /* It was opened: its grace is over with the last close. */
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, freed, freed + 1, false)));
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)));
 }
 
 /* What one end of a grace takes of the share thread, in ns, beside `count` offers that live. */

@@ -11,35 +11,20 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
-#include "tests/rest.h"
 
-#define MS UINT64_C(1000000)
 #define BLOCKS 4
 #define SILENT_MS 500 /* so long the library waits for an answer: core/share/flush.c */
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer[BLOCKS];
 static unsigned char token[BLOCKS][GS_TOKEN_SIZE];
 static unsigned long address[BLOCKS];
-static struct other other;
-
-static void setup(void)
-{
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-}
 
 /* Another process has the blocks open, of 1, 2, 3 and 4 KiB. */
 static void start(void)
 {
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_chunk();
     other_start(&other, dir, NULL);
     for (size_t i = 0; i < BLOCKS; i++) {
         cr_assert_eq(side_offer(&side, &chunk, i * 65536, (i + 1) * 1024, &offer[i]), GS_OK);
@@ -48,17 +33,7 @@ static void start(void)
     }
 }
 
-static void teardown(void)
-{
-    if (other.pid)
-        other_stop(&other);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    side_broker_end(dir);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_limbo, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_limbo, .init = scene_new, .fini = scene_end, .timeout = 120);
 
 static void free_block(int i)
 {

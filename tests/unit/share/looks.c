@@ -15,7 +15,7 @@
 
 #include "core/share/internal.h"
 #include "core/share/wire.h"
-#include "side.h"
+#include "scene.h"
 #include "wrapped_thread.h"
 
 #define US       UINT64_C(1000)
@@ -23,10 +23,6 @@
 #define ROW_LOOKS 15 /* of 150 us, after the last open of a row */
 #define ALL      (-1)
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
 static int client;
@@ -121,23 +117,13 @@ static bool sleeps(int limit)
 
 static void begin(void)
 {
-    side_start(&side, &options);
+    scene_block(&offer, token);
     side.share->spins = true; /* whatever CPUs there are */
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
-}
-
-static void end(void)
-{
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
 }
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     SET(slept_ns, 100 * US);
     SET(vain, ALL);
     begin();
@@ -147,8 +133,7 @@ static void setup(void)
 static void teardown(void)
 {
     close(client);
-    end();
-    side_dir_remove(dir);
+    scene_end();
 }
 
 TestSuite(share_looks, .init = setup, .fini = teardown, .timeout = 120);
@@ -296,7 +281,7 @@ Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
 
     options.export_ahead = true;
     do { /* again, if the machine stood still before the thread's time had begun */
-        end();
+        scene_stop();
         SET(vain, 150); /* 1.5 ms: it is due since one */
         looked = READ(looks);
         made = READ(threads) + 1;

@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include "core/share/wire.h"
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 
 static _Thread_local int fail_in; /* the n-th allocation from now fails; 0: none */
 static int fail_elsewhere;        /* the same for all threads but this test's; atomic */
@@ -41,32 +40,15 @@ void *__wrap_realloc(void *old, size_t size)
     return fails() ? NULL : __real_realloc(old, size);
 }
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
-static struct other other;
-
 static void setup(void)
 {
     is_test = true;
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_new();
+    scene_chunk();
     other_start(&other, dir, NULL);
 }
 
-static void teardown(void)
-{
-    SIDE_MUST(other_stop(&other) == 0);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    SIDE_MUST(memdriver_alive() == 0);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_memory, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_memory, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_memory, an_offer_without_memory_is_none)
 {
@@ -88,7 +70,7 @@ Test(share_memory, an_offer_without_memory_is_none)
     cr_assert_lt(tries, 100);
     fail_in = 0;
     if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, offer, 0, side_now(), true));
+        cr_assert(gs_share_withdraw(side.share, offer));
 }
 
 Test(share_memory, an_open_without_memory_changes_nothing)
@@ -169,7 +151,7 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         gs_wire_start(&message, GS_WIRE_KEEP, 0);
         message.keep.block_id = read.block_id;
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer, 0, side_now(), true)));
+        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)));
         __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
         gs_share_chunk_gone(side.share, kept.id);
         cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);

@@ -122,7 +122,7 @@ static void serve(const char *line)
         *(volatile unsigned char *)a = (unsigned char)byte;
         printf("ok\n");
     } else if (!strcmp(word, "withdraw")) {
-        puts(gs_share_withdraw(side.share, last_offer, 0, side_now(), true) ? "ok" : "held");
+        puts(gs_share_withdraw(side.share, last_offer) ? "ok" : "held");
     } else if (!strcmp(word, "freed")) {
         gs_share_freed(side.share, last_offer, side_now());
         printf("ok\n");

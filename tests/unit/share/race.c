@@ -43,23 +43,12 @@ static void *run_opener(void *arg)
 
     while (side_now() < end) {
         struct stamps_slot *slot = &slots[rand_r(&seed) % EXPORTERS];
-        unsigned char token[GS_TOKEN_SIZE];
         CUdeviceptr address;
         uint32_t stamp;
-        gs_status status;
 
-        if (!stamps_read(slot, token, &stamp))
+        if (!stamps_open(&opener, slot, context, (unsigned)rand_r(&seed) % 2000, &refused, &address,
+                         &stamp))
             continue;
-        usleep((unsigned)rand_r(&seed) % 2000); /* so that some come too late */
-        status = gs_share_open(opener.share, token, context, 0, &address);
-        if (status == GS_STALE) {
-            __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
-            continue;
-        }
-        if (status != GS_OK) {
-            stamps_fail("open", (unsigned)-status, stamp);
-            continue;
-        }
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
         if (gs_share_close(opener.share, address) != GS_OK)

@@ -114,23 +114,12 @@ static void *run_opener(void *arg)
     while (!is_over()) {
         unsigned which = (unsigned)rand_r(&seed) % SLOTS;
         struct stamps_slot *slot = &slots[which];
-        unsigned char token[GS_TOKEN_SIZE];
         CUdeviceptr address;
         uint32_t stamp;
-        gs_status status;
 
-        if (!stamps_read(slot, token, &stamp))
+        if (!stamps_open(&opener, slot, SIDE_CONTEXT, (unsigned)rand_r(&seed) % 500, &refused,
+                         &address, &stamp))
             continue;
-        usleep((unsigned)rand_r(&seed) % 500);
-        status = gs_share_open(opener.share, token, SIDE_CONTEXT, 0, &address);
-        if (status == GS_STALE || status == GS_UNREACHABLE) {
-            __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
-            continue;
-        }
-        if (status != GS_OK) {
-            stamps_fail("open", (unsigned)-status, stamp);
-            continue;
-        }
         __atomic_add_fetch(which < SHARERS ? &opened : &from_dead, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
         if (gs_share_close(opener.share, address) != GS_OK)
@@ -212,8 +201,10 @@ int main(void)
     side_start(&exporter, &options);
     broker_start(&broker, &options);
     end = side_now() + RUN_NS;
-    for (unsigned i = 0; i < SLOTS; i++)
+    for (unsigned i = 0; i < SLOTS; i++) {
         gs_lock_init(&slots[i].lock, GS_RANK_OPENER);
+        slots[i].may_be_gone = true;
+    }
     for (unsigned i = 0; i < SHARERS; i++)
         pthread_create(&threads[count++], NULL, run_sharer, &slots[i]);
     for (uintptr_t i = 0; i < OPENERS; i++)

@@ -61,22 +61,11 @@ static void *run_opener(void *arg)
     while (side_now() < round_end) {
         struct stamps_slot *slot = &slots[rand_r(&seed) % SLOTS];
         CUcontext context = (CUcontext)(uintptr_t)(0x1000 + 0x1000 * (rand_r(&seed) % 2u));
-        unsigned char token[GS_TOKEN_SIZE];
         CUdeviceptr address;
         uint32_t stamp;
-        gs_status status;
 
-        if (!stamps_read(slot, token, &stamp))
+        if (!stamps_open(&opener, slot, context, 0, &refused, &address, &stamp))
             continue;
-        status = gs_share_open(opener.share, token, context, 0, &address);
-        if (status == GS_STALE) {
-            __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
-            continue;
-        }
-        if (status != GS_OK) {
-            stamps_fail("open", (unsigned)-status, stamp);
-            continue;
-        }
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         if (!destroys)
             stamps_look(address, stamp);

@@ -167,7 +167,7 @@ int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZ
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    SIDE_MUST(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
+    CHECK(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
     return fd;
 }
 
@@ -194,7 +194,7 @@ int side_open_by_hand(int fd, const struct gs_offer *offer)
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     gs_offer_token(offer, message.open.token);
-    SIDE_MUST(gs_wire_send(fd, &message, -1) == 0);
+    CHECK(gs_wire_send(fd, &message, -1) == 0);
     return side_next_message(fd, &message);
 }
 
@@ -377,7 +377,7 @@ bool side_withdraws(struct side *side, struct gs_offer *offer)
 {
     if (side_with_broker()) /* its share thread may be at the offer, to leave it there */
         return side_gets_back(side, offer);
-    return gs_share_withdraw(side->share, offer, 0, side_now(), true);
+    return gs_share_withdraw(side->share, offer);
 }
 
 bool side_within(uint64_t since, uint64_t ns)
@@ -392,7 +392,7 @@ static bool gets_back(struct side *side, struct gs_offer *offer, unsigned ms)
     for (;;) {
         uint64_t now = side_now();
 
-        if (gs_share_withdraw(side->share, offer, start, now, true))
+        if (gs_share_withdraw(side->share, offer))
             return true;
         if (now - start > ms * UINT64_C(1000000))
             return false;

@@ -12,6 +12,7 @@
 #include "core/share/share.h"
 #include "core/share/wire.h"
 #include "memdriver.h"
+#include "tests/check.h"
 
 #define SIDE_BLOCKS  64
 #define SIDE_CONTEXT ((CUcontext)0x1000)
@@ -118,14 +119,6 @@ int side_open_fds(void);
  * know, or counted alone. */
 int side_connections(bool closes);
 int side_threads(void);
-/* For teardowns: a cr_assert that fails there fails no test (Criterion 2.4.1), a crash does. */
-#define SIDE_MUST(condition)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 /* Looks until `condition` holds; false: it never does. */
 #define SIDE_WAIT(condition)                                                                       \
     ({                                                                                             \

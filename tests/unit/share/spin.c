@@ -16,13 +16,9 @@
 
 #include "core/share/directory.h"
 #include "core/share/wire.h"
-#include "side.h"
+#include "scene.h"
 #include "tests/children.h"
 
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer;
 static unsigned char token[GS_TOKEN_SIZE];
 static bool looks_at_all;
@@ -92,25 +88,17 @@ static void run_on(int n)
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     options.timeout_ns = 1000000000;
     looks_at_all = has_cpus();
-    side_start(&side, &options);
+    scene_side();
     run_on(0); /* and the share thread, which that one starts */
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
     gs_offer_token(offer, token);
 }
 
-static void teardown(void)
-{
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_spin, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_spin, .init = setup, .fini = scene_end, .timeout = 120);
 
 static void path_of(const unsigned char *of, struct sockaddr_un *ret)
 {

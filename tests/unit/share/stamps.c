@@ -43,7 +43,7 @@ bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offse
     usleep(published_us);
     freed = side_now();
     gs_share_freed(side->share, offer, freed);
-    while (!gs_share_withdraw(side->share, offer, freed, side_now(), true)) {
+    while (!gs_share_withdraw(side->share, offer)) {
         if (side_now() - freed > back_ns) {
             stamps_fail("a block is never given back", stamp, 0);
             return false;
@@ -53,14 +53,33 @@ bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offse
     return true;
 }
 
-bool stamps_read(struct stamps_slot *slot, unsigned char ret_token[GS_TOKEN_SIZE],
-                 uint32_t *ret_stamp)
+/* False: nothing is published there yet. */
+static bool read_slot(struct stamps_slot *slot, unsigned char ret_token[GS_TOKEN_SIZE],
+                      uint32_t *ret_stamp)
 {
     gs_lock_take(&slot->lock);
     memcpy(ret_token, slot->token, GS_TOKEN_SIZE);
     *ret_stamp = slot->stamp;
     gs_lock_release(&slot->lock);
     return gs_token_is_ours(ret_token);
+}
+
+bool stamps_open(struct side *side, struct stamps_slot *slot, CUcontext context, unsigned late_us,
+                 unsigned *refused, CUdeviceptr *ret_address, uint32_t *ret_stamp)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    gs_status status;
+
+    if (!read_slot(slot, token, ret_stamp))
+        return false;
+    if (late_us)
+        usleep(late_us);
+    status = gs_share_open(side->share, token, context, 0, ret_address);
+    if (status == GS_STALE || (status == GS_UNREACHABLE && slot->may_be_gone))
+        __atomic_add_fetch(refused, 1, __ATOMIC_RELAXED);
+    else if (status != GS_OK)
+        stamps_fail("open", (unsigned)-status, *ret_stamp);
+    return status == GS_OK;
 }
 
 void stamps_look(CUdeviceptr address, uint32_t expected)

@@ -15,6 +15,7 @@ struct stamps_slot {
     struct gs_lock lock; /* protects both against each other */
     unsigned char token[GS_TOKEN_SIZE];
     uint32_t stamp;
+    bool may_be_gone; /* its process is killed at times */
 };
 
 extern unsigned stamps_failures; /* atomic */
@@ -27,9 +28,10 @@ bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offse
                  struct stamps_slot *slot, unsigned published_us, uint64_t back_ns);
 void stamps_publish(struct stamps_slot *slot, const unsigned char token[GS_TOKEN_SIZE],
                     uint32_t stamp);
-/* What is published there; false: nothing yet. */
-bool stamps_read(struct stamps_slot *slot, unsigned char ret_token[GS_TOKEN_SIZE],
-                 uint32_t *ret_stamp);
+/* Opens what is published there, after so long at most: some come too late. True: it went, and the
+ * block is to hold the stamp. `refused`, atomic, counts those that it is not there for any more. */
+bool stamps_open(struct side *side, struct stamps_slot *slot, CUcontext context, unsigned late_us,
+                 unsigned *refused, CUdeviceptr *ret_address, uint32_t *ret_stamp);
 /* Looks a few times whether the stamp is still the published one. */
 void stamps_look(CUdeviceptr address, uint32_t expected);
 

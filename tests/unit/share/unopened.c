@@ -4,40 +4,20 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "other.h"
-#include "side.h"
+#include "scene.h"
 
-#define MS UINT64_C(1000000)
-
-static char dir[64];
-static struct gs_share_options options;
-static struct side side;
-static struct side_chunk chunk;
 static struct gs_offer *offer[2];
-static struct other other;
 
 static void setup(void)
 {
-    side_dir_new(dir, sizeof dir);
-    side_options(&options, dir);
+    scene_new();
     options.grace_ns = 100 * MS;
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
+    scene_chunk();
     for (size_t i = 0; i < 2; i++)
         cr_assert_eq(side_offer(&side, &chunk, i * MIB, MIB, &offer[i]), GS_OK);
 }
 
-static void teardown(void)
-{
-    if (other.pid)
-        other_stop(&other);
-    side_stop(&side);
-    side_chunk_free(&side, &chunk);
-    side_broker_end(dir);
-    side_dir_remove(dir);
-}
-
-TestSuite(share_unopened, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(share_unopened, .init = setup, .fini = scene_end, .timeout = 120);
 
 static int times_said(void)
 {
@@ -54,7 +34,7 @@ static void ends(int i)
     uint64_t freed = side_now();
 
     gs_share_freed(side.share, offer[i], freed);
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i], freed, side_now(), false)));
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i])));
 }
 
 Test(share_unopened, it_is_said_once_and_with_their_number)

@@ -1,0 +1,349 @@
+/*
+ * Opener: connecting to an exporter, or to who serves what it had shared; to the same again where the
+ * program has closed the connection; and hanging up.
+ */
+#include "core/share/discard.h"
+#include "core/share/opener.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
+#define HEARD_NS  (10 * GS_NS_PER_S) /* by then what was said over a new connection has been heard */
+
+static void forget_pidfd(struct gs_peer *peer)
+{
+    gs_fd_close(&peer->conn.kept_pidfd);
+    peer->conn.kept_pidfd = (struct gs_fd){0};
+    peer->conn.pidfd = -1;
+}
+
+static void forget_socket(struct gs_peer *peer)
+{
+    peer->conn.fd = -1;
+    peer->conn.kept_fd = (struct gs_fd){0};
+    peer->conn.watched = false;
+    peer->conn.abandoned = 0;
+}
+
+/* What was held over it is lost. */
+static void set_disconnected(struct gs_peer *peer)
+{
+    forget_socket(peer);
+    forget_pidfd(peer);
+    peer->astray = false;
+    peer->absent_ns = 0;
+    peer->connection++;
+}
+
+/* One who passes something on is asked once, and holds are nobody's there. */
+void gs_peer_look(struct gs_peer *peer)
+{
+    if (peer->conn.fd >= 0 && !gs_fd_is_there(&peer->conn.kept_fd)) {
+        forget_socket(peer);
+        peer->astray = peer->id != 0;
+        if (!peer->astray)
+            forget_pidfd(peer);
+    } else if (peer->conn.pidfd >= 0 && !gs_fd_is_there(&peer->conn.kept_pidfd))
+        peer->conn.pidfd = -1;
+}
+
+/* An answer that was not waited for may have come with a hold. */
+static void say_bye(const struct gs_peer *peer)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    if (peer->conn.greeted && peer->opened_count == 0)
+        gs_wire_send(peer->conn.fd, &message, -1);
+}
+
+void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
+{
+    gs_peer_look(peer);
+    if (peer->astray)
+        set_disconnected(peer);
+    if (peer->conn.fd < 0)
+        return;
+    if (peer->conn.watched)
+        gs_unwatch(share, peer->conn.fd);
+    say_bye(peer);
+    gs_hang_up(peer->conn.fd); /* a forked child may hold the socket: the exporter must know */
+    set_disconnected(peer);
+}
+
+/* ---- What the other side has ended ---------------------------------------------------------- */
+
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message)
+{
+    peer->conn.refused |= peer->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
+                          message->head.request == 0;
+}
+
+/* Whether nothing was taken up over it: what it said last may not be read yet. */
+static bool is_refused(struct gs_peer *peer)
+{
+    union gs_wire_message message;
+
+    while (peer->conn.resumed && gs_wire_receive(peer->conn.fd, &message, NULL) == 0)
+        gs_peer_note_refused(peer, &message);
+    return peer->conn.refused;
+}
+
+/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
+ * no stack any more, and another program has another. Where that cannot be seen (another PID
+ * namespace, another user) his hang-up is taken for his end. */
+static bool is_running(const struct gs_peer *peer)
+{
+    uint64_t stack;
+
+    if (peer->conn.pid <= 0 || !gs_alive_runs(peer->conn.pid) ||
+        (gs_fd_is_there(&peer->conn.kept_pidfd) && gs_alive_exited(peer->conn.pidfd)))
+        return false;
+    stack = gs_alive_stack(peer->conn.pid);
+    return stack && (!peer->conn.stack || stack == peer->conn.stack);
+}
+
+/* Whether he may think that more is held than is: he granted something over this connection, or may
+ * not have heard what was taken up over it. */
+static bool may_err(const struct gs_peer *peer)
+{
+    return peer->conn.asked ||
+           (peer->conn.resumed && gs_now_ns() - peer->conn.connected_ns < HEARD_NS);
+}
+
+/*
+ * What is held over it is taken up over another one, if whoever has the memory lives: he may have lost
+ * this one as a program loses it, which closes what it does not know, or have thought that nobody
+ * reads here. That it is nothing he is told as well.
+ */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer)
+{
+    gs_peer_look(peer);
+    if (peer->astray)
+        return;
+    if (!peer->id || peer->conn.fd < 0 ||
+        (peer->opened_count == 0 && !is_refused(peer) && !(may_err(peer) && is_running(peer)))) {
+        gs_peer_disconnect(share, peer);
+        return;
+    }
+    if (peer->conn.watched)
+        gs_unwatch(share, peer->conn.fd);
+    gs_peer_hang_up(peer);
+    peer->astray = true;
+}
+
+/* ---- Connecting ----------------------------------------------------------------------------- */
+
+static gs_status connect_failed(struct gs_share *share, int error)
+{
+    char reason[GS_REASON_SIZE];
+
+    if (error == -ENOENT || error == -ECONNREFUSED)
+        snprintf(reason, sizeof reason,
+                 "the process that shared it has ended, or uses another directory than %s",
+                 gs_directory_words(&share->options));
+    else if (error == -EACCES || error == -EPERM)
+        snprintf(reason, sizeof reason,
+                 "its socket is another user's; name this user in the other's share.uids or "
+                 "share.gids, and the other here");
+    else
+        snprintf(reason, sizeof reason, "no connection: %s", strerror(-error));
+    gs_say_unreachable(share, reason);
+    return error == -EMFILE || error == -ENFILE ? (gs_status)CUDA_ERROR_OPERATING_SYSTEM
+                                                : GS_UNREACHABLE;
+}
+
+/* Whether the process at the other end is one to take memory from, and alive: a child that it
+ * forked may hold its socket. Finds its pidfd where the kernel gives one. */
+static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
+{
+    const struct gs_conn_who who = gs_conn_who(fd);
+    int error;
+
+    *ret_pidfd = -1;
+    if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
+        gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
+                                  "share.gids");
+        return -EPERM;
+    }
+    *ret_pidfd = gs_conn_pidfd(fd, &error);
+    if (*ret_pidfd < 0)
+        return error == -ESRCH ? -ECONNREFUSED : 0;
+    if (!gs_alive_exited(*ret_pidfd))
+        return 0;
+    gs_fd_drop(*ret_pidfd);
+    *ret_pidfd = -1;
+    return -ECONNREFUSED;
+}
+
+/* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
+ * another user's (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
+static int checked(struct gs_share *share, int fd, int *ret_pidfd)
+{
+    int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
+
+    if (error) {
+        gs_hang_up(fd);
+        return error;
+    }
+    return fd;
+}
+
+static int connect_checked(struct gs_share *share, int directory, const char *name,
+                           uint64_t deadline_ns, int *ret_pidfd)
+{
+    uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
+
+    return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
+}
+
+/* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
+ * peers too. */
+static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, int pidfd)
+{
+    peer->conn.fd = fd;
+    peer->conn.pidfd = pidfd;
+    peer->conn.pid = gs_conn_who(fd).pid;
+    peer->conn.stack = 0;
+    peer->conn.kept_fd = gs_fd_keep(fd);
+    peer->conn.kept_pidfd = gs_fd_keep(pidfd);
+    peer->conn.greeted = peer->conn.asked = peer->conn.resumed = peer->conn.refused = false;
+    peer->conn.deaf = false;
+    peer->conn.crossing = 0;
+    peer->absent_ns = 0;
+    peer->conn.connected_ns = gs_now_ns();
+    gs_lock_take(&share->opener.lock);
+    peer->flush = 0;
+    gs_lock_release(&share->opener.lock);
+}
+
+bool gs_peer_connect_to(struct gs_share *share, int directory, const char *name,
+                        struct gs_peer *peer)
+{
+    int pidfd, fd = connect_checked(share, directory, name, peer->deadline_ns, &pidfd);
+
+    if (fd < 0)
+        return false;
+    set_connected(share, peer, fd, pidfd);
+    return true;
+}
+
+static bool is_absent(int error)
+{
+    return error == -ENOENT || error == -ECONNREFUSED;
+}
+
+/* In one directory: the exporter, or who serves what it left. The descriptor, or why there is none
+ * there. *ret_passed_on: somebody passes it on. */
+static int connect_in(struct gs_share *share, int directory, struct gs_peer *peer,
+                      const char *name, int *ret_pidfd, bool *ret_passed_on)
+{
+    char relay[1][GS_RELAY_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE];
+    int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
+
+    if (is_absent(fd)) {
+        int broker;
+
+        gs_broker_name(broker_name);
+        broker = connect_checked(share, directory, broker_name, peer->deadline_ns, ret_pidfd);
+        peer->conn.by_broker = broker >= 0;
+        fd = broker >= 0 ? broker : fd;
+    }
+    if (is_absent(fd) && gs_directory_relays(directory, name, relay, 1) > 0)
+        *ret_passed_on = true;
+    return fd;
+}
+
+/* The same with all patience, in all directories. As gs_peer_connect. */
+static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
+{
+    char reason[GS_REASON_SIZE];
+    bool passed_on = false;
+    unsigned place = 0;
+    int fd = -ENOENT, pidfd, directory, looked = 0;
+
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
+
+        fd = connect_in(share, directory, peer, name, &pidfd, &passed_on);
+        gs_fd_close(&kept);
+        looked++;
+    }
+    if (!looked) {
+        gs_say_unreachable(share, reason);
+        return GS_UNREACHABLE;
+    }
+    if (is_absent(fd) && passed_on) /* nothing to say yet */
+        return GS_UNREACHABLE;
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
+    if (fd < 0)
+        return connect_failed(share, fd);
+    set_connected(share, peer, fd, pidfd);
+    return GS_OK;
+}
+
+/* To whom it was connected to, and nobody else: he knows what is held. A descriptor or an errno. */
+static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_pidfd)
+{
+    char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    int fd = -ENOENT, directory;
+
+    gs_instance_name(peer->instance, name);
+    gs_broker_name(broker_name);
+    while (is_absent(fd) &&
+           (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory);
+
+        fd = connect_checked(share, directory, peer->conn.by_broker ? broker_name : name,
+                             peer->deadline_ns, ret_pidfd);
+        gs_fd_close(&kept);
+    }
+    return fd;
+}
+
+/* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
+static bool has_ended(struct gs_peer *peer)
+{
+    if (!peer->absent_ns)
+        peer->absent_ns = gs_now_ns();
+    return !is_running(peer) || gs_now_ns() - peer->absent_ns >= ABSENT_NS;
+}
+
+int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer)
+{
+    int pidfd, fd = connect_again(share, peer, &pidfd);
+
+    if (is_absent(fd) && has_ended(peer))
+        set_disconnected(peer);
+    if (fd < 0)
+        return fd;
+    forget_pidfd(peer);
+    set_connected(share, peer, fd, pidfd);
+    return 0;
+}
+
+void gs_peer_hang_up(struct gs_peer *peer)
+{
+    gs_hang_up(peer->conn.fd);
+    forget_socket(peer);
+}
+
+gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    int fd, pidfd;
+
+    gs_instance_name(peer->instance, name);
+    peer->conn.by_broker = false;
+    fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
+    if (fd == -EPERM)
+        return GS_UNREACHABLE;
+    if (fd < 0)
+        return connect_patiently(share, peer, name);
+    set_connected(share, peer, fd, pidfd);
+    return GS_OK;
+}

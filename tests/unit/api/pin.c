@@ -1,0 +1,239 @@
+/* Registrations over core: whose memory it is each time, and what they end. */
+#include <criterion/criterion.h>
+
+#include "core/process/context.h"
+#include "core/api/pin.h"
+#include "core/process/reclaim.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+#define KIB ((size_t)1 << 10)
+
+static struct fixture f;
+static unsigned pins, unpins;
+
+static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
+               void **ret_handle)
+{
+    *ret_handle = (void *)(uintptr_t)(8 * ++pins);
+    return 0;
+}
+
+static int unpin(const struct gs_reg_key *key, void *handle)
+{
+    unpins++;
+    return 0;
+}
+
+static const struct gs_reg_backend device = {.name = "test", .lends = true, .pin = pin, .unpin = unpin};
+
+static void start(bool lone)
+{
+    fixture_options(&f);
+    f.options.lone_stream = lone;
+    f.options.registrations = (struct gs_regcache_options){.count = 64, .bytes = UINT64_MAX};
+    fixture_start(&f);
+}
+
+static struct gs_pin request(CUdeviceptr base, size_t size)
+{
+    return (struct gs_pin){
+        .key = {.backend = &device, .domain = 1}, .base = base, .size = size, .keep = true};
+}
+
+static gs_status use_once(CUdeviceptr base, size_t size)
+{
+    const struct gs_pin wanted = request(base, size);
+    struct gs_reg *reg;
+    gs_status status = gs_core_pin(f.core, &wanted, &reg);
+
+    if (status == GS_OK)
+        MUST(gs_core_unpin(f.core, reg));
+    return status;
+}
+
+/* Memory of the driver's own, mapped where the caller says. */
+static CUmemGenericAllocationHandle map_at(CUdeviceptr address)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+
+    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    MUST(cuMemMap(address, 2 * MIB, 0, handle, 0));
+    MUST(cuMemSetAccess(address, 2 * MIB, &access, 1));
+    return handle;
+}
+
+/* It goes and comes by calls that core is not told of, as some do. */
+Test(pin, other_memory_at_the_same_address_is_registered_anew)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+
+    start(false);
+    MUST(cuMemAddressReserve(&address, 2 * MIB, 0, 0, 0));
+    for (unsigned i = 1; i <= 3; i++) {
+        handle = map_at(address);
+        MUST(use_once(address, 64 * KIB));
+        MUST(use_once(address, 64 * KIB));
+        cr_assert_eq(pins, i);
+        MUST(cuMemUnmap(address, 2 * MIB));
+        MUST(cuMemRelease(handle));
+    }
+    MUST(cuMemAddressFree(address, 2 * MIB));
+    gs_core_context_going(f.core);
+    cr_assert_eq(unpins, 3);
+    fixture_end(&f);
+}
+
+Test(pin, what_is_no_memory_of_the_gpu_is_not_registered)
+{
+    char host[4096];
+
+    start(false);
+    cr_assert_eq(use_once((uintptr_t)host, sizeof host), GS_NOT_OURS);
+    cr_assert_eq(use_once(0, 4096), GS_NOT_OURS);
+    cr_assert_eq(pins, 0);
+    fixture_end(&f);
+}
+
+/* Another device reaches the memory beside the GPU's streams. */
+Test(pin, registering_memory_ends_the_order_of_the_lone_stream)
+{
+    CUdeviceptr block;
+
+    start(true);
+    MUST(gs_core_alloc(f.core, 64 * KIB, &block));
+    gs_lone_submits(gs_core_lone(f.core), CU_STREAM_LEGACY);
+    cr_assert(gs_lone_is(gs_core_lone(f.core)));
+    MUST(use_once(block, 64 * KIB));
+    cr_assert_not(gs_lone_is(gs_core_lone(f.core)));
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+}
+
+Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
+{
+    CUdeviceptr low, high, large;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 128 * KIB, &low));
+    MUST(gs_core_alloc(f.core, 128 * KIB, &high));
+    cr_assert_eq(high, low + 128 * KIB);
+    MUST(gs_core_alloc(f.core, 4 * MIB, &large));
+    MUST(use_once(low, 128 * KIB));
+    cr_assert_eq(pins, 1, "all of their chunk, for both");
+    MUST(use_once(high, 128 * KIB));
+    cr_assert_eq(pins, 1);
+    cr_assert_eq(use_once(low, 128 * KIB + 1), GS_NOT_LIVE);
+    cr_assert_eq(use_once(high - 1, 2), GS_NOT_LIVE);
+    MUST(use_once(large + 64 * KIB, 1));
+    MUST(use_once(large + 64 * KIB, 64 * KIB));
+    cr_assert_eq(pins, 2, "the rest of its page");
+    MUST(use_once(large + 64 * KIB, 64 * KIB + 1));
+    cr_assert_eq(pins, 3);
+    MUST(use_once(low, 128 * KIB));
+    MUST(gs_core_free(f.core, low));
+    cr_assert_eq(use_once(low, 128 * KIB), GS_NOT_LIVE, "though what is kept covers it");
+    MUST(use_once(high, 128 * KIB));
+    MUST(gs_core_free(f.core, high));
+    MUST(gs_core_free(f.core, large));
+    fixture_end(&f);
+    cr_assert_eq(unpins, pins);
+}
+
+Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
+{
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+    CUdeviceptr block, next;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &block));
+    wanted = request(block, 8 * MIB);
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    MUST(gs_core_free(f.core, block));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 8 * MIB, &next));
+    cr_assert_neq(next, block);
+    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    MUST(gs_core_unpin(f.core, reg));
+    cr_assert_eq(fixture_pool(&f).limbo, 0, "its end is heard of at once");
+    MUST(gs_core_free(f.core, next));
+    fixture_end(&f);
+}
+
+/* Users that share a registration have all of its pages in use, and what else lies there. */
+Test(pin, all_that_one_registration_held_goes_with_it)
+{
+    static const struct gs_reg_backend shared = {.name = "shared", .pin = pin, .unpin = unpin};
+    CUdeviceptr block[3];
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+
+    start(false);
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_alloc(f.core, 16 * KIB, &block[i]));
+    cr_assert_eq(block[0] / (64 * KIB), block[2] / (64 * KIB), "one page");
+    wanted = request(block[1], 16 * KIB);
+    wanted.key.backend = &shared;
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_pool(&f).limbo, 48 * KIB);
+    MUST(gs_core_unpin(f.core, reg));
+    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    fixture_end(&f);
+}
+
+Test(pin, one_that_was_moved_holds_the_new_range)
+{
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+    CUdeviceptr from, to;
+
+    start(true);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &from));
+    MUST(gs_core_alloc(f.core, 8 * MIB, &to));
+    wanted = request(from, 8 * MIB);
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    wanted = request(to, 8 * MIB);
+    MUST(gs_core_repin(f.core, reg, &wanted));
+    MUST(gs_core_free(f.core, from));
+    MUST(gs_core_free(f.core, to));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    MUST(gs_core_unpin(f.core, reg));
+    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    fixture_end(&f);
+}
+
+/* The program frees what is registered, and then moves the registration elsewhere. */
+Test(pin, what_one_that_moves_leaves_is_free_at_once)
+{
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+    CUdeviceptr from, to;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &from));
+    MUST(gs_core_alloc(f.core, 8 * MIB, &to));
+    wanted = request(from, 8 * MIB);
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    MUST(gs_core_free(f.core, from));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    wanted = request(to, 8 * MIB);
+    MUST(gs_core_repin(f.core, reg, &wanted));
+    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_core_free(f.core, to));
+    fixture_end(&f);
+}

@@ -1,0 +1,218 @@
+/* Files' texts: what is read, what is refused, and that no text does harm. */
+#include "help.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct gs_config config, defaults;
+static struct complaints complaints;
+
+/* A text in a string literal, NUL bytes in it included. */
+#define PARSE(literal) parse_text(literal, sizeof literal - 1, &config, &complaints)
+
+Test(config_file, keys_count_under_their_section, .timeout = 60)
+{
+    PARSE("log = info\n"
+          "[pool]\n"
+          "free=native\n"
+          "  small_limit\t=\t64K  \n"
+          "[ share ]\n"
+          "enable = no\n"
+          "dir = /run/my dir\n"
+          "[general]\n"
+          "log_target = /tmp/x=y");
+    complaints_expect_none(&complaints);
+    cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
+    cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
+    cr_assert_eq(config.pool.small_limit, 65536);
+    cr_assert(config.general.enable);
+    cr_assert_not(config.share.enable);
+    cr_assert_str_eq(config.share.dir.text, "/run/my dir");
+    cr_assert_str_eq(config.general.log_target.text, "/tmp/x=y");
+}
+
+Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 60)
+{
+    PARSE("# first\r\n"
+          "\r\n"
+          "   # indented = 1\r\n"
+          "[share] # the section\r\n"
+          "dir = /a#b # the rest is none\r\n"
+          "grace = 2 s\r\n"
+          "timeout = 3 s#4\r\n");
+    EXPECT_ONE(&complaints, "test.conf:7: share.timeout = \"3 s#4\" does not end in a unit");
+    cr_assert_str_eq(config.share.dir.text, "/a#b");
+    cr_assert_eq(config.share.grace, 2000000000);
+}
+
+Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 60)
+{
+    PARSE("[pool]\nfree = native\nfree = deferred\n");
+    EXPECT_ONE(&complaints, "test.conf:3: pool.free = \"deferred\"", "the first one counts");
+    cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
+}
+
+Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 60)
+{
+    static const char *const cases[][3] = {
+        {"enabled = 1", "test.conf:1: \"enabled\" = \"1\"", "did you mean enable under [general]?"},
+        {"[pool]\nsmall_limt = 1", "test.conf:2: ", "did you mean small_limit under [pool]?"},
+        {"[pool]\nSMALL_LIMIT = 1", "test.conf:2: ", "did you mean small_limit under [pool]?"},
+        {"[share]\nsmall_limit = 1", "[share] has no", "did you mean small_limit under [pool]?"},
+        {"pool.free = native", "[general] has no", "did you mean free under [pool]?"},
+        {"[share]\ngarce = 1s", "[share] has no", "did you mean grace under [share]?"},
+        {"[pol]\nfree = native", "test.conf:1: the section \"pol\"", "did you mean [pool]?"},
+    };
+    PARSE("");
+    defaults = config;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        parse_text(cases[i][0], strlen(cases[i][0]), &config, &complaints);
+        EXPECT_ONE(&complaints, cases[i][1], cases[i][2]);
+        config_expect_equal(&config, &defaults);
+    }
+    PARSE("colour = red\n");
+    EXPECT_ONE(&complaints, "\"colour\" = \"red\" is ignored: [general] has no such key");
+    cr_assert_null(strstr(complaints.lines[0], "did you mean"));
+    PARSE("[network]\n");
+    EXPECT_ONE(&complaints, "the section \"network\" is unknown");
+    cr_assert_null(strstr(complaints.lines[0], "did you mean"));
+}
+
+Test(config_file, an_unknown_section_hides_its_keys_until_the_next, .timeout = 60)
+{
+    PARSE("[network]\nenable = off\nnonsense\n[share\nenable = off\n[pool]\nfree = native\n");
+    cr_assert_eq(complaints.count, 2);
+    cr_assert_not_null(strstr(complaints.lines[1], "test.conf:4: the section \"[share\" does not"));
+    cr_assert(config.general.enable);
+    cr_assert(config.share.enable);
+    cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
+}
+
+Test(config_file, a_broken_line_costs_itself_alone, .timeout = 60)
+{
+    static char text[5000];
+    PARSE("log = in\0fo\nenable = off\n");
+    EXPECT_ONE(&complaints, "test.conf:1: ", "NUL");
+    cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
+    cr_assert_not(config.general.enable);
+    PARSE("log\nenable = off\n");
+    EXPECT_ONE(&complaints, "test.conf:1: \"log\" is ignored: neither key = value nor [section]");
+    cr_assert_not(config.general.enable);
+    PARSE(" = off\nenable = off\n");
+    EXPECT_ONE(&complaints, "test.conf:1: \"\" = \"off\" is ignored");
+    cr_assert_not(config.general.enable);
+    PARSE("log =\nenable = off\n");
+    EXPECT_ONE(&complaints, "test.conf:1: log = \"\" is none of the words");
+    cr_assert_not(config.general.enable);
+    memset(text, 'x', 4000);
+    strcpy(text + 4000, "\nenable = off");
+    parse_text(text, strlen(text), &config, &complaints);
+    EXPECT_ONE(&complaints, "test.conf:1: ", "longer than 2048 bytes");
+    cr_assert_not(config.general.enable);
+    memset(text, ' ', 4000);
+    strcpy(text + 2000, "[\n[]\n[\r\nenable = off");
+    parse_text(text, strlen(text), &config, &complaints);
+    cr_assert_eq(complaints.count, 3);
+    cr_assert(config.general.enable);
+}
+
+Test(config_file, a_flood_of_mistakes_is_cut_and_counted, .timeout = 60)
+{
+    static char text[60000];
+    size_t used = 0;
+    while (used + 10 < sizeof text)
+        used += (size_t)sprintf(text + used, "nonsense\n");
+    parse_text(text, used, &config, &complaints);
+    cr_assert_gt(complaints.count, 8);
+    unsigned left_out = 0;
+    cr_assert_eq(sscanf(complaints.lines[complaints.count - 1],
+                        "configuration: %u more mistakes are not listed", &left_out),
+                 1);
+    cr_assert_eq(left_out + complaints.count - 1, used / strlen("nonsense\n"));
+}
+
+static char *sample_read(size_t *ret_size)
+{
+    static char text[GS_CONFIG_FILE_SIZE];
+    FILE *file = fopen(SAMPLE, "rb");
+    cr_assert_not_null(file, "%s", SAMPLE);
+    *ret_size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[*ret_size] = '\0';
+    return text;
+}
+
+Test(config_file, the_sample_gives_the_defaults_as_it_is_and_with_every_line_in_use, .timeout = 60)
+{
+    size_t size = 0, options = 0;
+    char *text = sample_read(&size);
+    PARSE("");
+    defaults = config;
+    parse_text(text, size, &config, &complaints);
+    complaints_expect_none(&complaints);
+    config_expect_equal(&config, &defaults);
+
+    /* Its options are the lines with a # and no blank after it. */
+    for (char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (line[0] == '#' && line[1] >= 'a' && line[1] <= 'z') {
+            line[0] = ' ';
+            options++;
+        }
+    }
+    cr_assert_eq(options, gs_option_count);
+    parse_text(text, size, &config, &complaints);
+    complaints_expect_none(&complaints);
+    config_expect_equal(&config, &defaults);
+}
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* The text lies at the end of its own allocation, where ASan sees a read beyond it. */
+static void parse_exactly(const char *text, size_t size)
+{
+    char *copy = malloc(size ? size : 1);
+    memcpy(copy, text, size);
+    parse_text(copy, size, &config, &complaints);
+    free(copy);
+    config_expect_valid(&config);
+}
+
+Test(config_file, random_bytes_do_no_harm, .timeout = 60)
+{
+    static const char alphabet[] = "[]=#\n\r\t \0\xff\x1b,09aeglopr_.TMKs";
+    uint64_t state = UINT64_C(0x9e3779b97f4a7c15);
+    char text[512];
+    for (int round = 0; round < 3000; round++) {
+        size_t size = random_next(&state) % sizeof text;
+        for (size_t i = 0; i < size; i++)
+            text[i] = alphabet[random_next(&state) % (sizeof alphabet - 1)];
+        parse_exactly(text, size);
+    }
+}
+
+Test(config_file, a_damaged_sample_does_no_harm, .timeout = 60)
+{
+    uint64_t state = UINT64_C(0x2545f4914f6cdd1d);
+    size_t size = 0;
+    char *text = sample_read(&size);
+    static char damaged[GS_CONFIG_FILE_SIZE];
+    for (size_t i = 0; i + 1 < size; i++) {
+        if (text[i] == '#' && text[i + 1] != ' ')
+            text[i] = ' ';
+    }
+    for (int round = 0; round < 1000; round++) {
+        memcpy(damaged, text, size);
+        for (int i = 0; i < 20; i++)
+            damaged[random_next(&state) % size] = (char)random_next(&state);
+        parse_exactly(damaged, random_next(&state) % (size + 1));
+    }
+}

@@ -1,0 +1,287 @@
+/*
+ * The other process of process.c: run as `softdriver_peer MODE`, under the environment
+ * that the test sets. Prints what it saw; exits 0 unless something unforeseen happened.
+ */
+#include <cuda.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+
+#define MIB ((size_t)1 << 20)
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_result = (int)(call);                                                             \
+        if (must_result) {                                                                         \
+            fprintf(stderr, "softdriver_peer: %s: %d\n", #call, must_result);                      \
+            _exit(3);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static CUcontext context;
+
+static void start(void)
+{
+    MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
+}
+
+static CUmemAllocationProp prop_new(void)
+{
+    CUmemAllocationProp prop;
+
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    return prop;
+}
+
+/* Writes the handle of the second of two small blocks, then waits for its end. */
+static int export_legacy(void)
+{
+    CUdeviceptr first, second;
+    CUipcMemHandle handle;
+
+    start();
+    MUST(cuMemAlloc(&first, 512));
+    MUST(cuMemAlloc(&second, 512));
+    MUST(cuMemsetD32(second, 0xABCD, 128));
+    MUST(cuCtxSynchronize());
+    MUST(cuIpcGetMemHandle(&handle, second));
+    MUST(write(1, &handle, sizeof handle) != sizeof handle);
+    for (;;)
+        pause();
+}
+
+/* Sends the descriptor of VMM memory over the socket that is descriptor 0, then waits. */
+static int export_vmm(void)
+{
+    CUmemAllocationProp prop = prop_new();
+    CUmemGenericAllocationHandle handle;
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    char byte = 0, control[CMSG_SPACE(sizeof(int))];
+    struct iovec iov = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    CUdeviceptr ptr;
+    int fd;
+
+    start();
+    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    MUST(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
+    MUST(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    MUST(cuMemSetAccess(ptr, 2 * MIB, &access, 1));
+    MUST(cuMemsetD32(ptr, 0x1234, 16));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    MUST(sendmsg(0, &message, 0) != 1);
+    for (;;)
+        pause();
+}
+
+/* Writes the handle of an event that was recorded behind work which is held back, and does what it
+ * is told in letters: 'g' lets the work go, 'q' asks for the event, 'w' waits for it. Each but 'g'
+ * is answered by the result. */
+static int share_event(void)
+{
+    CUipcEventHandle handle;
+    CUdeviceptr ptr;
+    CUevent event;
+    char letter;
+
+    start();
+    MUST(cuMemAlloc(&ptr, 512));
+    MUST(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    MUST(cuIpcGetEventHandle(&handle, event));
+    softcuda_hold(1);
+    MUST(cuMemsetD32Async(ptr, 1, 128, CU_STREAM_LEGACY));
+    MUST(cuEventRecord(event, CU_STREAM_LEGACY));
+    MUST(write(1, &handle, sizeof handle) != sizeof handle);
+    while (read(0, &letter, 1) == 1) {
+        int result = 0;
+        if (letter == 'g')
+            softcuda_hold(0);
+        else
+            result = letter == 'q' ? (int)cuEventQuery(event) : (int)cuEventSynchronize(event);
+        MUST(letter != 'g' && write(1, &result, sizeof result) != sizeof result);
+    }
+    MUST(cuEventDestroy(event));
+    return 0;
+}
+
+static int create_four(void)
+{
+    CUmemAllocationProp prop = prop_new();
+    CUmemGenericAllocationHandle handle;
+
+    start();
+    for (int i = 0; i < 4; i++) {
+        printf("%d ", (int)cuMemCreate(&handle, 2 * MIB, &prop, 0));
+        fflush(stdout);
+    }
+    return 0;
+}
+
+static int devices(void)
+{
+    int count;
+
+    MUST(cuInit(0));
+    MUST(cuDeviceGetCount(&count));
+    for (int i = 0; i < count; i++) {
+        CUuuid uuid;
+        MUST(cuDeviceGetUuid(&uuid, i));
+        for (int j = 0; j < 16; j++)
+            printf("%02x", (unsigned char)uuid.bytes[j]);
+        printf(" ");
+    }
+    return 0;
+}
+
+static int memory(void)
+{
+    size_t free_bytes, total;
+
+    start();
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    printf("%zu", total);
+    return 0;
+}
+
+/* What taking 64 MiB gave, and the free MiB after it. */
+static int take_64(void)
+{
+    size_t free_bytes, total;
+    CUdeviceptr block;
+    int result;
+
+    start();
+    result = (int)cuMemAlloc(&block, 64 * MIB);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    printf("%d %zu", result, free_bytes / MIB);
+    return 0;
+}
+
+/* Takes and gives memory until it is killed; a letter on descriptor 1 when it begins. */
+static int churn(void)
+{
+    CUdeviceptr block;
+
+    start();
+    MUST(write(1, "c", 1) != 1);
+    for (;;)
+        if (cuMemAlloc(&block, 2 * MIB) == CUDA_SUCCESS)
+            MUST(cuMemFree(block));
+}
+
+/* The same beside a child that has all its descriptors until descriptor 0 ends. */
+static int churn_forked(void)
+{
+    char letter;
+
+    start();
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        _exit((int)read(0, &letter, 1));
+    }
+    return churn();
+}
+
+/* A child of a process that started CUDA is refused; one forked before is not. */
+static int forked(void)
+{
+    int status, before = 0;
+    pid_t child = fork();
+
+    if (child == 0)
+        _exit((int)cuInit(0));
+    waitpid(child, &status, 0);
+    before = WEXITSTATUS(status);
+    start();
+    child = fork();
+    if (child == 0) {
+        CUcontext now;
+        CUdeviceptr ptr;
+        _exit(cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuCtxGetCurrent(&now) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuMemAlloc(&ptr, 512) == CUDA_ERROR_NOT_INITIALIZED
+                  ? 0
+                  : 1);
+    }
+    waitpid(child, &status, 0);
+    printf("%d %d", before, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    return 0;
+}
+
+static int leak(void)
+{
+    CUmemAllocationProp prop = prop_new();
+    CUmemGenericAllocationHandle handle;
+    CUevent event;
+    CUstream stream;
+    int fd;
+
+    start();
+    MUST(cuMemCreate(&handle, 4 * MIB, &prop, 0));
+    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    MUST(cuEventCreate(&event, 0));
+    MUST(cuStreamCreate(&stream, 0));
+    return 0;
+}
+
+static int exit_busy(void)
+{
+    static const char ptx[] = ".version 8.0 .target sm_90 .visible .entry spin() {}";
+    uint64_t ns = 60000000000u;
+    CUmodule module;
+    CUfunction function;
+
+    start();
+    MUST(cuModuleLoadData(&module, ptx));
+    MUST(cuModuleGetFunction(&function, module, "spin"));
+    MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } modes[] = {{"export_legacy", export_legacy},
+                 {"export_vmm", export_vmm},
+                 {"share_event", share_event},
+                 {"take_64", take_64},
+                 {"churn", churn},
+                 {"churn_forked", churn_forked},
+                 {"create_four", create_four},
+                 {"devices", devices},
+                 {"memory", memory},
+                 {"forked", forked},
+                 {"leak", leak},
+                 {"exit_busy", exit_busy}};
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
+        if (!strcmp(argv[1], modes[i].name))
+            return modes[i].run();
+    fprintf(stderr, "usage: softdriver_peer MODE\n");
+    return 2;
+}

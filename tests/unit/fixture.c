@@ -1,0 +1,189 @@
+/* tests/unit/fixture.h */
+#include "fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+#include "core/process/stats.h"
+
+/* The software driver takes its own kernels by the names it finds here. */
+static const char kernels[] = ".version 6.0\n.target sm_52\n.address_size 64\n"
+                              ".visible .entry spin_fill(\n.param .u64 p\n)\n"
+                              ".visible .entry fill(\n.param .u64 p\n)\n"
+                              ".visible .entry count_other(\n.param .u64 p\n)\n";
+
+void fixture_must(int result, const char *call, const char *file, int line)
+{
+    if (result == 0)
+        return;
+    fprintf(stderr, "%s:%d: %s gave %d\n", file, line, call, result);
+    _exit(1);
+}
+
+static void log_line(enum gs_log_level level, const void *place, const char *text)
+{
+    if (level <= GS_LOG_WARNING)
+        fprintf(stderr, "core: %s\n", text);
+}
+
+void fixture_options(struct fixture *fixture)
+{
+    memset(fixture, 0, sizeof *fixture);
+    fixture->options = (struct gs_core_options){
+        .small_limit = 1 << 20,
+        .epoch_bytes = 64 << 20,
+        .cache_limit = SIZE_MAX,
+        .retiring_percent = 10,
+        .log = {.line = log_line},
+        .share = {.grace_ns = 1000000000, .settle_ns = 200000000, .timeout_ns = 5000000000,
+                  .max_clients = 16},
+    };
+}
+
+void fixture_start(struct fixture *fixture)
+{
+    struct gs_driver driver = {
+#define OP(field, symbol, required) .field = symbol,
+        GS_DRIVER_OPS(OP)
+#undef OP
+    };
+    int result = cuInit(0);
+
+    if (result == CUDA_ERROR_NO_DEVICE)
+        exit(77);
+    MUST(result);
+    MUST(cuDevicePrimaryCtxRetain(&fixture->context, 0));
+    MUST(cuCtxSetCurrent(fixture->context));
+    MUST(cuModuleLoadData(&fixture->module, kernels));
+    MUST(cuModuleGetFunction(&fixture->spin_fill, fixture->module, "spin_fill"));
+    MUST(cuModuleGetFunction(&fixture->fill, fixture->module, "fill"));
+    MUST(cuModuleGetFunction(&fixture->count_other, fixture->module, "count_other"));
+    MUST(gs_core_create(&driver, &fixture->options, &fixture->core));
+}
+
+void fixture_end(struct fixture *fixture)
+{
+    gs_core_destroy(fixture->core);
+    MUST(cuModuleUnload(fixture->module));
+    MUST(cuDevicePrimaryCtxRelease(0));
+}
+
+CUcontext fixture_context_new(void)
+{
+    CUcontext context;
+
+#if CUDA_VERSION >= 13000
+    MUST(cuCtxCreate(&context, NULL, 0, 0));
+#else
+    MUST(cuCtxCreate(&context, 0, 0));
+#endif
+    return context;
+}
+
+void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr address,
+                       unsigned value, size_t count, unsigned long long delay_ns)
+{
+    unsigned long long words = count;
+    void *parameters[] = {&address, &value, &words, &delay_ns};
+
+    MUST(cuLaunchKernel(fixture->spin_fill, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+}
+
+unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdeviceptr address,
+                             unsigned value, size_t count)
+{
+    unsigned long long words = count;
+    CUdeviceptr out;
+    unsigned other = 0;
+    void *parameters[] = {&address, &value, &words, &out};
+
+    MUST(cuMemAlloc(&out, sizeof other));
+    MUST(cuMemsetD32Async(out, 0, 1, stream));
+    MUST(cuLaunchKernel(fixture->count_other, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(&other, out, sizeof other));
+    MUST(cuMemFree(out));
+    return other;
+}
+
+CUdeviceptr must_alloc(struct fixture *fixture, size_t size)
+{
+    CUdeviceptr address;
+
+    MUST(gs_core_alloc(fixture->core, size, &address));
+    return address;
+}
+
+struct gs_fences *fixture_fences(struct fixture *fixture)
+{
+    return &fixture->core->fences;
+}
+
+struct gs_driver *fixture_driver(struct fixture *fixture)
+{
+    return &fixture->core->driver;
+}
+
+static struct gs_context *current(struct fixture *fixture)
+{
+    struct gs_context *context;
+
+    MUST(gs_context_current(fixture->core, &context));
+    return context;
+}
+
+struct gs_pool *fixture_home(struct fixture *fixture)
+{
+    return current(fixture)->pools[0];
+}
+
+struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
+{
+    struct gs_chunk *chunk;
+
+    MUST(gs_context_lock_chunk(fixture->core, address, &chunk));
+    return chunk->pool;
+}
+
+size_t fixture_debt(struct fixture *fixture)
+{
+    return fixture->core->shared.debt[0];
+}
+
+size_t fixture_release(struct fixture *fixture, bool wait)
+{
+    return gs_device_release(fixture->core, current(fixture)->device, wait);
+}
+
+struct fixture_pool fixture_pool(struct fixture *fixture)
+{
+    struct fixture_pool figures = {0};
+    const struct gs_context *context = current(fixture);
+
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        struct gs_pool *pool = context->pools[i];
+
+        if (!pool)
+            continue;
+        gs_latch_take(&pool->lock);
+        figures.reserved += pool->reserved;
+        figures.live += pool->live;
+        figures.ready += pool->ready;
+        figures.limbo += pool->guarded.limbo;
+        gs_latch_release(&pool->lock);
+    }
+    figures.retiring = figures.reserved - figures.live - figures.ready - figures.limbo;
+    return figures;
+}
+
+struct gs_pool_counts fixture_counts(struct fixture *fixture)
+{
+    struct gs_stats stats;
+
+    gs_stats_read(fixture->core, 0, &stats);
+    return stats.counts;
+}

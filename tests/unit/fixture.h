@@ -1,0 +1,63 @@
+/*
+ * What the tests of core have in common: a core over the software driver, in a context of its own,
+ * and kernels to keep its streams busy.
+ */
+#ifndef TESTS_UNIT_FIXTURE_H
+#define TESTS_UNIT_FIXTURE_H
+
+#include "core/api/core.h"
+#include "core/pool/pool.h"
+
+#define MIB ((size_t)1 << 20)
+#define MS  UINT64_C(1000000)
+
+struct fixture {
+    struct gs_core *core;
+    struct gs_core_options options;
+    CUcontext context;
+    CUmodule module;
+    CUfunction spin_fill, fill, count_other;
+};
+
+/* Options that tests may change between these two. */
+void fixture_options(struct fixture *fixture);
+void fixture_start(struct fixture *fixture);
+/* Ends core and the context; everything must be given back but what the test says it keeps. */
+void fixture_end(struct fixture *fixture);
+
+/* A context of device 0, made current; the prototype of cuCtxCreate changed with CUDA 13. */
+CUcontext fixture_context_new(void);
+
+/* Fills `count` words at `address` with `value` on `stream`, `delay_ns` after it gets there. */
+void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr address,
+                       unsigned value, size_t count, unsigned long long delay_ns);
+/* How many of `count` words differ from `value`; waits for `stream`. */
+unsigned fixture_count_other(struct fixture *fixture, CUstream stream, CUdeviceptr address,
+                             unsigned value, size_t count);
+
+/* Ends the test program with the line where a call failed: works in threads and forked children. */
+#define MUST(call) fixture_must((int)(call), #call, __FILE__, __LINE__)
+void fixture_must(int result, const char *call, const char *file, int line);
+
+CUdeviceptr must_alloc(struct fixture *fixture, size_t size);
+
+/* What a whole core has of each layer, for that layer's tests: its fences; its table of driver calls,
+ * of which a test may take some away; the first pool of the current context; that of a block, locked. */
+struct gs_fences *fixture_fences(struct fixture *fixture);
+struct gs_driver *fixture_driver(struct fixture *fixture);
+struct gs_pool *fixture_home(struct fixture *fixture);
+struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
+/* What its pools owe device 0 (core/pool/pool.h). */
+size_t fixture_debt(struct fixture *fixture);
+/* All that can go back to the current context's device does; with `wait`, also what the GPU is at. */
+size_t fixture_release(struct fixture *fixture, bool wait);
+
+/* The pool's figures for the current context. */
+struct fixture_pool {
+    size_t reserved, live, ready, limbo, retiring;
+};
+struct fixture_pool fixture_pool(struct fixture *fixture);
+/* What was counted on device 0 so far. */
+struct gs_pool_counts fixture_counts(struct fixture *fixture);
+
+#endif

@@ -1,0 +1,46 @@
+/* What a device keeps by a descriptor: closed once, and in a child that is forked. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/gpu/device.h"
+
+static int new_file(void)
+{
+    int fd = memfd_create("kept", MFD_CLOEXEC);
+
+    cr_assert_geq(fd, 0);
+    return fd;
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+/* A number that is another file's by then stays open there. */
+Test(device, a_forked_child_closes_what_is_kept_and_nothing_else)
+{
+    int fd[3] = {new_file(), new_file(), new_file()}, other = new_file(), status;
+    struct gs_device device[3];
+    pid_t child;
+
+    for (int i = 0; i < 3; i++)
+        device[i] = (struct gs_device){.anchored = true, .anchor = gs_fd_keep(fd[i])};
+    cr_assert_gt(gs_device_let_go(&device[0]), 0);
+    cr_assert_not(is_open(fd[0]));
+    cr_assert_eq(gs_device_let_go(&device[0]), 0);
+    dup2(other, fd[0]);
+    dup2(other, fd[1]);
+    child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 3; i++)
+            gs_device_forked(&device[i]);
+        _exit(is_open(fd[0]) && is_open(fd[1]) && !is_open(fd[2]) ? 42 : 1);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(WEXITSTATUS(status), 42);
+    cr_assert(is_open(fd[2]));
+}

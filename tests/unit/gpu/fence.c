@@ -1,0 +1,186 @@
+/* Fences pass when the context's earlier work is done, and are not recorded in a capture. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "core/gpu/fence.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+Test(fence, waits_for_work_of_every_stream_before_it_and_none_after)
+{
+    struct fixture f;
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0};
+    CUdeviceptr word;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+    MUST(cuMemAlloc(&word, 4));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, word, 1, 1, 0);
+    cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &fence), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
+    cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
+    cr_assert_null(fence.line);
+    MUST(cuStreamDestroy(stream));
+    MUST(cuMemFree(word));
+    gs_fence_pool_destroy(&pool);
+    fixture_end(&f);
+}
+
+Test(fence, a_capture_forbids_recording_and_stays_valid)
+{
+    struct fixture f;
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0}, earlier = {0};
+    CUstream stream;
+    CUgraph graph;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    cr_assert_eq(gs_fence_record(&pool, &earlier), GS_OK);
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    cr_assert_eq(gs_fence_record(&pool, &fence), GS_CAPTURING);
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_CAPTURING);
+    cr_assert_null(fence.line);
+    cr_assert(gs_core_capturing(f.core));
+    cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    gs_core_capture_end(f.core, stream);
+    cr_assert_not(gs_core_capturing(f.core));
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK);
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+    gs_fence_pool_destroy(&pool);
+    fixture_end(&f);
+}
+
+Test(fence, captures_are_counted_by_stream)
+{
+    struct gs_fences fences;
+    struct gs_driver none = {0};
+    CUcontext context = (CUcontext)8;
+
+    gs_fences_init(&fences, &none);
+    for (uint64_t i = 0; i < 100; i++)
+        cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context), GS_OK);
+    gs_fences_capture_end(&fences, 4); /* captures nothing */
+    for (uint64_t i = 0; i < 99; i++)
+        gs_fences_capture_end(&fences, 8 * i + 8);
+    gs_fences_capture_end(&fences, 8); /* over already */
+    cr_assert(gs_fences_capturing(&fences));
+    gs_fences_capture_context_gone(&fences, context);
+    cr_assert_not(gs_fences_capturing(&fences));
+    gs_fences_destroy(&fences);
+}
+
+struct marking {
+    struct gs_fence_pool pool;
+    struct gs_fence fence;
+    CUcontext context;
+};
+
+static void *make_mark(void *arg)
+{
+    struct marking *marking = arg;
+
+    MUST(cuCtxSetCurrent(marking->context));
+    MUST(gs_fence_mark(&marking->pool, &marking->fence));
+    return NULL;
+}
+
+/* The driver is in the midst of recording an event, and would find itself in a capture. */
+Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
+{
+    struct marking marking = {.fence = {0}};
+    unsigned long before;
+    struct fixture f;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    marking.context = f.context;
+    gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
+    before = softcuda_calls("cuCtxRecordEvent");
+    cr_assert_eq(softcuda_delay("cuCtxRecordEvent", 300000), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
+    while (softcuda_calls("cuCtxRecordEvent") == before)
+        sched_yield();
+    MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context));
+    cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
+    pthread_join(thread, NULL);
+    gs_fences_capture_end(fixture_fences(&f), 8);
+    MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
+    gs_fence_pool_destroy(&marking.pool);
+    fixture_end(&f);
+}
+
+static unsigned events(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.events;
+}
+
+/* What the driver refused to record is recorded the next time; of events there are no more. */
+Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
+{
+    struct gs_fence_pool pool, other;
+    struct gs_fence fence = {0};
+    struct fixture f;
+    unsigned before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    before = events();
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+    gs_fence_pool_init(fixture_fences(&f), &other, f.context, &pool);
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(softcuda_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+        cr_assert_eq(gs_fence_mark(&pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    cr_assert_leq(events(), before + 1);
+    for (int i = 0; i < 20; i++) {
+        MUST(gs_fence_mark(&pool, &fence));
+        MUST(cuCtxSynchronize());
+    }
+    cr_assert_leq(events(), before + 2);
+    MUST(gs_fence_wait(&fence, UINT64_MAX));
+    gs_fence_pool_destroy(&pool);
+    cr_assert_gt(events(), before);
+    gs_fence_pool_destroy(&other);
+    cr_assert_eq(events(), before);
+    fixture_end(&f);
+}
+
+static void *own_key(void *arg)
+{
+    *(uint64_t *)arg = gs_stream_key(CU_STREAM_PER_THREAD);
+    return NULL;
+}
+
+Test(fence, each_thread_has_a_default_stream_of_its_own)
+{
+    uint64_t keys[2], mine = gs_stream_key(CU_STREAM_PER_THREAD);
+    pthread_t thread[2];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, own_key, &keys[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    cr_assert_neq(keys[0], keys[1]);
+    cr_assert_neq(keys[0], mine);
+    cr_assert_neq(keys[1], mine);
+    cr_assert_eq(gs_stream_key(CU_STREAM_PER_THREAD), mine);
+    cr_assert_eq(gs_stream_key(NULL), gs_stream_key(CU_STREAM_LEGACY));
+    cr_assert_neq(gs_stream_key(NULL), mine);
+}

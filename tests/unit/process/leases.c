@@ -1,0 +1,351 @@
+/* Blocks that the program has freed and others still hold come back by themselves: nobody has to
+ * allocate, free or ask for it. Who runs out of memory waits for those of the same GPU. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "core/process/context.h"
+#include "core/share/internal.h"
+#include "core/share/wire.h"
+#include "core/process/stats.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+#define TRIES 20000 /* looks of a millisecond */
+
+static struct fixture f;
+static struct gs_context *context;
+static int client;
+static char dir[64];
+
+/* Of the test's thread: how often it waits for others. Atomic. */
+static _Thread_local unsigned waits;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+/* TSan's library, which has one of its own, links only with one that can be seen. */
+__attribute__((visibility("default"))) int
+__wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                              const struct timespec *until);
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *changed, pthread_mutex_t *mutex,
+                                  const struct timespec *until)
+{
+    __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED);
+    return __real_pthread_cond_timedwait(changed, mutex, until);
+}
+
+static void start(uint64_t grace_ns)
+{
+    snprintf(dir, sizeof dir, "/tmp/gpushim-leases-%d", (int)getpid());
+    fixture_options(&f);
+    f.options.decay_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
+    f.options.share.enable = true;
+    f.options.share.grace_ns = grace_ns;
+    snprintf(f.options.share.dir, sizeof f.options.share.dir, "%s", dir);
+    fixture_start(&f);
+}
+
+static void end(void)
+{
+    fixture_end(&f);
+    rmdir(dir);
+}
+
+static CUdeviceptr must_share(unsigned char *ret_token)
+{
+    CUdeviceptr address;
+
+    MUST(gs_core_alloc(f.core, 8 * MIB, &address));
+    MUST(gs_core_token(f.core, address, ret_token));
+    MUST(gs_context_current(f.core, &context));
+    return address;
+}
+
+/* Another process opens the block, by hand. */
+static uint64_t must_open(const unsigned char *token)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    union gs_wire_message message;
+    int received, fd;
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    cr_assert_eq(connect(client, (struct sockaddr *)&to, sizeof to), 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    message.open.want_fd = 1;
+    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
+    while ((received = gs_wire_receive(client, &message, &fd)) == -EAGAIN)
+        usleep(500);
+    cr_assert_eq(received, 0);
+    cr_assert_eq(message.head.type, GS_WIRE_GRANT);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    return message.grant.block_id;
+}
+
+static void give_back(uint64_t block_id)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    message.close.block_id = block_id;
+    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
+}
+
+/* Of the pools of large blocks: the figure alone, which nothing is done for. */
+static size_t limbo(void)
+{
+    size_t bytes = 0;
+
+    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
+        if (!context->pools[i])
+            continue;
+        gs_latch_take(&context->pools[i]->lock);
+        bytes += context->pools[i]->guarded.limbo;
+        gs_latch_release(&context->pools[i]->lock);
+    }
+    return bytes;
+}
+
+static bool leaves_limbo(void)
+{
+    for (int i = 0; i < TRIES && limbo() > 0; i++)
+        usleep(1000);
+    return limbo() == 0;
+}
+
+static unsigned long long device_bytes(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.device_bytes;
+}
+
+/* Frees it and gets it as far as limbo. */
+static void must_free(CUdeviceptr address)
+{
+    MUST(gs_core_free(f.core, address));
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f.core);
+    cr_assert_eq(limbo(), 8 * MIB);
+}
+
+Test(leases, a_block_that_another_process_gives_back_leaves_limbo)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t block_id;
+
+    start(0);
+    address = must_share(token);
+    block_id = must_open(token);
+    must_free(address);
+    give_back(block_id);
+    cr_assert(leaves_limbo());
+    cr_assert_eq(fixture_pool(&f).ready, 8 * MIB);
+    close(client);
+    end();
+}
+
+/* Allocates in the current context until there is no more, which is looked for everywhere. */
+static void fill_device(size_t size)
+{
+    CUdeviceptr address;
+
+    while (gs_core_alloc(f.core, size, &address) == GS_OK)
+        continue;
+}
+
+Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t block_id;
+    CUcontext second;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(0);
+    address = must_share(token);
+    block_id = must_open(token);
+    MUST(cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cuCtxSetCurrent(second));
+    fill_device(32 * MIB);
+    MUST(cuCtxSetCurrent(f.context));
+    must_free(address);
+    MUST(cuCtxSetCurrent(second));
+    waits = 0;
+    fill_device(32 * MIB);
+    gs_core_make_room(f.core, 1, MIB, &(unsigned){1});
+    cr_assert_eq(waits, 0);
+    gs_core_make_room(f.core, 0, MIB, &(unsigned){1});
+    cr_assert_gt(waits, 0, "that GPU's own is waited for");
+    MUST(cuCtxSetCurrent(f.context));
+    give_back(block_id);
+    cr_assert(leaves_limbo());
+    close(client);
+    gs_core_destroy(f.core);
+    MUST(cuDevicePrimaryCtxRelease(1));
+    rmdir(dir);
+}
+
+struct later {
+    uint64_t block_id;
+    const unsigned *waits; /* of the test's thread */
+};
+
+/* As soon as the test's thread waits. */
+static void *give_back_later(void *arg)
+{
+    const struct later *later = arg;
+
+    for (int i = 0; i < TRIES && __atomic_load_n(later->waits, __ATOMIC_RELAXED) == 0; i++)
+        usleep(1000);
+    give_back(later->block_id);
+    return NULL;
+}
+
+/* The driver would have to clear it first, and cannot while who had it open still maps it. */
+Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_driver)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address, again;
+    struct gs_stats before, after;
+    struct later later = {.waits = &waits};
+    pthread_t thread;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(0);
+    address = must_share(token);
+    later.block_id = must_open(token);
+    fill_device(32 * MIB);
+    fill_device(2 * MIB);
+    must_free(address);
+    gs_stats_read(f.core, 0, &before);
+    waits = 0;
+    cr_assert_eq(pthread_create(&thread, NULL, give_back_later, &later), 0);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    pthread_join(thread, NULL);
+    gs_stats_read(f.core, 0, &after);
+    cr_assert_eq(again, address);
+    cr_assert_eq(after.counts.trims, before.counts.trims);
+    cr_assert_eq(after.counts.grown, before.counts.grown);
+    close(client);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
+/* Without the library that memory would be there. */
+Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address, again;
+
+    setenv("SOFTCUDA_MEMORY", "96M", 1);
+    start(3600 * 1000 * MS);
+    address = must_share(token);
+    fill_device(32 * MIB);
+    fill_device(2 * MIB);
+    must_free(address);
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    cr_assert_eq(again, address);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
+Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    start(300 * MS);
+    must_free(must_share(token));
+    cr_assert(leaves_limbo());
+    cr_assert_eq(fixture_pool(&f).ready, 8 * MIB);
+    end();
+}
+
+Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_context *going;
+    CUcontext handle;
+    uint64_t block_id;
+
+    start(0);
+    handle = fixture_context_new();
+    must_share(token);
+    block_id = must_open(token);
+    going = gs_core_context_detach(f.core, handle);
+    MUST(cuCtxDestroy(handle));
+    gs_core_context_gone(f.core, handle, going);
+    cr_assert_eq(device_bytes(), 8 * MIB);
+    give_back(block_id);
+    for (int i = 0; i < TRIES && device_bytes() > 0; i++)
+        usleep(1000);
+    cr_assert_eq(device_bytes(), 0);
+    close(client);
+    MUST(cuCtxSetCurrent(f.context));
+    end();
+}
+
+#define ASKED 200
+
+/* Two threads want a handle of each block at the same moment. */
+struct asking {
+    pthread_barrier_t together;
+    const CUdeviceptr *address;
+    unsigned char token[2][ASKED][GS_TOKEN_SIZE];
+};
+
+static void ask_for_all(struct asking *asking, int thread)
+{
+    for (int i = 0; i < ASKED; i++) {
+        pthread_barrier_wait(&asking->together);
+        MUST(gs_core_token(f.core, asking->address[i], asking->token[thread][i]));
+    }
+}
+
+static void *ask_too(void *arg)
+{
+    MUST(cuCtxSetCurrent(f.context));
+    ask_for_all(arg, 1);
+    return NULL;
+}
+
+Test(leases, two_threads_that_want_a_handle_of_one_block_get_the_same)
+{
+    static struct asking asking;
+    CUdeviceptr address[ASKED];
+    struct gs_share_stats stats;
+    pthread_t thread;
+
+    start(0);
+    f.core->share->options.export_ahead = true;
+    for (int i = 0; i < ASKED; i++)
+        MUST(gs_core_alloc(f.core, 4096, &address[i]));
+    asking.address = address;
+    pthread_barrier_init(&asking.together, NULL, 2);
+    cr_assert_eq(pthread_create(&thread, NULL, ask_too, &asking), 0);
+    ask_for_all(&asking, 0);
+    pthread_join(thread, NULL);
+    cr_assert_arr_eq(asking.token[0], asking.token[1], sizeof asking.token[0]);
+    gs_share_stats(f.core->share, &stats);
+    cr_assert_eq(stats.offers, ASKED, "%llu", (unsigned long long)stats.offers);
+    for (int i = 0; i < ASKED; i++)
+        MUST(gs_core_free(f.core, address[i]));
+    end();
+}

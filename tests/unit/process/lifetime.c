@@ -1,0 +1,621 @@
+/* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+static void expect_nothing_left(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    cr_assert_eq(census.handles, 0, "%u handles", census.handles);
+    cr_assert_eq(census.mappings, 0);
+    cr_assert_eq(census.reservations, 0);
+    cr_assert_eq(census.events, 0, "%u events", census.events);
+    cr_assert_eq(census.exported_fds, 0);
+    cr_assert_eq(census.device_bytes, 0);
+}
+
+Test(lifetime, memory_goes_with_its_context)
+{
+    struct fixture f;
+    struct softcuda_census before, after;
+    struct gs_context *detached;
+    CUcontext context, popped;
+    CUdeviceptr a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    softcuda_census(&before);
+    for (int round = 0; round < 20; round++) {
+        context = fixture_context_new();
+        MUST(gs_core_alloc(f.core, 1000, &a));
+        MUST(gs_core_alloc(f.core, 4 * MIB, &b));
+        MUST(gs_core_free(f.core, b));
+        MUST(gs_core_alloc_async(f.core, 4096, NULL, NULL, &b));
+        MUST(gs_core_free_async(f.core, b, NULL));
+        detached = gs_core_context_detach(f.core, context);
+        cr_assert_not_null(detached);
+        MUST(cuCtxDestroy(context));
+        gs_core_context_gone(f.core, context, detached);
+        cr_assert_eq(gs_core_free(f.core, a), GS_NOT_OURS);
+        MUST(cuCtxGetCurrent(&popped));
+        if (!popped)
+            MUST(cuCtxSetCurrent(f.context));
+    }
+    softcuda_census(&after);
+    cr_assert_eq(after.handles, before.handles);
+    cr_assert_eq(after.mappings, before.mappings);
+    cr_assert_eq(after.events, before.events);
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_context_that_stays_keeps_its_memory)
+{
+    struct fixture f;
+    struct gs_context *detached;
+    CUdeviceptr a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 1000, &a));
+    detached = gs_core_context_detach(f.core, f.context);
+    /* Meanwhile the handle means a new record. */
+    MUST(gs_core_alloc(f.core, 1000, &b));
+    gs_core_context_stays(f.core, f.context, detached);
+    MUST(gs_core_free(f.core, a));
+    MUST(gs_core_free(f.core, b));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* A green context that goes takes its streams along, and the primary one stays: a new stream may have
+ * the handle of one of them, and what that one freed is not its own. */
+Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
+{
+    struct fixture f;
+    struct gs_context *context;
+    CUdeviceptr block, next;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_context_current(f.core, &context));
+    MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &block));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(block, 1, 4096, stream));
+    MUST(gs_core_free_async(f.core, block, stream));
+    cr_assert_eq(context->pools[0]->order.bytes, 4 * MIB);
+    gs_core_context_stays(f.core, f.context, gs_core_context_detach(f.core, f.context));
+    cr_assert_eq(context->pools[0]->order.bytes, 0);
+    MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &next));
+    cr_assert_neq(next, block, "it may be another stream");
+    softcuda_hold(0);
+    MUST(gs_core_free_async(f.core, next, stream));
+    MUST(cuStreamDestroy(stream));
+    gs_core_stream_gone(f.core, stream);
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* ---- Threads that are at it when a context ends ---- */
+
+struct call {
+    struct fixture *f;
+    CUcontext context;
+    CUdeviceptr block;
+    CUstream stream;
+    gs_status status;
+    size_t given;
+    int done; /* atomic */
+};
+
+static void moment(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+static void *allocates(void *arg)
+{
+    struct call *call = arg;
+
+    MUST(cuCtxSetCurrent(call->context));
+    call->status = gs_core_alloc(call->f->core, 4096, &call->block);
+    __atomic_store_n(&call->done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void *frees(void *arg)
+{
+    struct call *call = arg;
+
+    call->status = gs_core_free(call->f->core, call->block);
+    return NULL;
+}
+
+static void *gives_back(void *arg)
+{
+    struct call *call = arg;
+
+    call->given = gs_device_release(call->f->core, &call->f->core->device[0], true);
+    return NULL;
+}
+
+/* A block that another process may still open keeps its chunk, beside which nothing is handed out.
+ * False: the allocation did not wait then, for the machine was too busy. */
+static bool ends_under_an_allocation(struct fixture *f)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct call call = {.f = f, .context = fixture_context_new()};
+    struct gs_pool_counts before;
+    CUdeviceptr shared, other, large;
+    struct gs_context *detached;
+    pthread_t thread;
+    bool waited;
+
+    MUST(gs_core_alloc(f->core, MIB - 512, &shared));
+    MUST(gs_core_alloc(f->core, MIB - 512, &other));
+    MUST(gs_core_token(f->core, shared, token));
+    MUST(gs_core_alloc(f->core, 80 * MIB, &large));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(large, 1, MIB, NULL));
+    MUST(gs_core_free(f->core, large));
+    before = fixture_counts(f);
+    MUST(pthread_create(&thread, NULL, allocates, &call)); /* and waits for that */
+    while (fixture_counts(f).waits == before.waits &&
+           !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST))
+        usleep(100);
+    detached = gs_core_context_detach(f->core, call.context);
+    waited = !__atomic_load_n(&call.done, __ATOMIC_SEQ_CST);
+    softcuda_hold(0);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f->core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    MUST(cuCtxSetCurrent(f->context));
+    waited &= fixture_counts(f).late == before.late;
+    cr_assert(!waited || call.status == GS_NO_CONTEXT, "%d", call.status);
+    return waited;
+}
+
+Test(lifetime, nothing_is_taken_of_a_context_that_has_gone)
+{
+    struct softcuda_census census;
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.share.enable = true;
+    f.options.share.grace_ns = 300000000;
+    snprintf(f.options.share.dir, sizeof f.options.share.dir, "/tmp/gpushim-lifetime-%d",
+             (int)getpid());
+    fixture_start(&f);
+    for (int i = 0; i < 20 && !ends_under_an_allocation(&f);)
+        i++;
+    for (int i = 0; i < 100; i++) {
+        softcuda_census(&census);
+        if (census.device_bytes == 0)
+            break;
+        moment();
+    }
+    fixture_end(&f);
+    rmdir(f.options.share.dir);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+    CUdeviceptr block;
+
+    fixture_options(&f);
+    f.options.free_native = true;
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &block));
+    call.context = fixture_context_new();
+    MUST(gs_core_alloc(f.core, 3 * MIB, &call.block));
+    cr_assert_eq(softcuda_delay("cuCtxPushCurrent", 100000), 0);
+    MUST(pthread_create(&thread, NULL, frees, &call));
+    moment();
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    softcuda_reset();
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* A thread waits for the GPU, which stands still, in a context that then may be about to go. */
+static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_thread)
+{
+    unsigned long asked;
+
+    call->context = fixture_context_new();
+    MUST(gs_core_alloc(call->f->core, 8 * MIB, &call->block));
+    MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
+    softcuda_hold(1);
+    MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
+    MUST(gs_core_free(call->f->core, call->block));
+    asked = softcuda_calls("cuEventQuery");
+    MUST(pthread_create(ret_thread, NULL, gives_back, call));
+    for (int i = 0; i < 1000 && softcuda_calls("cuEventQuery") == asked; i++)
+        usleep(1000);
+    return gs_core_context_detach(call->f->core, call->context);
+}
+
+/* The driver's call may itself wait for work that waits for who waits here. */
+Test(lifetime, a_context_that_goes_for_long_is_not_waited_for)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    detached = detach_under_a_wait(&call, &thread);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.given, 0, "%zu bytes that the GPU is still at", call.given);
+    softcuda_hold(0);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+/* Who waits for its work, without a lock, looks at no event of it while the driver may destroy it. */
+Test(lifetime, nothing_is_asked_about_a_context_that_may_go)
+{
+    struct fixture f;
+    struct call call = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    detached = detach_under_a_wait(&call, &thread);
+    cr_assert_eq(softcuda_fail("cuEventQuery", 0, CUDA_ERROR_CONTEXT_IS_DESTROYED), 0);
+    moment();
+    softcuda_reset(); /* and the GPU goes on */
+    gs_core_context_stays(f.core, call.context, detached);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(call.given, 8 * MIB, "%zu", call.given);
+    MUST(cuStreamDestroy(call.stream));
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+static bool has_record(struct fixture *f, CUcontext handle)
+{
+    const struct gs_context *context;
+
+    gs_lock_take(&f->core->lock);
+    context = f->core->contexts;
+    while (context && context->handle != handle)
+        context = context->next;
+    gs_lock_release(&f->core->lock);
+    return context != NULL;
+}
+
+static void start_in(struct call *call, pthread_t *ret_thread)
+{
+    MUST(pthread_create(ret_thread, NULL, allocates, call));
+    while (!has_record(call->f, call->context))
+        usleep(1000);
+}
+
+/* A thread that has looked its context up waits for the lone stream; the context goes meanwhile, and
+ * its record is the next one's. */
+Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
+{
+    struct fixture f;
+    struct call call = {.f = &f}, other = {.f = &f};
+    struct gs_context *detached;
+    pthread_t thread[2];
+    CUdeviceptr block;
+    CUstream stream;
+
+    fixture_options(&f);
+    f.options.lone_stream = true;
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc(f.core, 8 * MIB, &block));
+    softcuda_hold(1);
+    gs_lone_submits(gs_core_lone(f.core), stream);
+    fixture_spin_fill(&f, stream, block, 1, 16, 0);
+    MUST(gs_core_free(f.core, block));
+    other.context = fixture_context_new();
+    call.context = fixture_context_new();
+    start_in(&call, &thread[0]);
+    detached = gs_core_context_detach(f.core, call.context);
+    MUST(cuCtxDestroy(call.context));
+    gs_core_context_gone(f.core, call.context, detached);
+    start_in(&other, &thread[1]);
+    softcuda_hold(0);
+    MUST(pthread_join(thread[0], NULL));
+    MUST(pthread_join(thread[1], NULL));
+    MUST(other.status);
+    cr_assert_neq(call.status, GS_OK, "it has the other context's memory");
+    MUST(cuCtxSetCurrent(other.context));
+    detached = gs_core_context_detach(f.core, other.context);
+    MUST(cuCtxDestroy(other.context));
+    gs_core_context_gone(f.core, other.context, detached);
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+Test(lifetime, a_capture_ends_with_its_context)
+{
+    struct fixture f;
+    CUcontext context;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, NULL);
+    cr_assert_not(gs_core_capturing(f.core));
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+Test(lifetime, a_capture_ends_with_its_streams_context_whatever_was_current)
+{
+    struct fixture f;
+    CUcontext context;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    context = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxSetCurrent(f.context));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuCtxDestroy(context));
+    gs_core_context_gone(f.core, context, NULL);
+    cr_assert_not(gs_core_capturing(f.core));
+    fixture_end(&f);
+}
+
+static unsigned exported(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.exported_fds;
+}
+
+/* The first export of a process is not to be the first of its device's memory: that one is slow. */
+Test(lifetime, who_may_share_has_exported_something)
+{
+    for (unsigned enable = 0; enable < 2; enable++) {
+        struct fixture f;
+        struct gs_context *detached;
+        CUcontext second;
+        CUdeviceptr address;
+
+        fixture_options(&f);
+        f.options.share.enable = enable;
+        f.options.share.export_ahead = true;
+        fixture_start(&f);
+        cr_assert_eq(exported(), 0, "before the device is used");
+        MUST(gs_core_alloc(f.core, 4096, &address));
+        cr_assert_eq(exported(), enable);
+        MUST(gs_core_free(f.core, address));
+
+        second = fixture_context_new();
+        MUST(gs_core_alloc(f.core, 4096, &address));
+        cr_assert_eq(exported(), enable, "one for the device");
+        detached = gs_core_context_detach(f.core, second);
+        MUST(cuCtxDestroy(second));
+        gs_core_context_gone(f.core, second, detached);
+        cr_assert_eq(exported(), enable, "while it has a context");
+        MUST(cuCtxSetCurrent(f.context));
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+}
+
+/* Nor does that cost anybody the last of a full device. */
+Test(lifetime, a_full_device_has_what_was_exported_too)
+{
+    unsigned count[2] = {0};
+
+    for (unsigned enable = 0; enable < 2; enable++) {
+        struct fixture f;
+        CUdeviceptr address;
+
+        fixture_options(&f);
+        f.options.share.enable = enable;
+        f.options.share.export_ahead = true;
+        fixture_start(&f);
+        while (gs_core_alloc(f.core, 2 * MIB, &address) == GS_OK)
+            if (count[enable]++ == 0)
+                cr_assert_eq(exported(), enable);
+        cr_assert_eq(exported(), 0);
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+    cr_assert_gt(count[0], 0);
+    cr_assert_eq(count[0], count[1], "%u blocks, not %u", count[1], count[0]);
+}
+
+/* A neighbour that wants all there is has it as well. */
+Test(lifetime, what_was_exported_is_yielded)
+{
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    f.options.share.enable = f.options.share.export_ahead = true;
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    MUST(gs_core_free(f.core, address));
+    MUST(cuCtxSynchronize());
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB, "of the pool");
+    cr_assert_eq(exported(), 1);
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB);
+    cr_assert_eq(exported(), 0);
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 0, "once");
+    fixture_end(&f);
+    expect_nothing_left();
+}
+
+Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
+{
+    static const char *const missing[] = {"vmm", "posix_fd"};
+
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        CUdeviceptr address;
+
+        softcuda_without(missing[i]);
+        fixture_options(&f);
+        fixture_start(&f);
+        cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NOT_OFFERED, "%s", missing[i]);
+        fixture_end(&f);
+        expect_nothing_left();
+    }
+    softcuda_without("");
+}
+
+Test(lifetime, the_ladder_has_a_rung_without_rdma)
+{
+    struct fixture f;
+    struct gs_context *context;
+    CUdeviceptr address;
+
+    softcuda_without("rdma");
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    MUST(gs_context_current(f.core, &context));
+    cr_assert_eq(context->pools[0]->device->rung, GS_RUNG_FD);
+    fixture_end(&f);
+    softcuda_without("");
+}
+
+Test(lifetime, without_context_events_a_free_waits)
+{
+    struct fixture f;
+    CUdeviceptr block, address;
+    CUstream stream;
+
+    softcuda_without("ctx_record_event");
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc(f.core, 4096, &block));
+    fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(cuStreamQuery(stream), CUDA_SUCCESS);
+    cr_assert_eq(gs_core_alloc_async(f.core, 4096, NULL, stream, &address), GS_NOT_OFFERED);
+    MUST(gs_core_alloc(f.core, 4096, &address));
+    cr_assert_eq(address, block);
+    MUST(gs_core_free_async(f.core, address, stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    softcuda_without("");
+}
+
+Test(lifetime, no_current_context_is_said)
+{
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuCtxSetCurrent(NULL));
+    cr_assert_eq(gs_core_alloc(f.core, 4096, &address), GS_NO_CONTEXT);
+    cr_assert_eq(gs_core_cached(f.core), 0);
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
+/* Each driver call failing in turn, at each of its first calls: the program sees an error or
+ * success, and in the end everything is accounted for. */
+Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
+{
+    static const char *const calls[] = {
+        "cuMemCreate",   "cuMemAddressReserve", "cuMemMap",          "cuMemSetAccess",
+        "cuEventCreate", "cuCtxRecordEvent",    "cuEventQuery",      "cuCtxPushCurrent",
+        "cuCtxGetCurrent", "cuCtxGetDevice",    "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",       "cuStreamGetCtx", "cuMemGetInfo",
+    };
+    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
+
+    for (size_t call = 0; call < sizeof calls / sizeof *calls; call++)
+        for (unsigned nth = 1; nth <= 6; nth++)
+            for (int error = 0; error < 2; error++) {
+                struct fixture f;
+                CUdeviceptr block[40];
+                int count = 0;
+
+                fixture_options(&f);
+                f.options.epoch_bytes = 64 << 10;
+                fixture_start(&f);
+                cr_assert_eq(softcuda_fail(calls[call], nth, errors[error]), 0);
+                for (int i = 0; i < 40; i++) {
+                    size_t size = i % 4 == 3 ? 3 * MIB : 20000;
+
+                    if ((i % 2 ? gs_core_alloc_async(f.core, size, NULL, NULL, &block[count])
+                               : gs_core_alloc(f.core, size, &block[count])) == GS_OK)
+                        count++;
+                    if (count > 10 && gs_core_free(f.core, block[count - 1]) == GS_OK)
+                        count--;
+                    if (count > 5 && gs_core_free_async(f.core, block[count - 1], NULL) == GS_OK)
+                        count--;
+                }
+                softcuda_reset();
+                while (count > 0)
+                    cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u",
+                                 calls[call], nth);
+                cr_assert_eq(fixture_pool(&f).live, 0, "%s %u", calls[call], nth);
+                fixture_end(&f);
+                expect_nothing_left();
+            }
+}
+
+/* The trial allocation of a device takes longer than many an open (measured on an H200). */
+Test(lifetime, a_process_that_only_opens_makes_no_memory)
+{
+    static const unsigned char token[GS_TOKEN_SIZE];
+    struct fixture f;
+    CUdeviceptr address;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    softcuda_reset();
+    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
+    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
+    cr_assert_eq(softcuda_calls("cuMemCreate"), 0);
+    MUST(gs_core_alloc(f.core, MIB, &address));
+    cr_assert_gt(softcuda_calls("cuMemCreate"), 1, "the device was tried before");
+    MUST(gs_core_free(f.core, address));
+    fixture_end(&f);
+}

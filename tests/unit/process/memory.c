@@ -1,0 +1,752 @@
+/* How much memory a pool holds: sharing chunks, giving back, waiting for a GPU that is behind. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+#include "core/process/stats.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+static void drain(struct fixture *f)
+{
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f->core); /* looks at what has come back */
+    MUST(cuCtxSynchronize());
+    gs_core_cached(f->core);
+}
+
+Test(memory, large_blocks_share_what_a_larger_one_left)
+{
+    struct fixture f;
+    CUdeviceptr a, b, c;
+    struct gs_block_info info;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 8 * MIB)));
+    drain(&f);
+    a = must_alloc(&f, 5 * MIB);
+    b = must_alloc(&f, 2 * MIB - 100);
+    c = must_alloc(&f, MIB);
+    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    cr_assert(b >= a + 5 * MIB || b + 2 * MIB <= a);
+    cr_assert(c % (64 << 10) == 0 && c != a && c != b);
+    MUST(gs_core_find(f.core, b + MIB, &info));
+    cr_assert_eq(info.base, b);
+    cr_assert_eq(info.size, 2 * MIB - 100);
+    MUST(gs_core_free(f.core, b));
+    MUST(gs_core_free(f.core, a));
+    MUST(gs_core_free(f.core, c));
+    drain(&f);
+    cr_assert_eq(must_alloc(&f, 8 * MIB) % (2 * MIB), 0, "the whole merged again");
+    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    fixture_end(&f);
+}
+
+/* Far into a large block both levels of the index are looked at. */
+Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
+{
+    struct fixture f;
+    CUdeviceptr first, far, near;
+    struct gs_block_info info;
+
+    setenv("SOFTCUDA_MEMORY", "64G", 1); /* a small device has no large chunk with a small block */
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 2000 * MIB); /* nor has a program of little memory */
+    MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
+    drain(&f);
+    first = must_alloc(&f, 590 * MIB);
+    near = must_alloc(&f, MIB);
+    far = must_alloc(&f, 6 * MIB);
+    cr_assert_eq(fixture_pool(&f).reserved, 2600 * MIB);
+    MUST(gs_core_find(f.core, first + 589 * MIB, &info));
+    cr_assert_eq(info.base, first);
+    MUST(gs_core_find(f.core, near + MIB - 1, &info));
+    cr_assert_eq(info.base, near);
+    MUST(gs_core_find(f.core, far + 5 * MIB, &info));
+    cr_assert_eq(info.base, far);
+    cr_assert_eq(gs_core_free(f.core, first + (64 << 10)), GS_NOT_LIVE);
+    fixture_end(&f);
+}
+
+Test(memory, a_small_block_does_not_keep_a_large_chunk_from_a_small_device)
+{
+    struct fixture f;
+    CUdeviceptr large;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
+    drain(&f);
+    large = must_alloc(&f, 595 * MIB);
+    MUST(gs_core_free(f.core, large));
+    drain(&f);
+    /* Otherwise this one would keep the chunk from the driver, and nothing of 900 MiB could be. */
+    must_alloc(&f, 4 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 900 * MIB)));
+    fixture_end(&f);
+}
+
+/* Chunks of 20 MiB as far as they may be shared, with two blocks of 1 MiB left in each. */
+static void leave_small_ones(struct fixture *f, unsigned chunks)
+{
+    CUdeviceptr large[64];
+
+    for (unsigned i = 0; i < chunks; i++)
+        large[i] = must_alloc(f, 20 * MIB);
+    for (unsigned i = 0; i < chunks; i++)
+        MUST(gs_core_free(f->core, large[i]));
+    drain(f);
+    for (unsigned i = 0; i < chunks; i++) {
+        large[i] = must_alloc(f, 18 * MIB);
+        must_alloc(f, MIB);
+        must_alloc(f, MIB);
+    }
+    for (unsigned i = 0; i < chunks; i++)
+        MUST(gs_core_free(f->core, large[i]));
+}
+
+/* Many chunks of which each could be shared; what all of them may come to keep is bounded. */
+Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
+{
+    enum { CHUNKS = 40 };
+    struct fixture f;
+    CUdeviceptr rest;
+    size_t total, driver_would_have;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuDeviceTotalMem(&total, 0));
+    leave_small_ones(&f, CHUNKS);
+    driver_would_have = total - CHUNKS * 2 * 2 * MIB;
+    MUST(gs_core_alloc(f.core, driver_would_have - total / 64, &rest));
+    fixture_end(&f);
+}
+
+/* Where others leave little of a device, what shared chunks keep is a share of that little. */
+Test(memory, shared_chunks_keep_less_where_others_leave_less)
+{
+    enum { CHUNKS = 10 };
+    struct fixture f;
+    CUdeviceptr others, rest;
+    size_t free_bytes, total;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    MUST(cuMemAlloc(&others, free_bytes - 420 * MIB));
+    leave_small_ones(&f, CHUNKS);
+    /* 220 MiB are left when the chunks are there: half of that and 16 MiB may be owed. */
+    MUST(gs_core_alloc(f.core, 250 * MIB, &rest));
+    fixture_end(&f);
+}
+
+static void *give_back(void *core)
+{
+    struct gs_core *of = core;
+
+    gs_device_release(of, &of->device[0], false);
+    return NULL;
+}
+
+/* What is on its way to the driver, the thread that gives idle memory back may have it, is as good
+ * as free. */
+Test(memory, what_another_thread_gives_back_is_waited_for)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    pthread_t thread;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
+    drain(&f);
+    MUST(softcuda_delay("cuMemUnmap", 200000));
+    MUST(pthread_create(&thread, NULL, give_back, f.core));
+    for (int i = 0; i < 10000 && softcuda_calls("cuMemUnmap") == 0; i++)
+        usleep(1000); /* until it is at it */
+    MUST(gs_core_alloc(f.core, 220 * MIB, &block));
+    MUST(pthread_join(thread, NULL));
+    fixture_end(&f);
+}
+
+/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one
+ * back takes a while. */
+static struct gs_pool *make_spare(struct fixture *f, size_t peak)
+{
+    struct gs_context *context;
+    CUdeviceptr block[2];
+
+    fixture_options(f);
+    f->options.decay_ns = 3600 * 1000 * MS;
+    fixture_start(f);
+    MUST(gs_context_current(f->core, &context));
+    must_alloc(f, 400 * MIB);
+    for (int i = 0; i < 2; i++)
+        block[i] = must_alloc(f, 100 * MIB);
+    for (int i = 0; i < 2; i++)
+        MUST(gs_core_free(f->core, block[i]));
+    drain(f);
+    gs_latch_take(&context->pools[0]->lock);
+    context->pools[0]->counts.reserved_peak = peak;
+    gs_latch_release(&context->pools[0]->lock);
+    MUST(softcuda_delay("cuMemUnmap", 50000));
+    return context->pools[0];
+}
+
+/* What is too much where a pool grows is given back by another thread, and whoever needs it or asks
+ * for what is free has it. */
+Test(memory, what_makes_room_goes_back_in_the_background)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+    size_t free_bytes, total, before;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    pool = make_spare(&f, 800 * MIB);
+    MUST(cuMemGetInfo(&before, &total));
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(fixture_counts(&f).later, 2);
+    cr_assert_eq(pool->reserved, 550 * MIB);
+    gs_core_finish_releases(f.core);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "900M", 1);
+    make_spare(&f, 1200 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(fixture_counts(&f).later, 2);
+    must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
+    fixture_end(&f);
+}
+
+/* A pool does not hold more than ever because of it. */
+Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much)
+{
+    struct fixture f;
+    struct gs_pool *pool;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    pool = make_spare(&f, 800 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(fixture_counts(&f).later, 2);
+    must_alloc(&f, 80 * MIB); /* and 750 */
+    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    cr_assert_eq(pool->reserved, 630 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, what_makes_room_goes_back_at_once_where_the_pool_never_held_as_much)
+{
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    make_spare(&f, 600 * MIB);
+    must_alloc(&f, 150 * MIB);
+    cr_assert_eq(fixture_counts(&f).later, 0);
+    cr_assert_eq(fixture_counts(&f).trims, 2);
+    fixture_end(&f);
+}
+
+/* Whatever sizes a device is filled with in turn, natively it is enough. */
+Test(memory, a_device_is_filled_with_blocks_of_any_size_in_turn)
+{
+    static const unsigned percent[] = {45, 30, 90, 45, 30, 90, 15, 8, 30, 11, 45, 90, 3, 22, 90};
+    struct fixture f;
+    CUdeviceptr block[40];
+    size_t free_bytes, total;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    for (size_t i = 0; i < sizeof percent / sizeof *percent; i++) {
+        size_t size = free_bytes / 100 * percent[i] / (2 * MIB) * (2 * MIB);
+        unsigned count = 90 / percent[i];
+
+        for (unsigned j = 0; j < count; j++)
+            block[j] = must_alloc(&f, size);
+        /* Every second one goes: one of the size of all of them fits, as no address is its own. */
+        for (unsigned j = 0; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+        if (count >= 2)
+            MUST(gs_core_free(f.core, must_alloc(&f, (count + 1) / 2 * size)));
+        for (unsigned j = 1; j < count; j += 2)
+            MUST(gs_core_free(f.core, block[j]));
+    }
+    fixture_end(&f);
+}
+
+#define MEETINGS 40
+
+struct meeting {
+    struct fixture *f;
+    int wanted, made; /* atomic: allocations of 64 KiB by the thread */
+};
+
+static void *allocate_when_told(void *arg)
+{
+    struct meeting *meeting = arg;
+
+    MUST(cuCtxSetCurrent(meeting->f->context));
+    while (meeting->made < MEETINGS) {
+        while (__atomic_load_n(&meeting->wanted, __ATOMIC_ACQUIRE) <= meeting->made)
+            usleep(100);
+        must_alloc(meeting->f, 64 << 10);
+        __atomic_store_n(&meeting->made, meeting->made + 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* A thread that met others at the first pool too often has small blocks in one of its own. */
+static void make_second_pool(struct fixture *f)
+{
+    struct meeting meeting = {.f = f};
+    struct gs_context *context;
+    pthread_t thread;
+
+    MUST(gs_context_current(f->core, &context));
+    MUST(pthread_create(&thread, NULL, allocate_when_told, &meeting));
+    for (int i = 0; i < MEETINGS; i++) {
+        gs_latch_take(&context->pools[0]->lock);
+        __atomic_store_n(&meeting.wanted, i + 1, __ATOMIC_RELEASE);
+        for (int look = 0; look < 10000; look++) {
+            if (__atomic_load_n(&context->pools[0]->lock.state, __ATOMIC_RELAXED) == 2 ||
+                __atomic_load_n(&context->pools[1], __ATOMIC_ACQUIRE))
+                break; /* it waits there, or has moved on */
+            usleep(100);
+        }
+        gs_latch_release(&context->pools[0]->lock);
+        while (__atomic_load_n(&meeting.made, __ATOMIC_ACQUIRE) <= i)
+            usleep(100);
+    }
+    MUST(pthread_join(thread, NULL));
+    cr_assert_not_null(context->pools[1], "the thread moved on");
+}
+
+Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    size_t held, blocks = 0;
+
+    setenv("SOFTCUDA_MEMORY", "64M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 << 10);
+    make_second_pool(&f);
+    held = fixture_pool(&f).reserved;
+    cr_assert_leq(held, 6 * MIB, "a thread's pool takes no more of a small device than it needs");
+    while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
+        continue;
+    while (gs_core_alloc(f.core, 64 << 10, &block) == GS_OK)
+        blocks++;
+    cr_assert_eq(blocks * (64 << 10), held - (MEETINGS + 1) * (64 << 10), "not a byte is out of reach");
+    fixture_end(&f);
+}
+
+/* ... and counts it where it lies, for that is where its free is counted. */
+Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
+{
+    struct fixture f;
+    struct gs_context *context;
+    struct gs_chunk *chunk;
+    CUdeviceptr block;
+    size_t there = 0;
+
+    setenv("SOFTCUDA_MEMORY", "64M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 << 10);
+    make_second_pool(&f);
+    MUST(gs_context_current(f.core, &context));
+    while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
+        continue;
+    while (gs_core_alloc_async(f.core, 64 << 10, NULL, CU_STREAM_LEGACY, &block) == GS_OK) {
+        MUST(gs_context_lock_chunk(f.core, block, &chunk));
+        there += chunk->pool == context->pools[1] ? 64 << 10 : 0;
+        gs_latch_release(&chunk->pool->lock);
+    }
+    cr_assert_gt(there, 0);
+    cr_assert_eq(context->pools[1]->async.live, there);
+    fixture_end(&f);
+}
+
+/* What is left of a large chunk does not serve what is much smaller, but for a share of what is
+ * live: where one such block stays, the chunk cannot serve its own size any more. */
+Test(memory, small_blocks_keep_away_from_large_chunks)
+{
+    enum { CHUNKS = 10 };
+    CUdeviceptr large[CHUNKS];
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "128G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 100 * MIB);
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    for (int i = 0; i < CHUNKS; i++) {
+        large[i] = must_alloc(&f, 98 * MIB);
+        must_alloc(&f, 3 * MIB / 2);
+    }
+    for (int i = 0; i < CHUNKS; i++)
+        MUST(gs_core_free(f.core, large[i]));
+    drain(&f);
+    /* Half of 1,000 and 16 MiB are mixed by five of them: 100 - 4 * 1.5 each. */
+    for (int i = 0; i < CHUNKS; i++)
+        large[i] = must_alloc(&f, 100 * MIB);
+    cr_assert_leq(fixture_pool(&f).reserved, 1000 * MIB + 5 * 2 * MIB + 5 * 100 * MIB);
+    fixture_end(&f);
+}
+
+/* A program that grows by blocks of one size has chunks made for several of them. */
+Test(memory, blocks_that_come_again_share_pages)
+{
+    enum { BLOCKS = 40 };
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 64 * MIB);
+    for (int i = 0; i < BLOCKS; i++)
+        must_alloc(&f, 11 * MIB / 2);
+    /* 5.5 MiB in 6 each would be 240; four are 22. */
+    cr_assert_leq(fixture_pool(&f).reserved, (64 + 6 + 6 + 220) * MIB);
+    cr_assert_leq(fixture_counts(&f).grown, 2 + (BLOCKS + 3) / 4);
+    fixture_end(&f);
+}
+
+/* ... but what it would have to fill for that is little against what it holds. */
+Test(memory, few_blocks_have_no_chunks_for_several)
+{
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        must_alloc(&f, 11 * MIB / 2);
+    cr_assert_leq(fixture_pool(&f).reserved, 3 * 6 * MIB);
+    fixture_end(&f);
+}
+
+/* Where they waste nothing one by one there are fewer chunks, to make, to share and to open. */
+Test(memory, many_blocks_that_come_again_have_few_chunks)
+{
+    enum { BLOCKS = 512 };
+    struct fixture f;
+
+    setenv("SOFTCUDA_MEMORY", "128G", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 1; i <= BLOCKS; i++) {
+        size_t live = 2 * MIB * (size_t)i;
+
+        must_alloc(&f, 2 * MIB);
+        cr_assert_leq(fixture_pool(&f).reserved, live + live / 64, "with %d blocks", i);
+    }
+    /* 64 by themselves; by two up to 4 MiB of 256, by three up to 6 of 384, then by four. */
+    cr_assert_leq(fixture_counts(&f).grown, 64 + 64 / 2 + 64 / 3 + 1 + (BLOCKS - 192 + 3) / 4);
+    fixture_end(&f);
+}
+
+Test(memory, sizes_that_change_do_not_pile_up)
+{
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (size_t i = 0; i < 100; i++) {
+        CUdeviceptr block = must_alloc(&f, (100 + i * 37 % 101) * MIB);
+
+        MUST(gs_core_free(f.core, block));
+        drain(&f);
+    }
+    cr_assert_leq(fixture_pool(&f).reserved, 230 * MIB);
+    fixture_end(&f);
+}
+
+Test(memory, stream_order_merges_and_cuts_without_the_gpu)
+{
+    struct fixture f;
+    CUdeviceptr a, b, both;
+    CUstream stream;
+    size_t reserved;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &a));
+    MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &b));
+    reserved = fixture_pool(&f).reserved;
+    cr_assert_eq(reserved, 2 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, a, 1, 1, 0);
+    for (int i = 0; i < 100; i++) {
+        MUST(gs_core_free_async(f.core, b, stream));
+        MUST(gs_core_free_async(f.core, a, stream));
+        MUST(gs_core_alloc_async(f.core, 700 << 10, NULL, stream, &a));
+        MUST(gs_core_alloc_async(f.core, 500 << 10, NULL, stream, &both));
+        MUST(gs_core_alloc_async(f.core, 800 << 10, NULL, stream, &b));
+        MUST(gs_core_free_async(f.core, both, stream));
+    }
+    cr_assert_eq(fixture_pool(&f).reserved, reserved);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    gs_core_stream_gone(f.core, stream);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* Whether a block whose GPU work is under way is waited for and had again. Not where the work is
+ * over before one looks, or one's time before the work has begun: the machine stood still. */
+static bool waits_for_the_gpu(void)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    CUstream stream;
+    bool had;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 128 * MIB);
+    fixture_spin_fill(&f, stream, block, 1, 1, 10 * MS);
+    MUST(gs_core_free(f.core, block));
+    had = must_alloc(&f, 128 * MIB) == block && fixture_counts(&f).waits == 1 &&
+          fixture_counts(&f).late == 0;
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    return had;
+}
+
+Test(memory, an_allocation_waits_for_a_gpu_that_is_behind)
+{
+    bool had = false;
+
+    for (int i = 0; i < 10 && !had; i++)
+        had = waits_for_the_gpu();
+    cr_assert(had, "the pool grew rather than wait, or there was nothing to wait for");
+}
+
+/* One that does not move is waited for each time that the pool has grown a good deal. */
+Test(memory, an_allocation_does_not_wait_for_ever)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 128 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_neq(must_alloc(&f, 128 * MIB), block);
+    cr_assert_eq(fixture_counts(&f).late, 1);
+    must_alloc(&f, 64 * MIB);
+    cr_assert_eq(fixture_counts(&f).late, 2, "it has doubled since");
+    must_alloc(&f, 64 * MIB);
+    cr_assert_eq(fixture_counts(&f).late, 2);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* Room is made for the memory of the graph that is made last, not for all that ever were. */
+Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
+{
+    struct fixture f;
+    size_t left, total, bytes;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
+    drain(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    bytes = left / 8;
+    for (int i = 0; i < 20; i++) {
+        gs_core_graph_node(f.core, bytes);
+        gs_core_graph_room(f.core);
+        gs_core_graph_made(f.core);
+        gs_core_graph_room(f.core);
+    }
+    cr_assert_eq(fixture_pool(&f).reserved, 200 * MIB);
+    cr_assert(gs_core_graph_waits(f.core));
+    gs_core_graph_launched(f.core);
+    cr_assert_not(gs_core_graph_waits(f.core));
+    gs_core_graph_node(f.core, left);
+    gs_core_graph_room(f.core);
+    cr_assert_eq(fixture_pool(&f).reserved, 0);
+    fixture_end(&f);
+}
+
+/* Whether the like of a block is waited for, as in waits_for_the_gpu. */
+static bool waits_for_the_like(void)
+{
+    struct fixture f;
+    CUdeviceptr block[2], again;
+    CUstream stream;
+    bool waited;
+
+    fixture_options(&f);
+    f.options.retiring_percent = 15;
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must_alloc(&f, 600 * MIB);
+    block[0] = must_alloc(&f, 40 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
+    MUST(gs_core_free(f.core, block[0]));
+    block[1] = must_alloc(&f, 40 * MIB);
+    cr_assert_neq(block[1], block[0], "so little it may have more");
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    cr_assert_eq(must_alloc(&f, 40 * MIB), block[0]);
+
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 10 * MS);
+    MUST(gs_core_free(f.core, block[0]));
+    MUST(gs_core_free(f.core, block[1]));
+    must_alloc(&f, 36 * MIB);
+    cr_assert_eq(fixture_counts(&f).waits, 0);
+    again = must_alloc(&f, 40 * MIB);
+    waited = (again == block[0] || again == block[1]) && fixture_counts(&f).waits == 1;
+
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, again, 1, 1, 0);
+    MUST(gs_core_free(f.core, again));
+    must_alloc(&f, 44 * MIB);
+    cr_assert(!waited || fixture_counts(&f).waits == 1, "nothing of that size retires");
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    return waited;
+}
+
+/* What comes late leaves no hole that only its like would fill: a pool that has more than was live
+ * waits for that, and for nothing else. */
+Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
+{
+    bool waited = false;
+
+    for (int i = 0; i < 10 && !waited; i++)
+        waited = waits_for_the_like();
+    cr_assert(waited, "it is not, or there was nothing to wait for");
+}
+
+struct wish {
+    struct fixture *f;
+    gs_status status;
+};
+
+static void *allocate_wish(void *arg)
+{
+    struct wish *wish = arg;
+    CUdeviceptr block;
+
+    MUST(cuCtxSetCurrent(wish->f->context));
+    wish->status = gs_core_alloc(wish->f->core, 96 * MIB, &block);
+    return NULL;
+}
+
+/* One epoch has all the memory, and two threads want some of it while the GPU is behind. */
+Test(memory, two_threads_wait_for_the_same_epoch_on_a_full_device)
+{
+    struct fixture f;
+    struct wish wishes[2] = {{&f, GS_INVALID}, {&f, GS_INVALID}};
+    pthread_t threads[2];
+    CUdeviceptr block;
+    CUstream stream;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 200 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    for (int i = 0; i < 2; i++)
+        MUST(pthread_create(&threads[i], NULL, allocate_wish, &wishes[i]));
+    usleep(700000); /* longer than is waited before the pool would grow */
+    softcuda_hold(0);
+    for (int i = 0; i < 2; i++) {
+        MUST(pthread_join(threads[i], NULL));
+        cr_assert_eq(wishes[i].status, GS_OK);
+    }
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* Each event is a stop for the GPU: none is recorded behind one that it has not passed, however
+ * often memory is looked for. */
+Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
+{
+    struct fixture f;
+    CUdeviceptr block;
+    CUstream stream;
+    uint64_t before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = must_alloc(&f, 3 * MIB / 2);
+    before = fixture_counts(&f).events;
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    /* Less than what closes an epoch by itself. */
+    for (int i = 0; i < 3; i++) {
+        MUST(gs_core_free(f.core, block));
+        block = must_alloc(&f, 3 * MIB / 2);
+    }
+    cr_assert_eq(fixture_counts(&f).events, before + 1);
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+Test(memory, statistics_add_up)
+{
+    struct fixture f;
+    struct gs_stats stats;
+    CUdeviceptr block[100];
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 100; i++)
+        block[i] = must_alloc(&f, 40000);
+    for (int i = 0; i < 50; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    drain(&f);
+    gs_stats_read(f.core, 0, &stats);
+    cr_assert_eq(stats.counts.hits + stats.counts.misses, 100);
+    cr_assert_eq(stats.counts.grown, 2);
+    cr_assert_eq(stats.live, 50 * 40448);
+    cr_assert_eq(stats.reserved, stats.live + stats.cached + stats.retiring);
+    cr_assert_eq(stats.counts.live_peak, 100 * 40448);
+    cr_assert_eq(stats.counts.reserved_peak, 4 * MIB);
+    cr_assert_geq(stats.counts.events, 1);
+    fixture_end(&f);
+}

@@ -1,0 +1,60 @@
+/* What most tests of sharing begin with (scene.h). */
+#include "scene.h"
+
+
+char dir[64];
+struct gs_share_options options;
+struct side side;
+struct side_chunk chunk;
+struct other other;
+
+void scene_new(void)
+{
+    side_dir_new(dir, sizeof dir);
+    side_options(&options, dir);
+}
+
+void scene_side(void)
+{
+    side_start(&side, &options);
+}
+
+void scene_chunk(void)
+{
+    scene_side();
+    chunk = side_chunk_new(&side, 2 * MIB);
+}
+
+void scene_block(struct gs_offer **ret_offer, unsigned char ret_token[GS_TOKEN_SIZE])
+{
+    scene_chunk();
+    CHECK(side_offer(&side, &chunk, 0, 512, ret_offer) == GS_OK);
+    gs_offer_token(*ret_offer, ret_token);
+}
+
+CUdeviceptr scene_open(const unsigned char *token)
+{
+    CUdeviceptr address = 0;
+
+    CHECK(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address) == GS_OK);
+    return address;
+}
+
+void scene_stop(void)
+{
+    side_stop(&side);
+    if (chunk.size)
+        side_chunk_free(&side, &chunk);
+    chunk.size = 0;
+}
+
+void scene_end(void)
+{
+    if (other.pid)
+        CHECK(other_stop(&other) == 0);
+    scene_stop();
+    CHECK(memdriver_alive() == 0);
+    if (side_broker_pid(dir))
+        CHECK(side_broker_end(dir));
+    side_dir_remove(dir);
+}
