@@ -396,29 +396,25 @@ void gs_clients_accept(struct gs_share *share)
     }
 }
 
-/* The program here may have closed connections: nothing is told of those any more. When to look
- * again. */
-static uint64_t look_for_lost(struct gs_share *share, uint64_t now)
+/* The program here may have closed connections: nothing is told of those any more. Looked at when the
+ * thread comes to look at its socket (socket.c). */
+static void look_for_lost(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
 
-    if (!share->clients.first)
-        return GS_NEVER;
     if (now < share->clients.lost_look_ns)
-        return share->clients.lost_look_ns;
+        return;
     HASH_ITER(hh, share->clients.first, client, next)
     gs_client_is_lost(client);
     share->clients.lost_look_ns = now + LOST_NS;
-    return share->clients.lost_look_ns;
 }
 
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
-    uint64_t due = gs_unread_tick(share, now), look = look_for_lost(share, now);
+    uint64_t due = gs_unread_tick(share, now);
 
-    due = look < due ? look : due;
-
+    look_for_lost(share, now);
     if (share->place.spare_given) {
         share->place.spare_fd = gs_fd_copy(share->loop.wake);
         share->place.spare_given = share->place.spare_fd < 0;

@@ -29,7 +29,7 @@ static struct image *image_new(struct life *life)
 
     image->life = life;
     image->clean = true;
-    image->gpu_gone_ns = image->children_gone_ns = NEVER;
+    image->gpu_gone_ns = NEVER;
     life->stack = STACKS + 4096 * ++world.next_number;
     world.images[world.image_count++] = image;
     return image;
@@ -91,8 +91,6 @@ static void image_ends(struct process *process, uint64_t linger_ns)
     driver_forget(process);
     image->over = true;
     image->gpu_gone_ns = world.now_ns + linger_ns;
-    if (image->children == 0)
-        image->children_gone_ns = image->gpu_gone_ns;
     heap_free_all(process);
     watches_free(process);
     sim_free(process->fences);
@@ -144,14 +142,13 @@ void process_fork(struct process *process)
     struct child *child = sim_alloc(sizeof *child);
 
     child->image = process->image;
-    child->image->children++;
+    child->number = ++world.next_number;
     child->image->clean = false;
     for (unsigned i = 0; i < FDS_MAX; i++) {
         child->files[i] = process->fds[i].file;
         if (child->files[i])
             file_ref(child->files[i]);
     }
-    rule_forked(process->image);
     child->next = world.children;
     world.children = child;
 }
@@ -166,8 +163,7 @@ void process_child_ends(struct child *child, uint64_t linger_ns)
     for (unsigned i = 0; i < FDS_MAX; i++)
         if (child->files[i])
             file_unref(child->files[i]);
-    if (--child->image->children == 0 && child->image->over)
-        child->image->children_gone_ns = world.now_ns + linger_ns;
+    rule_child_ended(child, world.now_ns + linger_ns);
     sim_free(child);
 }
 

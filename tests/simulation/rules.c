@@ -29,16 +29,20 @@ struct use *use_of(struct block *block, struct image *image)
  * have the GPU's descriptors. Of one that was forked before the connection nobody can know. */
 static uint64_t busy_until(const struct use *use)
 {
-    uint64_t gone = use->forked ? use->image->children_gone_ns : use->image->gpu_gone_ns;
+    uint64_t gone = use->image->gpu_gone_ns > use->gone_ns ? use->image->gpu_gone_ns : use->gone_ns;
 
+    for (const struct child *child = world.children; child; child = child->next)
+        if (child->image == use->image && child->number > use->number)
+            gone = NEVER;
     return use->busy_ns < gone ? use->busy_ns : gone;
 }
 
-void rule_forked(const struct image *image)
+void rule_child_ended(const struct child *child, uint64_t gone_ns)
 {
     for (struct block *block = world.blocks; block; block = block->next)
         for (struct use *use = block->uses; use; use = use->next)
-            use->forked |= use->image == image;
+            if (use->image == child->image && use->number < child->number)
+                use->gone_ns = gone_ns;
 }
 
 void rule_used(const struct process *process, const struct block *block, uint64_t address)
@@ -66,7 +70,7 @@ void rule_opened(const struct process *process, struct block *block, uint64_t ad
 
     rule_used(process, block, address);
     use->opens++;
-    use->forked = false; /* maybe over another connection */
+    use->number = ++world.next_number; /* maybe over another connection */
     use->address = address;
 }
 

@@ -140,13 +140,12 @@ struct image {
     struct life *life;
     bool over;             /* its memory has gone */
     bool clean;            /* nothing was done to it that a process can notice */
-    unsigned children;     /* forked, that have its descriptors still */
-    uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet; */
-    uint64_t children_gone_ns; /* and with the children that it had */
+    uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
 };
 
 struct child {
     struct image *image;
+    uint64_t number; /* it has what was there before */
     struct file *files[FDS_MAX];
     struct child *next;
 };
@@ -294,7 +293,8 @@ struct use {
     uint64_t address; /* where it was opened last */
     uint64_t busy_ns; /* until when its GPU work on it runs, if it lives so long */
     bool passed_on;
-    bool forked; /* since it was opened: a child has the connection, as it has the GPU's descriptors */
+    uint64_t number;  /* of its last open: children of later numbers have its connection, */
+    uint64_t gone_ns; /* and its GPU work ends with them */
     uint64_t closed_ns;
     struct use *next;
 };
@@ -320,7 +320,8 @@ struct block {
 };
 
 struct use *use_of(struct block *block, struct image *image);
-void rule_forked(const struct image *image);
+/* A child has ended, and its GPU's descriptors are closed by then. */
+void rule_child_ended(const struct child *child, uint64_t gone_ns);
 /* The oracle is told what happens, and says where that breaks a rule. */
 void rule_opened(const struct process *process, struct block *block, uint64_t address);
 void rule_used(const struct process *process, const struct block *block, uint64_t address);
