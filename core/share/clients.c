@@ -367,14 +367,33 @@ static bool turn_away_without_fd(struct gs_share *share)
     return fd >= 0;
 }
 
+/* The program may have closed it, and its number may be another file's: there is another soon. */
+static bool has_listener(struct gs_share *share)
+{
+    bool has;
+
+    gs_lock_take(&share->lock);
+    has = gs_fd_is_there(&share->place.listener_is);
+    gs_lock_release(&share->lock);
+    return has;
+}
+
+static void listen_for(struct gs_share *share, unsigned events)
+{
+    if (has_listener(share))
+        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, events, GS_WATCH_LISTENER, 0);
+}
+
 static void listener_rest(struct gs_share *share)
 {
-    gs_watch(share, GS_WATCH_CHANGE, share->place.listener, 0, GS_WATCH_LISTENER, 0);
+    listen_for(share, 0);
     share->clients.listener_pause = gs_now_ns() + PAUSE_NS;
 }
 
 void gs_clients_accept(struct gs_share *share)
 {
+    if (!has_listener(share))
+        return;
     if (share->options.is_broker && !gs_broker_may_accept(share)) {
         listener_rest(share);
         return;
@@ -423,8 +442,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         share->clients.listener_pause = 0;
         if (share->place.spare_fd < 0)
             share->place.spare_fd = gs_fd_copy(share->loop.wake);
-        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER,
-                 0);
+        listen_for(share, GS_WATCH_READ);
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)
         due = share->clients.listener_pause;

@@ -72,7 +72,8 @@ static int watch(struct gs_share *share, const struct gs_peer *peer, enum gs_wat
 /* Where the kernel has no room for that, it is tried again with the next use of the peer. */
 static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    peer->conn.watched = watch(share, peer, GS_WATCH_ADD) == 0;
+    gs_peer_look(peer); /* its number may be another connection's */
+    peer->conn.watched = peer->conn.fd >= 0 && watch(share, peer, GS_WATCH_ADD) == 0;
 }
 
 void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)

@@ -13,12 +13,15 @@ static const char *const names[DECIDE_KINDS] = {
     [DECIDE_MEMORY] = "no-memory", [DECIDE_DRIVER] = "driver-fails",
     [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder"};
 
-/* In a thousand faults; the rest are others of those below. */
+/* How often each is drawn; each world has one of them more often. */
+#define MORE 10
 static const struct {
     uint8_t kind, weight;
 } faults[] = {{DECIDE_KILL, 14}, {DECIDE_STOP, 14}, {DECIDE_GO_ON, 28}, {DECIDE_EXEC, 5},
               {DECIDE_FORK, 7},  {DECIDE_CHILD_ENDS, 9}, {DECIDE_CLOSE, 9}, {DECIDE_FDS, 5},
               {DECIDE_MEMORY, 3}, {DECIDE_DRIVER, 4}, {DECIDE_FLIGHT, 3}, {DECIDE_CLEAR, 1}};
+
+#define FAULTS (sizeof faults / sizeof *faults)
 
 static const uint8_t operations[] = {
     OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_EXPORT, OP_OPEN, OP_OPEN, OP_OPEN,
@@ -34,15 +37,20 @@ static bool is_ready(const struct process *process, unsigned thread)
            process->threads[thread].state == FIBRE_READY;
 }
 
+static unsigned weight_of(unsigned fault)
+{
+    return faults[fault].weight * (world.seed % (2 * FAULTS) == fault ? MORE : 1);
+}
+
 static struct decision draw_fault(void)
 {
     unsigned all = 0, at, i;
 
-    for (i = 0; i < sizeof faults / sizeof *faults; i++)
-        all += faults[i].weight;
+    for (i = 0; i < FAULTS; i++)
+        all += weight_of(i);
     at = sim_below(all);
-    for (i = 0; at >= faults[i].weight; i++)
-        at -= faults[i].weight;
+    for (i = 0; at >= weight_of(i); i++)
+        at -= weight_of(i);
     return (struct decision){.kind = faults[i].kind,
                              .process = (uint8_t)sim_below(PROCESSES_MAX),
                              .arg = (uint16_t)sim_random()};
@@ -123,7 +131,7 @@ static void end_child(unsigned arg)
     for (unsigned i = arg % 4; child && child->next && i > 0; i--)
         child = child->next;
     if (child)
-        process_child_ends(child, arg % LINGER_NS);
+        process_child_ends(child, arg % 61 * GS_NS_PER_MS);
 }
 
 static void fail_for(struct process *process, const struct decision *decision)

@@ -154,12 +154,13 @@ static bool is_ready(const struct watch *watch, const struct file *file)
 }
 
 /* All that is ready is found first and told of then, as by epoll_wait: what one does may be the end
- * of another. */
+ * of another. In any order. */
 static unsigned find_ready(struct process *process, struct watch *ret_ready)
 {
-    unsigned count = 0;
+    unsigned count = 0, first = (unsigned)(world.now_ns / 1000) % FDS_MAX;
 
-    for (unsigned fd = 0; fd < FDS_MAX && count < ROUND; fd++) {
+    for (unsigned i = 0; i < FDS_MAX && count < ROUND; i++) {
+        unsigned fd = (first + i) % FDS_MAX;
         struct watch *watch = &process->watches[fd];
         struct file *file = process->fds[fd].file;
 

@@ -8,7 +8,7 @@
 #include "core/share/internal.h"
 
 #define SLOT_SIZE    (GS_PAGE_SIZE / SLOTS)
-#define WORK_UNIT_NS (GS_NS_PER_MS / 2)
+#define WORK_UNIT_NS (2 * GS_NS_PER_MS)
 #define SHORT_NS     (50 * GS_NS_PER_MS)
 #define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
 #define DEVICE       0

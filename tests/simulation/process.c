@@ -153,6 +153,19 @@ void process_fork(struct process *process)
     world.children = child;
 }
 
+/* A parent that is dying exits after its GPU work: where the child was the last to have it, and its
+ * parent is quicker, no exporter could tell (README.md). */
+static void hold_up_parent(const struct image *image, uint64_t until_ns)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        if (process->state == PROCESS_DYING && process->life == image->life &&
+            process->exit_ns < until_ns)
+            process->exit_ns = until_ns;
+    }
+}
+
 void process_child_ends(struct child *child, uint64_t linger_ns)
 {
     struct child **link = &world.children;
@@ -163,7 +176,10 @@ void process_child_ends(struct child *child, uint64_t linger_ns)
     for (unsigned i = 0; i < FDS_MAX; i++)
         if (child->files[i])
             file_unref(child->files[i]);
-    rule_child_ended(child, world.now_ns + linger_ns);
+    if (child->image->over) { /* else its parent has the GPU's descriptors still */
+        rule_child_ended(child, world.now_ns + linger_ns);
+        hold_up_parent(child->image, world.now_ns + linger_ns);
+    }
     sim_free(child);
 }
 

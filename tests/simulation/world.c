@@ -212,18 +212,24 @@ static bool is_no_limbo(void)
     return !limbo();
 }
 
-static const struct phys *kept(void)
+/* What others keep of memory that its maker, who runs, or anybody has given back. */
+static const struct phys *kept(bool any)
 {
     const struct phys *phys = world.memory;
 
-    while (phys && (!phys->released || phys->refs == 0))
+    while (phys && (!phys->released || phys->refs == 0 || (phys->maker->over && !any)))
         phys = phys->next;
     return phys;
 }
 
+static bool is_none_of_the_living_kept(void)
+{
+    return !kept(false);
+}
+
 static bool is_nothing_kept(void)
 {
-    return !kept();
+    return !kept(true);
 }
 
 static bool is_nobody_left(void)
@@ -304,9 +310,10 @@ static void serve_once_more(void)
     if (!world.failed)
         await_no_limbo(SOON_NS);
     all_do(OP_PURGE_ALL);
-    if (!world.failed && !run_until(is_nothing_kept, LATER_NS))
+    if (!world.failed && (!run_until(is_none_of_the_living_kept, SOON_NS) ||
+                          !run_until(is_nothing_kept, LATER_NS)))
         sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",
-                 (unsigned long long)kept()->id, (unsigned)kept()->maker->life->pid);
+                 (unsigned long long)kept(true)->id, (unsigned)kept(true)->maker->life->pid);
 }
 
 static void end_all(void)
