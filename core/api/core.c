@@ -7,18 +7,12 @@
 #include "core/process/context.h"
 #include "core/process/stats.h"
 
-static bool import_held(void *arg, uint64_t base, size_t size)
+static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
 {
     struct gs_core *core = arg;
 
-    return gs_regcache_in_use(core->regcache, base, size);
-}
-
-static void import_going(void *arg, uint64_t base, size_t size)
-{
-    struct gs_core *core = arg;
-
-    gs_regcache_settle(core->regcache, base, size);
+    return going ? !gs_regcache_settle(core->regcache, base, size)
+                 : gs_regcache_in_use(core->regcache, base, size);
 }
 
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
@@ -26,8 +20,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
 {
     struct gs_core *core = calloc(1, sizeof *core);
     struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
-                                     .unmapping = import_going,
-                                     .held = import_held,
+                                     .in_use = import_in_use,
+                                     .asked = gs_decay_asked,
                                      .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;
@@ -86,8 +80,6 @@ void gs_core_destroy(struct gs_core *core)
 
     gs_lone_settle(&core->lone, "the library ends");
     gs_decay_stop(core);
-    gs_neighbour_leave(core);
-    gs_neighbour_free(core);
     for (context = core->contexts; context; context = context->next) {
         if (context->pools[0]->dead ||
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
@@ -139,7 +131,6 @@ void gs_core_forked(struct gs_core *core)
 void gs_core_at_exit(struct gs_core *core)
 {
     gs_decay_at_exit(core);
-    gs_neighbour_leave(core);
     gs_stats_log(core);
     gs_share_at_exit(core->share);
 }

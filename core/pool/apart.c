@@ -41,16 +41,16 @@ static struct gs_apart *apart_new(struct gs_pool *pool, const struct gs_fence *f
 
 /* One event serves all that is parted of a stream at a time. */
 static struct gs_apart *first_of(struct gs_pool *pool, struct gs_stream_list *stream,
-                                 const struct gs_fence *epoch)
+                                 const struct gs_fence *epoch, uint64_t time)
 {
     struct gs_fence_pool line;
     struct gs_apart *apart;
     struct gs_fence fence;
     CUstream handle;
 
-    if (stream->unparted == pool->order.parted)
+    if (stream->unparted == time)
         return NULL;
-    stream->unparted = pool->order.parted;
+    stream->unparted = time;
     if (!gs_stream_of_key(stream->key, &handle) ||
         gs_fence_of_stream(pool->shared->fences, &line, pool->context, handle, &fence) != GS_OK)
         return NULL;
@@ -66,40 +66,40 @@ static struct gs_apart *first_of(struct gs_pool *pool, struct gs_stream_list *st
 /* Where a block goes that was freed in the order of the stream and was in the epoch; NULL: it stays
  * there. */
 static struct gs_apart *apart_of(struct gs_pool *pool, struct gs_stream_list *stream,
-                                 const struct gs_fence *epoch)
+                                 const struct gs_fence *epoch, uint64_t time)
 {
     const struct gs_fence none = {0};
     struct gs_apart *like = NULL, *apart = pool->order.apart;
 
     for (; apart; apart = apart->next) {
-        if (apart->stream != stream->id || apart->parted != pool->order.parted)
+        if (apart->stream != stream->id || apart->parted != time)
             continue;
         if (is_same(&apart->epoch, epoch ? epoch : &none))
             return apart;
         like = apart;
     }
-    apart = like ? apart_new(pool, &like->fence, epoch) : first_of(pool, stream, epoch);
+    apart = like ? apart_new(pool, &like->fence, epoch) : first_of(pool, stream, epoch, time);
     if (!apart)
         return NULL;
     if (like)
         gs_fence_pool_init(pool->shared->fences, &apart->line, pool->context, &like->line);
     apart->stream = stream->id;
-    apart->parted = pool->order.parted;
+    apart->parted = time;
     return apart;
 }
 
 static void part_list(struct gs_pool *pool, struct gs_block_list *list,
-                      const struct gs_fence *epoch)
+                      const struct gs_fence *epoch, uint64_t time)
 {
     struct gs_block *block = list->first, *next;
 
-    for (; block && pool->order.in_epochs > 0; block = next) {
+    for (; block; block = next) {
         struct gs_apart *apart;
 
         next = (struct gs_block *)block->entry.next;
-        if (!gs_block_has_stream(block) || !(apart = apart_of(pool, block->stream, epoch)))
+        if (!gs_block_has_stream(block) || !(apart = apart_of(pool, block->stream, epoch, time)))
             continue;
-        gs_epoch_remove(pool, list, block);
+        gs_epoch_remove(&pool->epochs, list, block);
         gs_block_list_push(&apart->blocks, block);
     }
 }
@@ -108,15 +108,17 @@ static void part_list(struct gs_pool *pool, struct gs_block_list *list,
  * each is there while an event is recorded in it. */
 void gs_pool_part_streams(struct gs_pool *pool)
 {
+    uint64_t time;
+
     if (pool->dead || pool->leaving)
         return;
     gs_pool_flush_streams(pool, 0);
     if (gs_fences_capturing(pool->shared->fences))
         return;
-    pool->order.parted++;
-    part_list(pool, &pool->epochs.open, NULL);
+    time = ++pool->order.serial;
+    part_list(pool, &pool->epochs.open, NULL, time);
     for (struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
-        part_list(pool, &epoch->blocks, &epoch->fence);
+        part_list(pool, &epoch->blocks, &epoch->fence, time);
 }
 
 /* ---- Of other contexts ------------------------------------------------------------------ */
@@ -294,9 +296,9 @@ static struct gs_block *take_one(struct gs_pool *pool, size_t size, struct gs_fe
         if (!(block = smallest(pool, &epoch->blocks, size)))
             continue;
         *ret = epoch->fence;
-        gs_epoch_remove(pool, &epoch->blocks, block);
+        gs_epoch_remove(&pool->epochs, &epoch->blocks, block);
         if ((rest = cut(pool, block, size)))
-            gs_epoch_add(pool, &epoch->blocks, rest);
+            gs_epoch_add(&pool->epochs, &epoch->blocks, rest);
         return block;
     }
     return NULL;

@@ -184,11 +184,8 @@ size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small)
 
 static uint64_t next_id(struct gs_pool *pool)
 {
-    if (__builtin_expect(pool->id == pool->id_end, 0)) {
-        pool->id_end = 1 + __atomic_add_fetch(&pool->shared->next_id, IDS_AT_ONCE,
-                                              __ATOMIC_RELAXED);
-        pool->id = pool->id_end - IDS_AT_ONCE;
-    }
+    if (__builtin_expect(pool->id % IDS_AT_ONCE == 0, 0))
+        pool->id = __atomic_add_fetch(&pool->shared->next_id, IDS_AT_ONCE, __ATOMIC_RELAXED);
     return pool->id++;
 }
 
@@ -293,8 +290,6 @@ static struct gs_block *take_quick(struct gs_pool *pool, size_t unit, size_t siz
     struct gs_block *block = pool->free.quick[unit];
 
     pool->free.quick[unit] = (struct gs_block *)block->entry.next;
-    if (!pool->free.quick[unit])
-        pool->free.quick_used[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
     pool->free.quick_bytes -= block->entry.size;
     GS_SUB(pool->ready, block->entry.size);
     note_ready(pool);
@@ -435,7 +430,6 @@ void gs_pool_give_quick(struct gs_pool *pool, struct gs_block *block)
     block->state = GS_BLOCK_QUICK;
     block->entry.next = (struct gs_bin_entry *)pool->free.quick[unit];
     pool->free.quick[unit] = block;
-    pool->free.quick_used[unit / 64] |= UINT64_C(1) << (unit % 64);
     pool->free.quick_bytes += block->entry.size;
     GS_ADD(pool->ready, block->entry.size);
 }
@@ -444,23 +438,18 @@ bool gs_pool_settle(struct gs_pool *pool)
 {
     bool any = settle_whole(pool);
 
-    if (!pool->free.quick_bytes)
-        return any;
-    for (size_t word = 0; word < GS_QUICK_CLASSES / 64; word++)
-        while (pool->free.quick_used[word]) {
-            size_t unit = word * 64 + (size_t)__builtin_ctzll(pool->free.quick_used[word]);
-            struct gs_block *block = pool->free.quick[unit], *next;
+    for (size_t unit = 0; pool->free.quick_bytes > 0; unit++) {
+        struct gs_block *block;
 
-            pool->free.quick_used[word] &= pool->free.quick_used[word] - 1;
-            pool->free.quick[unit] = NULL;
-            for (; block; block = next) {
-                next = (struct gs_block *)block->entry.next;
-                GS_SUB(pool->ready, block->entry.size);
-                gs_pool_give(pool, block);
-            }
+        while ((block = pool->free.quick[unit])) {
+            pool->free.quick[unit] = (struct gs_block *)block->entry.next;
+            pool->free.quick_bytes -= block->entry.size;
+            GS_SUB(pool->ready, block->entry.size);
+            gs_pool_give(pool, block);
+            any = true;
         }
-    pool->free.quick_bytes = 0;
-    return true;
+    }
+    return any;
 }
 
 /* Not before there is a chunk: until then the device may not have been looked at. */

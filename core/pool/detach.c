@@ -142,8 +142,7 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again)
  * settled, whatever is kept. */
 void gs_pool_weigh(struct gs_pool *pool)
 {
-    uint64_t now = gs_now_ns(), passed = now - pool->kept.seen_ns;
-    uint64_t felt = pool->kept.felt_ns - pool->kept.seen_felt_ns;
+    uint64_t now = gs_now_ns(), passed = now - pool->kept.seen_ns, felt = pool->kept.felt_ns;
 
     if (passed < WEIGHED_NS)
         return;
@@ -164,7 +163,7 @@ void gs_pool_weigh(struct gs_pool *pool)
         GS_SUB(pool->kept.spare_percent, 1);
     }
     pool->kept.seen_ns = now;
-    pool->kept.seen_felt_ns = pool->kept.felt_ns;
+    pool->kept.felt_ns = 0;
 }
 
 size_t gs_pool_excess(const struct gs_pool *pool, size_t size)

@@ -11,31 +11,31 @@
 #define HELD_BACK_MIN ((size_t)64 << 20)
 #define HELD_BACK_SHARE 4
 
-static struct gs_stream_list **bucket_of(struct gs_pool *pool, uint64_t key)
+static struct gs_stream_list **bucket_of(struct gs_pool_order *order, uint64_t key)
 {
-    return &pool->order.streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
+    return &order->streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
 }
 
-static struct gs_stream_list *list_find(struct gs_pool *pool, uint64_t key)
+static struct gs_stream_list *list_find(struct gs_pool_order *order, uint64_t key)
 {
-    struct gs_stream_list *stream = *bucket_of(pool, key);
+    struct gs_stream_list *stream = *bucket_of(order, key);
 
     while (stream && stream->key != key)
         stream = stream->next;
     return stream;
 }
 
-static struct gs_stream_list *list_make(struct gs_pool *pool, uint64_t key)
+static struct gs_stream_list *list_make(struct gs_pool_order *order, uint64_t key)
 {
-    struct gs_stream_list **bucket = bucket_of(pool, key);
-    struct gs_stream_list *stream = pool->order.spare;
+    struct gs_stream_list **bucket = bucket_of(order, key);
+    struct gs_stream_list *stream = order->spare;
 
     if (stream)
-        pool->order.spare = stream->next;
+        order->spare = stream->next;
     else if (!(stream = malloc(sizeof *stream)))
         return NULL;
     stream->key = key;
-    stream->id = ++pool->order.ids;
+    stream->id = ++order->serial;
     stream->unparted = 0;
     stream->recent = NULL;
     stream->bytes = 0;
@@ -78,7 +78,6 @@ static void flush_block(struct gs_pool *pool, struct gs_stream_list *stream,
                         struct gs_block *block)
 {
     block->stream_id = stream->id;
-    pool->order.in_epochs++;
     gs_pool_retire_more(pool, block);
 }
 
@@ -105,11 +104,11 @@ static void flush(struct gs_pool *pool, struct gs_stream_list *stream)
 
 void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find(pool, stream_key);
+    struct gs_stream_list *stream = list_find(&pool->order, stream_key);
     size_t most = pool->live / HELD_BACK_SHARE;
 
     if (!stream)
-        stream = list_make(pool, stream_key);
+        stream = list_make(&pool->order, stream_key);
     /* What others hold or may hold goes the long way: its next owner is not only a stream. */
     if (!stream || gs_block_is_guarded(&pool->shared->guard, block)) {
         gs_pool_retire_in_order(pool, block, stream_key);
@@ -131,13 +130,12 @@ void gs_pool_retire_stream(struct gs_pool *pool, struct gs_block *block, uint64_
 
 void gs_block_of_stream(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find(pool, stream_key);
+    struct gs_stream_list *stream = list_find(&pool->order, stream_key);
 
-    if (!stream && !(stream = list_make(pool, stream_key)))
+    if (!stream && !(stream = list_make(&pool->order, stream_key)))
         return;
     block->stream = stream;
     block->stream_id = stream->id;
-    pool->order.in_epochs++;
 }
 
 /* The part of the entry that is needed; the rest stays the stream's. */
@@ -175,7 +173,7 @@ static struct gs_block *take_binned(struct gs_pool *pool, struct gs_stream_list 
 
 struct gs_block *gs_pool_take_stream(struct gs_pool *pool, size_t size, uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find(pool, stream_key);
+    struct gs_stream_list *stream = list_find(&pool->order, stream_key);
     struct gs_block *block;
     bool small;
     size_t need;
@@ -214,7 +212,7 @@ static void forget(struct gs_pool *pool, struct gs_stream_list **link)
 
 void gs_pool_flush_stream(struct gs_pool *pool, uint64_t stream_key)
 {
-    struct gs_stream_list **link = bucket_of(pool, stream_key);
+    struct gs_stream_list **link = bucket_of(&pool->order, stream_key);
 
     while (*link && (*link)->key != stream_key)
         link = &(*link)->next;

@@ -33,7 +33,6 @@ void gs_pool_init(struct gs_pool *pool, struct gs_pool_shared *shared,
     gs_bins_init(&pool->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
     gs_bins_init(&pool->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    pool->epochs.blocks = pool->first ? 128 : 512;
     pool->epochs.limit = gs_epoch_limit(pool);
     pool->kept.spare_percent = GS_SPARE_PERCENT_MIN;
     pool->made_ns = pool->kept.seen_ns = gs_now_ns();

@@ -26,91 +26,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/bins.h"
 #include "core/base/clock.h"
 #include "core/base/latch.h"
 #include "core/base/log.h"
 #include "core/gpu/device.h"
-#include "core/gpu/fence.h"
 #include "core/gpu/lone.h"
-#include "core/gpu/map.h"
-#include "core/pool/guard.h"
+#include "core/pool/block.h"
+#include "core/pool/counts.h"
 
-#define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
-#define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
-#define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
 #define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
 #define GS_RETIRING_SIZES 512
 #define GS_GROWN_FOR 16
 #define GS_MIXED_TIMES 4
-
-struct gs_offer;
-
-enum gs_block_state {
-    GS_BLOCK_READY, /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's free.whole, not merged */
-    GS_BLOCK_LIVE,
-    GS_BLOCK_RETIRING,
-    GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
-    GS_BLOCK_RECENT,  /* the same, and the last that was freed there: in no bin */
-    GS_BLOCK_LIMBO,
-};
-
-struct gs_block {
-    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not ready,
-                                         prev and next are the links of the list it is in */
-    uint64_t base;
-    size_t size;                      /* bytes the program asked for */
-    uint64_t id;                      /* never reused; given when it becomes live */
-    struct gs_chunk *chunk;
-    struct gs_block *below, *above;   /* neighbours in the chunk */
-    struct gs_offer *offer;           /* not NULL: a token of it was given out */
-    struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
-                                         it was freed: */
-    uint64_t stream_id;               /* of that list, while the block is in an epoch */
-    uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
-    enum gs_block_state state;
-    bool async;
-    bool wiped; /* retires behind that */
-    bool lingers; /* retiring, and the program's until the GPU has passed its free */
-    bool elsewhere; /* another stream than the lone one has work on it */
-};
-
-/* As guard->may_go; of what cannot be guarded nobody is asked. */
-static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block)
-{
-    return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
-           guard->may_go(guard->arg, block);
-}
-
-/* Whether somebody may have it beyond its free. What is exported stays so. */
-static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
-{
-    return block->offer || !gs_block_may_go(guard, block);
-}
-
-/* Blocks linked through entry.prev and entry.next. */
-struct gs_block_list {
-    struct gs_block *first, *last;
-    size_t bytes;
-    unsigned count;
-};
-
-struct gs_chunk {
-    struct gs_span span; /* first */
-    struct gs_pool *pool; /* atomic: read before the pool's lock is taken */
-    CUmemGenericAllocationHandle handle;
-    uint64_t id;
-    struct gs_block *lowest;
-    struct gs_chunk *prev, *next; /* in the pool's list */
-    uint64_t reach;               /* devices besides its own that have access, one bit each */
-    size_t debt, mixed;           /* gs_block_may_lie */
-    bool releasing;               /* counted in struct gs_pool_shared */
-    struct gs_fence freed;        /* of the last block in it that was ready at once */
-    struct gs_index *index;       /* of its blocks; NULL while it was never cut */
-    unsigned shift;               /* log2 of the unit its blocks are multiples of */
-};
 
 /* Blocks retired together behind one fence. */
 struct gs_epoch {
@@ -126,7 +54,7 @@ struct gs_apart {
     struct gs_fence fence; /* in the stream; or of another context, whose stream it is */
     struct gs_fence epoch; /* the epoch's in which they were, which will do as well; or none */
     struct gs_fence_pool line; /* the stream's; none: it is of another context */
-    uint64_t stream, parted;   /* the list's id; when that was */
+    uint64_t stream, parted;   /* the list's id; when that was: order.serial */
     struct gs_block_list blocks;
 };
 
@@ -151,46 +79,10 @@ struct gs_stream_list {
     struct gs_stream_list *next; /* in its bucket, or among the spare ones */
     uint64_t key;
     uint64_t id;             /* 0: spare. Another one when the stream is gone */
-    uint64_t unparted;       /* when parting its blocks was tried last */
+    uint64_t unparted;       /* when parting its blocks was tried last: order.serial */
     struct gs_block *recent; /* the last one freed, not merged; may be NULL */
     size_t bytes;            /* of all */
     struct gs_bins small, large;
-};
-
-#define GS_TOOK 24 /* the last one is for all above 4 s */
-
-/* Counted from the pool's start. Written with its lock held, read by anyone. */
-struct gs_pool_counts {
-    uint64_t hits;   /* allocations served by memory that was there */
-    uint64_t misses; /* those that had to look for what has come back, or grow */
-    uint64_t grown;  /* chunks made */
-    uint64_t trims;  /* chunks given back to the driver, */
-    uint64_t later;  /* and those of them that an allocation left to the background */
-    uint64_t at_once; /* frees that were ready at once */
-    uint64_t events; /* epochs closed */
-    uint64_t waits;  /* times an allocation waited for the GPU */
-    uint64_t late;   /* waits given up because the GPU took too long */
-    uint64_t wait_ns; /* in those */
-    uint64_t map_ns;  /* in making chunks and giving them back, of the program's threads */
-    size_t reserved_peak, live_peak; /* bytes */
-    uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
-                               below 1 us, 2, 4, ... Written by anyone */
-};
-#define GS_ADD(field, n) __atomic_store_n(&(field), (field) + (n), __ATOMIC_RELAXED)
-#define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
-#define GS_COUNT(field) GS_ADD(field, 1)
-
-/*
- * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
- * figure for all pools of the device, and pools share nothing that is written at each allocation. So
- * each is granted an amount up to which it tells nobody, all of them together no more than that
- * figure; one that needs more has all pools looked at (gs_async_look). One that is alone knows.
- */
-struct gs_async_count {
-    uint64_t peak;          /* atomic */
-    unsigned pools;         /* that have been granted something; atomic */
-    uint64_t reserved_high; /* atomic; core/api/mempool.c */
-    bool ever;              /* there was any; atomic */
 };
 
 struct gs_pool_shared { /* what all pools of a process use */
@@ -237,16 +129,14 @@ struct gs_pool_free {
     size_t quick_bytes;
     struct gs_block *spare;                     /* records */
     struct gs_block *whole; /* a large chunk, the last that came back, or NULL */
-    uint64_t quick_used[GS_QUICK_CLASSES / 64]; /* bit: the list is not empty */
-    struct gs_block *quick[GS_QUICK_CLASSES];   /* by size in units, linked by entry.next */
+    struct gs_block *quick[GS_QUICK_CLASSES]; /* by size in units, linked by entry.next */
     struct gs_bins bins[GS_BIN_KINDS];
 };
 
 /* Blocks that GPU work may still touch. */
 struct gs_pool_epochs {
     struct gs_block_list open;
-    size_t limit;    /* bytes at which it closes, */
-    unsigned blocks; /* and blocks */
+    size_t limit; /* bytes at which it closes */
     bool plain;      /* the open one has something of cuMemFree */
     unsigned polls;  /* times gs_pool_take could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
@@ -259,10 +149,8 @@ struct gs_pool_epochs {
 /* Blocks that were freed in the order of a stream. */
 struct gs_pool_order {
     size_t bytes;       /* ready for one stream each */
-    unsigned in_epochs; /* blocks with a stream */
     struct gs_apart *apart;
-    uint64_t parted; /* times that gs_pool_part_streams looked */
-    uint64_t ids;    /* lists of streams that were made */
+    uint64_t serial; /* lists of streams that were made, and times that streams were parted */
     struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare;
 };
 
@@ -280,19 +168,18 @@ struct gs_pool_kept {
     size_t behind_high;             /* most that retired lately when an allocation missed */
     size_t ready_low;               /* fewest ready bytes since the last look of decay */
     uint64_t seen_hits;             /* allocations up to the last look */
-    uint64_t felt_ns;               /* of counts.map_ns, what keeping more would have saved; */
-    uint64_t seen_felt_ns, seen_ns; /* the same at some time, and that time */
-    uint64_t felt_lately;           /* of felt_ns, what was not forgotten yet */
+    uint64_t felt_ns;      /* of counts.map_ns, what keeping more would have saved since */
+    uint64_t seen_ns;      /* this time */
+    uint64_t felt_lately;  /* the same of before, as far as it is not forgotten yet */
     unsigned spare_percent; /* GS_SPARE_PERCENT_MIN and up: ready beside what was live lately, when
                                the pool grows */
-    unsigned grown_at;      /* the next of: */
-    size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately */
+    size_t grown_for[GS_GROWN_FOR]; /* large blocks that chunks were made for lately, newest first */
 };
 
 /* Stream-ordered bytes; read by anyone. */
 struct gs_pool_async {
-    size_t live, granted;
-    bool counted; /* in struct gs_async_count; atomic */
+    size_t live;
+    size_t granted; /* from so many on it tells (struct gs_async_count); 0: there were none yet */
 };
 
 struct gs_pool {
@@ -305,7 +192,7 @@ struct gs_pool {
     CUcontext context;
     size_t reserved, live, ready; /* bytes of chunks; of live blocks; of ready blocks */
     uint64_t made_ns;             /* when the pool began */
-    uint64_t id, id_end;          /* ids taken from the process's and not used yet */
+    uint64_t id; /* the next, of some taken from the process's */
     struct gs_fence freed;        /* of the last block that was ready at once */
     struct gs_fence_pool events;
     struct gs_chunk *chunks;
@@ -317,7 +204,14 @@ struct gs_pool {
     struct gs_pool_order order;
     struct gs_pool_free free;
 } __attribute__((aligned(128))); /* pools of several threads share no cache line */
+#define GS_LINE_OF(type, field) (offsetof(type, field) / 64)
 _Static_assert(offsetof(struct gs_pool, chunks) < 128, "every call reads what is before that");
+_Static_assert(GS_LINE_OF(struct gs_pool, live) == GS_LINE_OF(struct gs_pool, lock) &&
+                   GS_LINE_OF(struct gs_pool, ready) == GS_LINE_OF(struct gs_pool, lock),
+               "every call writes these, and has the lock's line");
+_Static_assert(offsetof(struct gs_pool_kept, ready_low) < 64, "an allocation looks at what is before");
+_Static_assert(offsetof(struct gs_pool_epochs, oldest) < 64, "a free looks at what is before that");
+_Static_assert(offsetof(struct gs_pool_free, quick) < 64, "so do both at this");
 
 /* A record with its lock, zero otherwise; NULL: no host memory. */
 struct gs_pool *gs_pool_new(void);
@@ -334,14 +228,6 @@ void gs_pool_fini(struct gs_pool *pool);
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */
 
 size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small);
-/* The same within a chunk, whichever kind of block it is for. */
-static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
-{
-    size_t unit = (size_t)1 << chunk->shift;
-
-    return (size + unit - 1) & ~(unit - 1);
-}
-
 /* A live block from what is ready, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_pool_take(struct gs_pool *pool, size_t size);
 /* The same from a ready block that is large enough. */
@@ -392,23 +278,9 @@ bool gs_pool_may_owe(const struct gs_pool *pool, size_t bytes, unsigned part);
 gs_status gs_pool_add_chunk(struct gs_pool *pool, CUdeviceptr address, size_t size, bool small,
                             CUmemGenericAllocationHandle handle, struct gs_block **ret_block);
 
-/* ---- Records, and where blocks start (index.c) ------------------------------------------- */
-
-/* Records, zeroed; NULL: no host memory. */
-struct gs_chunk *gs_chunk_record_new(void);
+/* A record, zeroed, or NULL: no host memory (index.c); and it is free for the next. */
 struct gs_block *gs_block_record_new(struct gs_pool *pool);
-/* The record of a detached chunk is free for the next. Lock not held. */
-void gs_chunk_record_free(struct gs_chunk *chunk);
 void gs_block_record_free(struct gs_pool *pool, struct gs_block *block);
-/* The index of a chunk's blocks. False: no host memory. */
-bool gs_index_make(struct gs_chunk *chunk);
-void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
-void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
-
-/* The block, in any state, that covers an address within the chunk; and the one that starts at an
- * address, or NULL. */
-struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
-struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
 
 /* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
 
@@ -433,9 +305,6 @@ void gs_pool_felt(struct gs_pool *pool, uint64_t ns, bool again);
 void gs_pool_weigh(struct gs_pool *pool);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
-
-void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
-void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
 
 /* A live block was freed: retiring, behind all GPU work of the context; or ready at once, where
  * all of that is in one stream. */
@@ -477,10 +346,12 @@ size_t gs_epoch_limit(const struct gs_pool *pool);
  * last block came into it. */
 void gs_epoch_close(struct gs_pool *pool, bool at_free);
 /* Whether a large block of that size may be in one. */
-bool gs_epochs_have(struct gs_pool *pool, size_t size);
+bool gs_epochs_have(struct gs_pool_epochs *epochs, size_t size);
 /* Takes a block out of an epoch's list, and puts a retiring one in no list into one. */
-void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
-void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block);
+void gs_epoch_remove(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                     struct gs_block *block);
+void gs_epoch_add(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                  struct gs_block *block);
 /* Whether the program may still use a block. */
 bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block);
 /* A live block is no longer the program's: retiring, in no list yet. */

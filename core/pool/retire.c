@@ -13,7 +13,9 @@
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately, */
 #define EPOCH_LEAST ((size_t)4 << 20) /* but at no less than this, */
-#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in a pool that is not the first */
+#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in a pool that is not the first; */
+#define EPOCH_BLOCKS 128                     /* and with so many blocks */
+#define EPOCH_BLOCKS_OTHER 512
 #define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
@@ -101,16 +103,16 @@ static void passed(struct gs_pool *pool, struct gs_block *block)
 }
 
 /* Sizes that share a count cost a wait in vain at times. */
-static unsigned *retiring_of(struct gs_pool *pool, size_t size)
+static unsigned *retiring_of(struct gs_pool_epochs *epochs, size_t size)
 {
     uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
 
-    return &pool->epochs.sizes[(hash >> 32) % GS_RETIRING_SIZES];
+    return &epochs->sizes[(hash >> 32) % GS_RETIRING_SIZES];
 }
 
-bool gs_epochs_have(struct gs_pool *pool, size_t size)
+bool gs_epochs_have(struct gs_pool_epochs *epochs, size_t size)
 {
-    return *retiring_of(pool, size) > 0;
+    return *retiring_of(epochs, size) > 0;
 }
 
 /* Whether a block serves another of its size as soon as its epoch has passed. That does not change
@@ -120,28 +122,26 @@ static bool serves_next(const struct gs_block *block)
     return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
 }
 
-static void into_epoch(struct gs_pool *pool, struct gs_block *block)
-{
-    gs_block_list_push(&pool->epochs.open, block);
-    if (serves_next(block))
-        ++*retiring_of(pool, block->entry.size);
-}
-
-void gs_epoch_remove(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
-{
-    gs_block_list_remove(list, block);
-    if (serves_next(block))
-        --*retiring_of(pool, block->entry.size);
-    if (block->stream_id)
-        pool->order.in_epochs--;
-    block->stream_id = 0;
-}
-
-void gs_epoch_add(struct gs_pool *pool, struct gs_block_list *list, struct gs_block *block)
+void gs_epoch_add(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                  struct gs_block *block)
 {
     gs_block_list_push(list, block);
     if (serves_next(block))
-        ++*retiring_of(pool, block->entry.size);
+        ++*retiring_of(epochs, block->entry.size);
+}
+
+static void leaves_epoch(struct gs_pool_epochs *epochs, struct gs_block *block)
+{
+    if (serves_next(block))
+        --*retiring_of(epochs, block->entry.size);
+    block->stream_id = 0;
+}
+
+void gs_epoch_remove(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+                     struct gs_block *block)
+{
+    gs_block_list_remove(list, block);
+    leaves_epoch(epochs, block);
 }
 
 /* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
@@ -152,12 +152,7 @@ static void all_passed(struct gs_pool *pool, struct gs_block_list *list)
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        if (serves_next(block))
-            --*retiring_of(pool, block->entry.size);
-        if (__builtin_expect(block->stream_id != 0, 0)) {
-            pool->order.in_epochs--;
-            block->stream_id = 0;
-        }
+        leaves_epoch(&pool->epochs, block);
         passed(pool, block);
     }
 }
@@ -225,18 +220,13 @@ void gs_epoch_close(struct gs_pool *pool, bool at_free)
     pool->epochs.newest = epoch;
 }
 
-static struct gs_epoch *pop_oldest(struct gs_pool *pool)
+static void oldest_passed(struct gs_pool *pool)
 {
     struct gs_epoch *epoch = pool->epochs.oldest;
 
     pool->epochs.oldest = epoch->next;
     if (!pool->epochs.oldest)
         pool->epochs.newest = NULL;
-    return epoch;
-}
-
-static void epoch_passed(struct gs_pool *pool, struct gs_epoch *epoch)
-{
     all_passed(pool, &epoch->blocks);
     epoch->next = pool->epochs.spare;
     pool->epochs.spare = epoch;
@@ -247,13 +237,14 @@ static bool needs_more(struct gs_pool *pool)
 {
     struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
 
-    if (!pool->async.counted)
+    if (pool->async.granted == 0) {
         __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&pool->async.counted, true, __ATOMIC_RELAXED);
+        __atomic_store_n(&pool->async.granted, 1, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
     if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
         return true;
-    pool->async.granted = pool->async.live;
+    __atomic_store_n(&pool->async.granted, pool->async.live + 1, __ATOMIC_RELAXED);
     if (pool->async.live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
         __atomic_store_n(&count->peak, pool->async.live, __ATOMIC_RELAXED);
     return false;
@@ -263,7 +254,7 @@ bool gs_pool_count_async(struct gs_pool *pool, struct gs_block *block)
 {
     block->async = true;
     GS_ADD(pool->async.live, block->size);
-    return __builtin_expect(pool->async.live > pool->async.granted, 0) && needs_more(pool);
+    return __builtin_expect(pool->async.live >= pool->async.granted, 0) && needs_more(pool);
 }
 
 void gs_pool_unlive(struct gs_pool *pool, struct gs_block *block)
@@ -293,7 +284,9 @@ static void pass_at_once(struct gs_pool *pool, struct gs_block *block)
 /* What was recorded just now is looked at when it is needed. */
 static inline void close_full(struct gs_pool *pool, bool at_free)
 {
-    if (__builtin_expect(pool->epochs.open.count < pool->epochs.blocks &&
+    const unsigned blocks = pool->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
+
+    if (__builtin_expect(pool->epochs.open.count < blocks &&
                              pool->epochs.open.bytes < pool->epochs.limit, 1))
         return;
     gs_pool_poll(pool);
@@ -318,7 +311,7 @@ void gs_pool_retire(struct gs_pool *pool, struct gs_block *block)
         return;
     }
     becomes_plain(pool);
-    into_epoch(pool, block);
+    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
     close_full(pool, true);
 }
 
@@ -326,7 +319,7 @@ void gs_pool_retire_in_order(struct gs_pool *pool, struct gs_block *block, uint6
 {
     gs_pool_unlive(pool, block);
     gs_block_of_stream(pool, block, stream_key);
-    into_epoch(pool, block);
+    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
     close_full(pool, false);
 }
 
@@ -335,7 +328,7 @@ void gs_pool_retire_lingering(struct gs_pool *pool, struct gs_block *block, uint
     gs_pool_unlive(pool, block);
     gs_block_of_stream(pool, block, stream_key);
     block->lingers = true;
-    into_epoch(pool, block);
+    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
     gs_epoch_close(pool, false);
     pool->shared->activity(pool->shared->activity_arg);
 }
@@ -365,7 +358,7 @@ bool gs_pool_usable(struct gs_pool *pool, const struct gs_block *block)
 void gs_pool_retire_more(struct gs_pool *pool, struct gs_block *block)
 {
     block->state = GS_BLOCK_RETIRING;
-    into_epoch(pool, block);
+    gs_epoch_add(&pool->epochs, &pool->epochs.open, block);
 }
 
 bool gs_pool_poll(struct gs_pool *pool)
@@ -374,7 +367,7 @@ bool gs_pool_poll(struct gs_pool *pool)
 
     while (pool->epochs.oldest && !pool->leaving &&
            gs_fence_query(&pool->events, &pool->epochs.oldest->fence) == GS_OK) {
-        epoch_passed(pool, pop_oldest(pool));
+        oldest_passed(pool);
         any = true;
     }
     return any;
@@ -454,7 +447,7 @@ void gs_pool_context_over(struct gs_pool *pool)
     all_passed(pool, &pool->guarded.unwiped);
     while (pool->epochs.oldest) {
         pool->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
-        epoch_passed(pool, pop_oldest(pool));
+        oldest_passed(pool);
     }
     gs_pool_apart_over(pool);
 }

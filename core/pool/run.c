@@ -158,7 +158,7 @@ static void take_part(struct gs_pool *pool, struct gs_block *block, const struct
     if (!piece)
         gs_block_unready(pool, block);
     else if (piece->in_epoch)
-        gs_epoch_remove(pool, piece->list, block);
+        gs_epoch_remove(&pool->epochs, piece->list, block);
     else
         gs_block_list_remove(piece->list, block);
     if (block->entry.size > need)
@@ -168,7 +168,7 @@ static void take_part(struct gs_pool *pool, struct gs_block *block, const struct
     if (!piece)
         gs_pool_give(pool, rest);
     else if (piece->in_epoch)
-        gs_epoch_add(pool, piece->list, rest);
+        gs_epoch_add(&pool->epochs, piece->list, rest);
     else
         gs_block_list_push(piece->list, rest);
 }

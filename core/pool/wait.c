@@ -139,7 +139,7 @@ bool gs_pool_behind(struct gs_pool *pool, size_t size)
         return false;
     if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched(pool, size))
         return true;
-    return !small && gs_epochs_have(pool, need) &&
+    return !small && gs_epochs_have(&pool->epochs, need) &&
            exceeds(pool->reserved + need, pool->kept.live_peak,
                    pool->kept.live_peak / 200 * percent);
 }

@@ -15,16 +15,22 @@
 #define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
 #define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
 #define EXIT_WAIT_MS 500
-#define LONGEST_NS UINT64_C(3600000000000) /* of one sleep */
 
 enum gs_decay_state {
     DECAY_NONE,
     DECAY_STARTING,
     DECAY_AWAKE,
     DECAY_ASLEEP,
-    DECAY_RELEASE, /* awake, and there is something for core/process/release.h */
+    DECAY_CALLED, /* awake, and there is something for core/process/release.h, or neighbour.h */
     DECAY_STOP,
 };
+
+static void futex_wait(int *word, int expected, uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
+
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, ns < UINT64_MAX ? &time : NULL, NULL, 0);
+}
 
 static void futex_wake(int *word)
 {
@@ -44,15 +50,17 @@ static void end(struct gs_decay *decay)
 }
 
 /* The state is set back first: what is left to the thread from then on sets it again. */
-static void release(struct gs_core *core)
+static void do_called(struct gs_core *core)
 {
     struct gs_decay *decay = &core->decay;
-    int expected = DECAY_RELEASE;
+    int expected = DECAY_CALLED;
 
     __atomic_compare_exchange_n(&decay->state, &expected, DECAY_AWAKE, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
-    if (begin(decay))
+    if (begin(decay)) {
+        gs_neighbour_answer(core); /* others wait for it */
         gs_releases_run(core, &decay->ending);
+    }
     end(decay);
 }
 
@@ -66,20 +74,12 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
 
     for (;;) {
         seen = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
-        if (seen == DECAY_RELEASE && state == DECAY_AWAKE) {
-            release(core);
-        } else if (seen != state || now >= until) {
+        if (seen == DECAY_CALLED && state == DECAY_AWAKE)
+            do_called(core);
+        else if (seen != state || now >= until)
             return seen;
-        } else {
-            gs_neighbour_sleep(core, &decay->state, state,
-                               until - now < LONGEST_NS ? until - now : LONGEST_NS,
-                               until == UINT64_MAX);
-            if (gs_neighbour_wanted(core)) {
-                if (begin(decay))
-                    gs_neighbour_answer(core);
-                end(decay);
-            }
-        }
+        else
+            futex_wait(&decay->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
         now = gs_now_ns();
     }
 }
@@ -220,18 +220,36 @@ bool gs_decay_is_there(struct gs_core *core)
            !__atomic_load_n(&core->decay.ending, __ATOMIC_RELAXED);
 }
 
-bool gs_decay_release(struct gs_core *core)
+static bool call(struct gs_decay *decay)
 {
-    struct gs_decay *decay = &core->decay;
     int state = __atomic_load_n(&decay->state, __ATOMIC_SEQ_CST);
 
     while (state == DECAY_AWAKE || state == DECAY_ASLEEP)
-        if (__atomic_compare_exchange_n(&decay->state, &state, DECAY_RELEASE, false,
+        if (__atomic_compare_exchange_n(&decay->state, &state, DECAY_CALLED, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            gs_neighbour_wake(core, &decay->state);
+            futex_wake(&decay->state);
             return true;
         }
-    return state == DECAY_RELEASE;
+    return state == DECAY_CALLED;
+}
+
+bool gs_decay_release(struct gs_core *core)
+{
+    return call(&core->decay);
+}
+
+bool gs_decay_asked(void *arg)
+{
+    struct gs_core *core = arg;
+
+    return core->options.neighbours && gs_decay_is_there(core) && call(&core->decay);
+}
+
+bool gs_decay_is_this(const struct gs_core *core)
+{
+    int state = __atomic_load_n(&core->decay.state, __ATOMIC_RELAXED);
+
+    return state > DECAY_STARTING && gs_background_is_this(&core->decay.background);
 }
 
 /* Only tests end a core: the thread comes by when it is done with the pool or the neighbour that it
@@ -244,7 +262,7 @@ void gs_decay_stop(struct gs_core *core)
         return;
     __atomic_store_n(&decay->ending, true, __ATOMIC_SEQ_CST);
     __atomic_store_n(&decay->state, DECAY_STOP, __ATOMIC_SEQ_CST);
-    gs_neighbour_wake(core, &decay->state);
+    futex_wake(&decay->state);
     pthread_join(decay->background.thread, NULL);
 }
 

@@ -30,6 +30,11 @@ void gs_decay_activity(void *core);
  * more. */
 bool gs_decay_is_there(struct gs_core *core);
 bool gs_decay_release(struct gs_core *core);
+/* Other processes ask for memory (struct gs_share_events): wakes the thread for neighbour.h; false: it
+ * is not there, or is not to give any. */
+bool gs_decay_asked(void *core);
+/* Whether the caller is the thread. */
+bool gs_decay_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */
 void gs_decay_stop(struct gs_core *core);
 /* The process exits: waits a moment for a driver call under way, and lets none follow. */

@@ -78,7 +78,7 @@ static void recycle(struct gs_core *core, struct gs_context *context)
     *link = context->next;
     for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
         gs_counts_add(&core->gone.counts[context->ordinal], &pool->counts);
-        if (pool->async.counted)
+        if (pool->async.granted > 0)
             __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
         gs_pool_fini(pool);
     }

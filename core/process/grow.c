@@ -1,6 +1,8 @@
 /* A pool grows (core/process/reclaim.h): by how much, and from what the device has left. */
 #include "core/process/reclaim.h"
 
+#include <string.h>
+
 #include "core/process/context.h"
 
 #define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
@@ -31,13 +33,14 @@ static void look_at_left(struct gs_core *core, CUdevice device, CUcontext contex
 }
 
 /* Whether a chunk was made for a block of that size lately; from now on there was. */
-static bool grows_again(struct gs_pool *pool, size_t need)
+static bool grows_again(struct gs_pool_kept *kept, size_t need)
 {
     bool again = false;
 
     for (unsigned i = 0; i < GS_GROWN_FOR; i++)
-        again |= pool->kept.grown_for[i] == need;
-    pool->kept.grown_for[pool->kept.grown_at++ % GS_GROWN_FOR] = need;
+        again |= kept->grown_for[i] == need;
+    memmove(&kept->grown_for[1], kept->grown_for, sizeof kept->grown_for - sizeof need);
+    kept->grown_for[0] = need;
     return again;
 }
 
@@ -62,7 +65,7 @@ static bool is_better(const struct gs_pool *pool, size_t need, size_t best, size
  */
 static size_t size_for_several(struct gs_pool *pool, size_t need)
 {
-    bool again = grows_again(pool, need);
+    bool again = grows_again(&pool->kept, need);
     size_t best = need;
 
     if (!again || pool->live + need <= pool->kept.live_peak || pool->shared->whole_chunks)

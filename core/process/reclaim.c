@@ -297,7 +297,7 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint
  *   chunks on their way back          the threads that are at it, or 1 s, five times
  *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
  *   idle mappings of them             the openers, or 0.5 s, twice
- *   what other processes keep         they answer, or 1.05 s, twice (core/process/neighbour_ask.c)
+ *   what other processes keep         they answer, or 1 s, twice (core/share/pressure_ask.c)
  *
  * So it is refused after some 20 s where all others stand still and the GPU has passed what
  * cuMemFree freed.

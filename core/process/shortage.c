@@ -86,12 +86,14 @@ static bool add_retiring(struct text *text, struct gs_core *core, const struct g
 static bool add_silent(struct text *text, struct gs_core *core)
 {
     unsigned silent = __atomic_load_n(&core->neighbour.silent, __ATOMIC_RELAXED);
+    int pid = __atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED);
 
     if (silent == 0)
         return false;
-    add(text, "; %u other processes of this user do not answer when asked for what they keep idle, "
-              "as process %d: let it go on if it is stopped",
-        silent, (int)__atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED));
+    add(text, "; %u other processes of this user do not answer when asked for what they keep idle",
+        silent);
+    if (pid > 0)
+        add(text, ", as process %d: let it go on if it is stopped", pid);
     return true;
 }
 

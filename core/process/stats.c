@@ -69,8 +69,8 @@ static uint64_t sum_async(const struct gs_core *core, CUdevice device, unsigned 
         if (pool->device->ordinal != device)
             continue;
         live += LOAD(pool->async.live);
-        *ret_pools += LOAD(pool->async.counted);
-        *ret_threads |= LOAD(pool->async.counted) && !pool->first;
+        *ret_pools += LOAD(pool->async.granted) > 0;
+        *ret_threads |= LOAD(pool->async.granted) > 0 && !pool->first;
     }
     return live;
 }
@@ -85,8 +85,8 @@ static void grant(struct gs_core *core, CUdevice device, uint64_t each)
         if (pool->device->ordinal != device)
             continue;
         gs_latch_take(&pool->lock);
-        if (pool->async.counted)
-            pool->async.granted = pool->async.live + each;
+        if (pool->async.granted > 0)
+            __atomic_store_n(&pool->async.granted, pool->async.live + each + 1, __ATOMIC_RELAXED);
         gs_latch_release(&pool->lock);
     }
 }

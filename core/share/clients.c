@@ -93,6 +93,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     }
     gs_keep_client_gone(share, client);
     gs_flush_client_gone(share, client);
+    gs_plea_gone(share, client);
     if (client->left)
         end_left(share, client);
     client_close_socket(share, client);

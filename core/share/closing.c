@@ -207,8 +207,8 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_lock_release(&share->opener.lock);
     if (last)
         gs_import_unmap(share, import);
-    else if (share->events.unmapping)
-        share->events.unmapping(share->events.arg, opened->address, opened->size);
+    else if (share->events.in_use)
+        share->events.in_use(share->events.arg, opened->address, opened->size, true);
     gs_lock_take(&share->opener.lock);
     if (last)
         gs_import_recycle_locked(share, import);
@@ -226,8 +226,8 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 /* A device may reach it still. */
 static bool is_held(struct gs_share *share, struct gs_opened *opened)
 {
-    opened->held = share->events.held &&
-                   share->events.held(share->events.arg, opened->address, opened->size);
+    opened->held = share->events.in_use &&
+                   share->events.in_use(share->events.arg, opened->address, opened->size, false);
     return opened->held;
 }
 

@@ -111,6 +111,15 @@ enum gs_conn_event gs_conn_wait(int socket, int pidfd, bool to_send, uint64_t de
     return GS_CONN_OVER;
 }
 
+void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
+{
+    struct pollfd any[GS_CONN_ANY];
+
+    for (unsigned i = 0; i < count; i++)
+        any[i] = (struct pollfd){.fd = sockets[i], .events = POLLIN};
+    poll(any, count, (int)(ns / GS_NS_PER_MS));
+}
+
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd)

@@ -46,4 +46,9 @@ enum gs_conn_event { GS_CONN_OVER /* the time is */, GS_CONN_READY, GS_CONN_EXIT
  * -1) has exited without a word, or the time has come. Ended by these alone. */
 enum gs_conn_event gs_conn_wait(int socket, int pidfd, bool to_send, uint64_t deadline_ns);
 
+/* Waits until something is to be read at one of them, GS_CONN_ANY at most, or for so long; a signal of
+ * the program's may end it earlier. */
+#define GS_CONN_ANY 128
+void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns);
+
 #endif

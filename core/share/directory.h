@@ -125,6 +125,11 @@ bool gs_directory_is_dead(int directory, const struct gs_share_options *options,
 int gs_directory_relays(int directory, const char *instance,
                         char ret_names[][GS_RELAY_NAME_SIZE], int max);
 
+/* Writes the names of exporters but `own`, `max` at most, and none whose process is seen to have ended;
+ * how many. */
+int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
+                           int max);
+
 /* Gives the socket a second name; 0, or a negative errno. Takes a name down. */
 int gs_directory_link(int directory, const char *name, const char *second);
 void gs_directory_unlink(int directory, const char *name);

@@ -135,6 +135,14 @@ struct gs_flush {
     bool awaited; /* counted in flush_awaited: under the lock */
 };
 
+/* The PURGE that it waits for an answer to. */
+struct gs_plea {
+    enum { GS_PLEA_NONE = 0, GS_PLEA_DUE, GS_PLEA_UNDER_WAY } state;
+    uint32_t request;
+    unsigned char uuid[16];
+    uint64_t wanted;
+};
+
 /* Who a client says it is. */
 struct gs_said {
     char name[16];
@@ -175,6 +183,7 @@ struct gs_client {
     struct gs_hold *holds;
     struct gs_keep *keeps; /* chunks that it has mapped without a hold */
     struct gs_flush flush;
+    struct gs_plea plea;
     unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
@@ -314,6 +323,13 @@ bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_
 /* The client has hung up, and rests until due_ns; and is gone. */
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
+
+/* pressure.c: being asked for memory. PURGE, as gs_client_serve; has what was asked for taken, and
+ * tells what was given; the client is gone. */
+bool gs_plea_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_purge *purge);
+void gs_pleas_work(struct gs_share *share);
+void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
 /* lives.c: whether the client's process has ended, as far as can be told from here. */
 bool gs_client_has_exited(const struct gs_client *client);

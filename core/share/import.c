@@ -172,8 +172,8 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
     CUresult result;
 
     gs_import_close_fd(share, import);
-    if (share->events.unmapping)
-        share->events.unmapping(share->events.arg, import->span.base, import->span.size);
+    if (share->events.in_use)
+        share->events.in_use(share->events.arg, import->span.base, import->span.size, true);
     result = driver->mem_unmap(import->span.base, import->span.size);
 
     if (result == CUDA_SUCCESS)

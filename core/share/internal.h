@@ -18,6 +18,8 @@
  *                and in that
  *     keepers.c  chunks mapped without a hold
  *     flush.c    what is on its way back
+ *     pressure.c, pressure_ask.c
+ *                being asked for idle memory, and asking others
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
@@ -28,9 +30,8 @@
  *   watch.c    its start, and what it is told                the runtime directory
  *   conn.c     sockets, who is at their ends      socket.c   this process's place there
  *   alive.c    whether a process runs             discard.c  closing what others sent
- *   memory.c   memory behind a descriptor         page.c     asking each other for memory
- *   start_broker.c
- *              starting a broker
+ *   memory.c   memory behind a descriptor         start_broker.c
+ *                                                            starting a broker
  *
  * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
  * the share thread's alone. Peers, imports and opened blocks are under `opener.lock`; what takes
@@ -158,6 +159,7 @@ struct gs_exporter {
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
+    bool used;          /* atomic: this process shares; before that it can only be asked for memory */
     bool refusal_said;  /* atomic: why something is not offered was logged as a warning */
     /* The share thread's own. */
     uint64_t served_ns, exported_ns; /* the last open, and export ahead */
@@ -178,7 +180,17 @@ struct gs_clients {
     uint64_t stats_due_ns;       /* and are told until then */
 };
 
-/* What threads of this process ask the share thread (held.c, flush.c). */
+/* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */
+struct gs_pressure {
+    /* What others ask for: of one device at a time, all of them together. */
+    enum { GS_ASKED_NOTHING = 0, GS_ASKED, GS_ASKED_TAKEN, GS_ASKED_DONE } state;
+    unsigned char uuid[16];
+    uint64_t wanted, given;
+    unsigned pleas; /* the share thread's own: clients that wait for an answer */
+    struct gs_other *silent; /* whom this process has asked, and who has not answered yet */
+};
+
+/* What threads of this process ask the share thread (held.c, flush.c), and others for. */
 struct gs_asked {
     struct gs_cond given_back;       /* there is less of what others keep mapped, or in limbo */
     uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
@@ -189,6 +201,7 @@ struct gs_asked {
     uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
     unsigned flush_awaited;             /* clients that are to answer, or rest */
     uint64_t flushes_sent;              /* the share thread's own */
+    struct gs_pressure pressure;
 };
 
 /* What this process has opened (opener.h). */
@@ -279,6 +292,8 @@ void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first opener comes when that was sent to him. */
 void gs_thread_offered(struct gs_share *share, uint64_t now);
 #define GS_OFFERED_NS (2 * GS_NS_PER_MS)
+/* Makes what the share thread uses, or an errno. */
+int gs_loop_open(struct gs_share *share);
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
 void gs_loop_close(struct gs_share *share);
 /* Whether whom one waits for can run while one looks for what he says. */
@@ -306,8 +321,13 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 
+/* pressure_ask.c: at the very end. */
+void gs_others_free(struct gs_share *share);
+
 /* ---- say.c ---------------------------------------------------------------------------------- */
 
+/* From now on this process shares: what does not go is said aloud. */
+void gs_say_used(struct gs_share *share);
 /* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
 void gs_say_not_offered(struct gs_share *share, const char *reason);
 /* Nobody is left to open a handle of this process's, or those of a freed block: says so once where

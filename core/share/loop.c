@@ -61,7 +61,7 @@ static int tick(struct gs_share *share)
 struct fd_table {
     struct gs_share *share;
     struct gs_background background;
-    uint64_t due_ns; /* when that thread starts; GS_NEVER: it has */
+    uint64_t due_ns; /* when that thread starts; 0: nothing is shared yet; GS_NEVER: it has */
     bool runs;       /* and is to be joined */
     bool made;       /* atomic */
 };
@@ -130,7 +130,7 @@ static int spin(struct gs_share *share, struct epoll_event *events)
 /* A thread starts in 70 to 500 us (measured): not while an opener is at it. */
 static bool is_due(const struct fd_table *table, uint64_t now)
 {
-    if (now < table->due_ns)
+    if (!table->due_ns || now < table->due_ns)
         return false;
     return (now >= table->share->loop.expected_ns && now >= table->share->loop.offered_ns) ||
            now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
@@ -138,6 +138,8 @@ static bool is_due(const struct fd_table *table, uint64_t now)
 
 static void fd_table_tick(struct fd_table *table)
 {
+    if (!table->due_ns && __atomic_load_n(&table->share->exporter.used, __ATOMIC_SEQ_CST))
+        table->due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS;
     if (is_due(table, gs_now_ns())) {
         table->due_ns = GS_NEVER;
         table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
@@ -160,18 +162,40 @@ static int wait_for_events(struct gs_share *share, const struct fd_table *table,
         return -1;
     }
 
-    if (table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
+    if (table->due_ns && table->due_ns != GS_NEVER && limit > FDS_AFTER_MS)
         limit = FDS_AFTER_MS;
     if (share->spins && limit != 0)
         count = spin(share, events);
     return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, limit);
 }
 
+/*
+ * The program has closed what it does not know. Where nothing is shared yet it is made again, under
+ * numbers that are free now, and so is the socket; else what was open over it is lost, and sharing
+ * ends. A thread that begins to share meanwhile waits (gs_start_once) or finds what is new.
+ */
+static bool goes_on(struct gs_share *share)
+{
+    if (__atomic_load_n(&share->exporter.used, __ATOMIC_SEQ_CST))
+        return false;
+    gs_clients_free(share); /* who asks for memory */
+    gs_lock_take(&share->opener.lock);
+    gs_loop_close(share);
+    gs_lock_release(&share->opener.lock);
+    if (gs_loop_open(share) != 0)
+        return false;
+    gs_lock_take(&share->lock);
+    share->socket_start = GS_NOT_STARTED;
+    gs_lock_release(&share->lock);
+    gs_socket_start(share);
+    return true;
+}
+
 void *gs_loop_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.share = share, .due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS};
+    struct fd_table table = {.share = share};
 
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the share thread runs %llu us after its start, at %llu us",
@@ -179,12 +203,13 @@ void *gs_loop_run(void *arg)
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_peers_watch(share);
+    fd_table_tick(&table);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);
 
-        if (count < 0 && errno != EINTR) {
+        if (count < 0 && errno != EINTR && !goes_on(share)) {
             gs_log_line(&share->log, GS_LOG_ERROR,
-                        "sharing has ended: the program closed its descriptors (errno %d)", errno);
+                        "sharing has ended: the program closed its descriptors");
             break;
         }
         for (int i = 0; i < count; i++)

@@ -127,6 +127,7 @@ gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *s
     gs_status status;
     bool entered;
 
+    gs_say_used(share);
     if (!share->options.enable) {
         gs_say_not_offered(share, "share.enable is off");
         return GS_NOT_OFFERED;

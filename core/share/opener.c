@@ -348,6 +348,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
                     "an IPC handle was opened in the process that made it");
         return GS_SAME_PROCESS;
     }
+    gs_say_used(share);
     gs_lock_take(&share->opener.lock);
     status = open_locked(share, &read, token, context, device, ret_address);
     gs_opener_release(share);

@@ -1,12 +1,22 @@
 /* What is said of sharing as a whole, once at warning level. */
 #include "core/share/internal.h"
 
+void gs_say_used(struct gs_share *share)
+{
+    if (!__atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&share->exporter.used, true, __ATOMIC_SEQ_CST))
+        __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
+}
+
+/* Where nobody wants to share it, it is said once to who looks for it, however often it is tried. */
 void gs_say_not_offered(struct gs_share *share, const char *reason)
 {
+    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
     bool said = __atomic_exchange_n(&share->exporter.refusal_said, true, __ATOMIC_RELAXED);
 
-    gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING, "memory cannot be shared: %s",
-                reason);
+    if (used || !said)
+        gs_log_line(&share->log, said || !used ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "memory cannot be shared: %s", reason);
 }
 
 void gs_say_unopened(struct gs_share *share)

@@ -33,6 +33,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->log = *log;
     share->options = *options;
     share->events = *events;
+    share->exporter.used = options->is_broker;
     share->pid = gs_alive_own_pid();
     share->loop.run = gs_loop_run;
     share->spins = gs_loop_may_spin();
@@ -70,6 +71,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_exports_free(share);
     gs_relay_free(share);
     gs_keeps_free(share);
+    gs_others_free(share);
     gs_loop_close(share);
     gs_cond_destroy(&share->started);
     gs_cond_destroy(&share->opener.changed);

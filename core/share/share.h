@@ -15,7 +15,8 @@
  * milliseconds (measured: hang-up after 1 ms, last write at 11 ms, exit at 60 ms). No counter
  * lives in memory that a peer can touch.
  *
- * Nothing exists (no socket, no thread, no file) before the first offer or open.
+ * Nothing exists (no socket, no thread, no file) before the first offer or open, or before the process
+ * can be asked for memory (core/share/pressure.c).
  *
  * Locks: rank OPENER for imports and connections to exporters, rank SHARE for offers, clients and
  * leases. Neither is held across a driver call that can wait for the GPU, nor across a callback.
@@ -75,12 +76,13 @@ struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
      * of its source. From any thread. */
     void (*lease_ended)(void *arg, uint64_t address);
-    /* Memory of another process is about to be unmapped here, or given back. No lock is held. May
-     * be NULL. */
-    void (*unmapping)(void *arg, uint64_t base, size_t size);
-    /* Whether a block of another process has to stay, though closed; its end is then said by
-     * gs_share_look_again. May not wait. May be NULL. */
-    bool (*held)(void *arg, uint64_t base, size_t size);
+    /* Whether a device has memory of another process that was closed here: then it stays, and the end
+     * of that is said by gs_share_look_again. May not wait. With `going` it is about to be unmapped,
+     * or given back: what a device has of it ends before, and no lock is held. May be NULL. */
+    bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
+    /* Other processes ask for memory: whether somebody will take what they ask for (gs_share_purge),
+     * soon and in another thread. May not wait. NULL: nobody does. */
+    bool (*asked)(void *arg);
     void *arg;
 };
 
@@ -129,7 +131,8 @@ bool gs_share_end_unneeded(struct gs_share *share, uint64_t since);
 /* Whether this process could offer anything at all: tries, and leaves nothing behind. If not, why
  * not. */
 bool gs_share_can(struct gs_share *share, char *ret_reason);
-/* Broker: opens its socket. GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
+/* Opens the socket: of a broker; of a process that others may ask for memory, whatever it shares.
+ * GS_NOT_OFFERED: it cannot be had, or another broker has it (logged). */
 gs_status gs_share_serve(struct gs_share *share);
 
 /*
@@ -213,6 +216,28 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
 /* The same: waits until the mappings of it that were called back are gone, `limit_ns` at most. */
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
                              uint64_t limit_ns);
+
+/* ---- Memory pressure ------------------------------------------------------------------------ */
+
+/* After `asked`: the device and the bytes that others ask for now, all of them together; false: there
+ * is nothing. Then gs_share_purged tells them how much has gone back to the driver. */
+bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t *ret_wanted);
+void gs_share_purged(struct gs_share *share, uint64_t given);
+
+struct gs_share_answers {
+    uint64_t given;   /* bytes, as they say */
+    bool ended;       /* one of them has, with all that it held */
+    unsigned silent;  /* so many did not answer, */
+    pid_t silent_pid; /* and one of them, 0: not seen from here */
+};
+
+/*
+ * Asks this user's other processes for memory of a device, and waits until they have given it: for
+ * 50 ms until one says that it is at it, and for a second until it is done. Who did not answer is not
+ * waited for again until it has. A wait in which this process itself stood still does not count.
+ */
+void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
+                  struct gs_share_answers *ret_answers);
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 

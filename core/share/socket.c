@@ -9,7 +9,6 @@
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
-#include "core/share/page.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -126,8 +125,10 @@ static int adopt(struct gs_share *share, int directory, int listener)
 
 static void say_again(struct gs_share *share)
 {
+    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
+
     gs_relay_put_up_again(share);
-    gs_log_line(&share->log, GS_LOG_WARNING,
+    gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",
                 share->place.path);
@@ -210,10 +211,8 @@ void gs_sweep(struct gs_share *share)
 {
     if (__atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
         return;
-    if (!share->options.is_broker) {
+    if (!share->options.is_broker)
         gs_directory_sweep(share->place.directory, &share->options);
-        gs_page_sweep(share->place.directory);
-    }
     __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 

@@ -96,6 +96,29 @@ int gs_directory_relays(int directory, const char *instance,
     return count;
 }
 
+int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
+                           int max)
+{
+    DIR *list = list_of(directory);
+    const struct dirent *entry;
+    struct gs_home home;
+    unsigned seen = 0;
+    int count = 0;
+
+    if (!list)
+        return 0;
+    gs_home_find(&home);
+    while (count < max && seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
+        const char *rest = past_instance(entry->d_name);
+
+        if (rest && *rest == 0 && strcmp(entry->d_name, own) != 0 &&
+            gs_home_whereabouts(&home, entry->d_name) != GS_BESIDE_GONE)
+            memcpy(ret_names[count++], entry->d_name, GS_SOCKET_NAME_SIZE);
+    }
+    closedir(list);
+    return count;
+}
+
 void gs_directory_sweep(int directory, const struct gs_share_options *options)
 {
     DIR *list = list_of(directory);

@@ -163,7 +163,7 @@ static int make_descriptors(int *ret_epoll, int ret_ends[2])
 
 /* The opener wakes the thread also where there may be none, with its lock held: without that it
  * would write into whatever file gets the number of one that is closed here. */
-static int thread_descriptors(struct gs_share *share)
+int gs_loop_open(struct gs_share *share)
 {
     int epoll, ends[2], error = make_descriptors(&epoll, ends);
 
@@ -182,7 +182,7 @@ static int thread_descriptors(struct gs_share *share)
 static gs_status thread_start(struct gs_share *share)
 {
     char reason[GS_REASON_SIZE];
-    int error = thread_descriptors(share);
+    int error = gs_loop_open(share);
 
     share->loop.asked_ns = gs_now_ns();
     if (!error)

@@ -25,6 +25,8 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_LEAVE] = sizeof(struct gs_wire_leave),
     [GS_WIRE_BYE] = sizeof(struct gs_wire_bye),
     [GS_WIRE_TAKE_UP] = sizeof(struct gs_wire_take_up),
+    [GS_WIRE_PURGE] = sizeof(struct gs_wire_purge),
+    [GS_WIRE_PURGED] = sizeof(struct gs_wire_purged),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

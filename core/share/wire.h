@@ -24,6 +24,10 @@
  * broker serves its openers in the same words as it did. Anybody who may open may also QUERY the
  * n-th client and is sent a REPORT.
  *
+ * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
+ * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
+ * to the driver. One PURGE is under way on a connection at a time.
+ *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
@@ -45,7 +49,7 @@
 
 #include "core/share/token.h"
 
-#define GS_WIRE_VERSION 6
+#define GS_WIRE_VERSION 7
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -66,6 +70,8 @@ enum gs_wire_type {
     GS_WIRE_LEAVE = 16,
     GS_WIRE_TAKE_UP = 17,
     GS_WIRE_BYE = 18,
+    GS_WIRE_PURGE = 19,
+    GS_WIRE_PURGED = 20,
     GS_WIRE_TYPES
 };
 
@@ -193,6 +199,19 @@ struct gs_wire_unshare {
     uint64_t block_id;
 };
 
+struct gs_wire_purge {
+    struct gs_wire_head head;
+    unsigned char uuid[16]; /* of the device that is full */
+    uint64_t wanted;        /* bytes */
+};
+
+struct gs_wire_purged {
+    struct gs_wire_head head;
+    uint64_t given; /* bytes that went back to the driver */
+    uint32_t more;  /* 1: it is seen to, and another answer comes */
+    uint32_t zero;
+};
+
 struct gs_wire_query {
     struct gs_wire_head head;
     uint32_t index; /* of the client that is asked about */
@@ -237,6 +256,8 @@ union gs_wire_message {
     struct gs_wire_leave leave;
     struct gs_wire_take_up take_up;
     struct gs_wire_bye bye;
+    struct gs_wire_purge purge;
+    struct gs_wire_purged purged;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

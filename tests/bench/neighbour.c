@@ -6,8 +6,9 @@
  *                             it again, then this one allocates --percent
  *   neighbour --cache         one such process: prints a line when it has freed, and stays until
  *                             its standard input ends; with --churn it allocates and frees all the
- *                             time until then
- *   neighbour --take          the other side alone
+ *                             time until then, with --fork each byte that comes makes a child that
+ *                             stays until it is killed, and whose pid is printed
+ *   neighbour --take          the other side alone; --tries times where it fails
  *
  * Natively nothing stays cached, so what is measured is the allocation alone.
  */
@@ -21,9 +22,9 @@
 #include <unistd.h>
 
 static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
-                            "          [--cache [--capture] [--churn] | --take]";
+                            "          [--cache [--capture] [--churn] [--fork] | --take [--tries N]]";
 
-static uint64_t percent = 60, cachers = 1, pieces = 1, takes = 1;
+static uint64_t percent = 60, cachers = 1, pieces = 1, takes = 1, tries = 1;
 
 static uint64_t device_memory(void)
 {
@@ -77,7 +78,17 @@ static void churn(void)
     }
 }
 
-static int cache(bool capture, bool churns)
+static void make_child(void)
+{
+    pid_t child = fork();
+
+    while (child == 0)
+        pause();
+    printf("%d\n", (int)child);
+    fflush(stdout);
+}
+
+static int cache(bool capture, bool churns, bool forks)
 {
     char byte;
 
@@ -92,14 +103,16 @@ static int cache(bool capture, bool churns)
     if (churns)
         churn();
     while (read(STDIN_FILENO, &byte, 1) > 0)
-        continue;
+        if (forks)
+            make_child();
     return 0;
 }
 
-/* The first and the longest of the allocations that make up the part, and how they ended. */
+/* The first and the longest of the allocations that make up the part, and how they ended; of those
+ * that were tried again the shortest. */
 struct taken {
     CUresult result;
-    uint64_t all_ns, most_ns;
+    uint64_t all_ns, most_ns, again_ns;
 };
 
 static struct taken take(void)
@@ -127,6 +140,25 @@ static struct taken take(void)
     return taken;
 }
 
+#define REST_NS 150000000 /* nobody asks for memory more often than that who gets none */
+
+static struct taken take_again(void)
+{
+    const struct timespec rest = {.tv_nsec = REST_NS};
+    struct taken taken = take();
+
+    for (uint64_t i = 1; i < tries && taken.result != CUDA_SUCCESS; i++) {
+        struct taken again;
+
+        nanosleep(&rest, NULL);
+        again = take();
+        taken.result = again.result;
+        if (i == 1 || again.most_ns < taken.again_ns)
+            taken.again_ns = again.most_ns;
+    }
+    return taken;
+}
+
 static void print(const struct taken *taken, uint64_t memory)
 {
     json_begin("neighbour");
@@ -136,6 +168,8 @@ static void print(const struct taken *taken, uint64_t memory)
     json_text("result", taken->result == CUDA_SUCCESS ? "success" : bench_error(taken->result));
     json_number("all_ms", (double)taken->all_ns / 1e6);
     json_number("most_ms", (double)taken->most_ns / 1e6);
+    if (tries > 1)
+        json_number("again_ms", (double)taken->again_ns / 1e6);
     json_end();
 }
 
@@ -195,29 +229,31 @@ static int both(void)
 
 int main(int argc, char **argv)
 {
-    bool caches = false, takes_only = false, capture = false, churns = false;
+    bool caches = false, takes_only = false, capture = false, churns = false, forks = false;
     uint64_t part = 0;
     const struct bench_option options[] = {
         {"percent", BENCH_NUMBER, &percent}, {"cachers", BENCH_NUMBER, &cachers},
         {"pieces", BENCH_NUMBER, &pieces},   {"takes", BENCH_NUMBER, &takes},
         {"cache", BENCH_FLAG, &caches},      {"capture", BENCH_FLAG, &capture},
-        {"churn", BENCH_FLAG, &churns},    
+        {"churn", BENCH_FLAG, &churns},      {"fork", BENCH_FLAG, &forks},
+        {"tries", BENCH_NUMBER, &tries},
         {"take", BENCH_FLAG, &takes_only},   {"of-many", BENCH_NUMBER, &part},
         {NULL}};
     struct taken taken;
     uint64_t memory;
 
-    if (bench_options(argv, options, usage) || percent > 100 || !cachers || !pieces || !takes)
+    if (bench_options(argv, options, usage) || percent > 100 || !cachers || !pieces || !takes ||
+        !tries)
         bench_die("nothing to do\nusage: %s", usage);
     if (part)
         return cache_for(part);
     if (caches)
-        return cache(capture, churns);
+        return cache(capture, churns, forks);
     if (!takes_only)
         return both();
     bench_start();
     memory = device_memory();
-    taken = take();
+    taken = take_again();
     print(&taken, memory);
     return 0;
 }

@@ -2,6 +2,7 @@
  * An exporter and a client that says anything: whole and broken messages in any order, tokens that
  * are right and nearly right, descriptors nobody asked for. The last block is freed now and then by
  * a program that is short of memory, so the client is asked what it gives back, and answers or not.
+ * The exporter is asked for memory as well, and gives half of it.
  * The exporter is one as programs have it, with its thread and its socket. The client shuts its side
  * down at the end, and must be hung up on soon: an exporter that is stuck fails here. After that an
  * honest client is still served.
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #include "../unit/share/side.h"
-#include "core/share/wire.h"
+#include "core/share/internal.h"
 
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
 #define BLOCKS 3
@@ -46,6 +47,17 @@ static void *be_short(void *arg)
         sem_post(&has_waited);
     }
     return arg;
+}
+
+static bool give_half(void *arg)
+{
+    unsigned char uuid[16];
+    uint64_t wanted;
+
+    MUST(gs_share_purge(side.share, uuid, &wanted));
+    if (wanted > 0)
+        gs_share_purged(side.share, wanted / 2);
+    return wanted > 0; /* what is not to be given is told by who has asked */
 }
 
 static void stop(void)
@@ -95,6 +107,7 @@ static void start(void)
     options.settle_ns = 0;
     options.max_clients = 1024;
     side_start(&side, &options);
+    side.share->events.asked = give_half;
     chunk = side_chunk_new(&side, 2 * MIB);
     for (unsigned i = 0; i < BLOCKS; i++)
         offer(i);

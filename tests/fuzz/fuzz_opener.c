@@ -2,7 +2,9 @@
  * An opener and an exporter that answers anything: grants for other blocks, of other sizes, without
  * a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks and what
  * was closed whenever it likes. Opens must end in time with an error or
- * with a block as its token says, and leave nothing behind.
+ * with a block as its token says, and leave nothing behind. Now and then it is asked for memory
+ * before that.
+ * Now and then it is asked for memory before.
  */
 #include "message.h"
 
@@ -87,6 +89,27 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
     return !(kind & 32);
 }
 
+/* To a PURGE. It hangs up then: one that is silent is waited for. */
+static void give(int fd, uint32_t request)
+{
+    uint8_t kind = fuzz_byte(&answers);
+
+    for (unsigned i = 0; i <= kind % 4u; i++) {
+        struct fuzz_fds fds = {.count = 0};
+        union gs_wire_message message;
+
+        gs_wire_start(&message, kind & 4 ? GS_WIRE_REFUSE : GS_WIRE_PURGED, request + (kind > 250));
+        fuzz_fill(&answers, &message);
+        if (kind & 8)
+            fuzz_damage(&answers, &message, sizeof message);
+        if (kind & 16)
+            fds = fuzz_fds_make(&answers);
+        fuzz_send(fd, &message, kind & 32 ? fuzz_length(&answers) % sizeof message
+                                          : sizeof message.purged, &fds);
+        fuzz_fds_close(&fds);
+    }
+}
+
 static void serve(int fd)
 {
     union gs_wire_message message;
@@ -104,6 +127,12 @@ static void serve(int fd)
         if (message.head.type == GS_WIRE_FLUSHED)
             CHECK(asked == UINT64_MAX ||
                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));
+        if (message.head.type == GS_WIRE_PURGE) {
+            pthread_mutex_lock(&mutex);
+            give(fd, message.head.request);
+            pthread_mutex_unlock(&mutex);
+            return;
+        }
         if (message.head.type != GS_WIRE_OPEN)
             continue;
         pthread_mutex_lock(&mutex);
@@ -161,6 +190,17 @@ static void look_at(struct side *side, CUdeviceptr address)
     CHECK(info.base == address && info.size == BLOCK_SIZE);
 }
 
+/* It is believed as far as it was asked, and waited for as long as it may be. */
+static void ask(struct side *side)
+{
+    struct gs_share_answers got;
+    uint64_t began = side_now();
+
+    gs_share_ask(side->share, side_gpu, MIB, &got);
+    MUST(got.given <= MIB);
+    MUST(side_now() - began < 400 * TIMEOUT_NS);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     CUdeviceptr opened[8] = {0};
@@ -178,6 +218,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tries = fuzz_byte(&answers);
     pthread_mutex_unlock(&mutex);
     side_start(&side, &options);
+    if (tries % 4 == 3)
+        ask(&side);
     for (unsigned i = 0; i <= tries % 8; i++) {
         uint64_t began = side_now();
 

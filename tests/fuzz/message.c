@@ -54,11 +54,28 @@ static void fill_leave(struct fuzz_input *input, struct gs_wire_leave *leave)
         leave->gids[i] = fuzz_byte(input);
 }
 
+static void fill_purge(struct fuzz_input *input, struct gs_wire_purge *purge)
+{
+    purge->uuid[0] = fuzz_byte(input) % 3;
+    purge->wanted = fuzz_byte(input) * UINT64_C(0x0101010101010101); /* little, or all there is */
+}
+
+static void fill_purged(struct fuzz_input *input, struct gs_wire_purged *purged)
+{
+    purged->given = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+    purged->more = fuzz_byte(input) % 3;
+    purged->zero = fuzz_byte(input) % 16 == 15;
+}
+
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
     if (message->head.type == GS_WIRE_LEAVE)
         fill_leave(input, &message->leave);
+    else if (message->head.type == GS_WIRE_PURGE)
+        fill_purge(input, &message->purge);
+    else if (message->head.type == GS_WIRE_PURGED)
+        fill_purged(input, &message->purged);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

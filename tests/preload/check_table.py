@@ -4,7 +4,7 @@ frees or describes device memory is in it, or in the list of what is passed on a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
-a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits.c calls, or it is
+a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits_cases.h has, or it is
 in the list of what submits no work on memory of ours.
 
 usage: check_table.py SHIM_FOLDER SUBMITS_C COMPILE_COMMANDS_JSON [INCLUDE_FOLDER]
@@ -205,7 +205,7 @@ for name, parameters in sorted({**newer, **declared}.items()):
     elif name not in telling:
         faults.append(f'the hook of {name} does not tell of the work (shim/hooks/submit.h)')
     if name not in tried:
-        faults.append(f'{os.path.basename(submits)} does not call {name}')
+        faults.append(f'{os.path.basename(submits)} does not have {name}')
 if work < 100:
     faults.append(f'{work} functions submit work: they were not read')
 for name, reason in no_work.items():

@@ -231,12 +231,10 @@ static void make_token(unsigned char *ret, unsigned char instance)
 
 static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *token)
 {
-    char path[160];
+    struct sockaddr_un at;
 
-    snprintf(path, sizeof path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(path + strlen(path), "%02x", token[8 + i]);
-    *liar = (struct liar){.kind = kind, .listener = side_listen(path)};
+    side_path_of(dir, token, &at);
+    *liar = (struct liar){.kind = kind, .listener = side_listen(at.sun_path)};
     cr_assert_eq(pthread_create(&liar->thread, NULL, lie, liar), 0);
 }
 

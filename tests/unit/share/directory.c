@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/share/page.h"
 #include "core/share/directory.h"
 #include "core/share/token.h"
 #include "other.h"
@@ -739,25 +738,6 @@ Test(share_directory, who_exits_at_once_clears_up_too)
     other_offer(&other, 0, 512, 1, token);
     other_ask(&other, "exit");
     cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
-    cr_assert_eq(side_dir_count(dir), 0);
-}
-
-/* The page of core/process/neighbour.h: a lock on a byte behind it is a process that listens. */
-Test(share_directory, a_page_that_nobody_listens_on_goes_with_the_sockets)
-{
-    struct flock listener = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4096 + 2 + 5, .l_len = 1};
-    char path[96];
-    int fd;
-
-    mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/" GS_PAGE_FILE_NAME, dir);
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    cr_assert_eq(fcntl(fd, F_OFD_SETLK, &listener), 0);
-    cr_assert_eq(sweep_once(), GS_OK);
-    cr_assert_eq(side_dir_count(dir), 1);
-    close(fd);
-    cr_assert_eq(sweep_once(), GS_OK);
     cr_assert_eq(side_dir_count(dir), 0);
 }
 

@@ -347,10 +347,10 @@ Test(share_first, block_closed_while_its_exporter_is_busy_can_be_opened_again_wi
 
 static bool holds; /* a registration, what was opened */
 
-static bool is_held(void *arg, uint64_t base, size_t size)
+static bool is_held(void *arg, uint64_t base, size_t size, bool going)
 {
     (void)arg, (void)base, (void)size;
-    return holds;
+    return holds && !going;
 }
 
 Test(share_first, block_that_was_registered_goes_back_without_a_thread)
@@ -358,7 +358,7 @@ Test(share_first, block_that_was_registered_goes_back_without_a_thread)
     CUdeviceptr address = scene_open(token);
 
     refuses = true;
-    side.share->events.held = is_held;
+    side.share->events.in_use = is_held;
     holds = true;
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));

@@ -1,12 +1,11 @@
-/* Neighbours that do everything wrong: clients and exporters by hand, other users, full tables. */
+/* Neighbours that do everything wrong: clients by hand, other users, full tables.
+ * For exporters by hand: hostile_exporters.c. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -56,39 +55,21 @@ static void assert_serves(void)
     gs_offer_token(offer, token);
 }
 
-static void path_of(const unsigned char *of, struct sockaddr_un *ret)
-{
-    memset(ret, 0, sizeof *ret);
-    ret->sun_family = AF_UNIX;
-    snprintf(ret->sun_path, sizeof ret->sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(ret->sun_path + strlen(ret->sun_path), "%02x", of[8 + i]);
-}
-
 static int dial(void)
 {
     struct sockaddr_un to;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    path_of(token, &to);
+    side_path_of(dir, token, &to);
     while (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
         if (errno != EINTR && errno != EAGAIN)
             return -1;
     return fd;
 }
 
-static void hello_to(int fd, const unsigned char *instance)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
-    gs_wire_send(fd, &message, -1);
-}
-
 static void hello(int fd)
 {
-    hello_to(fd, token + 8);
+    side_greet(fd, token + 8);
 }
 
 static int ask_open(int fd, uint32_t want_fd)
@@ -163,7 +144,7 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
         if (i == 0 || i == 3)
             ask_open(fd, i); /* before HELLO; with a flag that is none */
         else if (i == 1)
-            hello_to(fd, token + 9); /* not meant for it */
+            side_greet(fd, token + 9); /* not meant for it */
         else if (i == 2)
             hello(fd); /* twice */
         else
@@ -213,7 +194,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
                                         "closed a block that it does not hold",
                                         "not an opener's to send", "for a broker",
                                         "something that is no message",
-                                        "answers what it was not asked"};
+                                        "answers what it was not asked", "not an opener's to send"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -223,11 +204,12 @@ Test(share_hostile, every_fault_is_named_in_the_log)
             hello(fd);
         gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT
                                                         : i == 8 ? GS_WIRE_FLUSHED
+                                                        : i == 9 ? GS_WIRE_PURGED
                                                                  : GS_WIRE_UNSHARE, 0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);
         else if (i == 1)
-            hello_to(fd, token + 9);
+            side_greet(fd, token + 9);
         else if (i == 2)
             hello(fd);
         else if (i == 7)
@@ -429,7 +411,7 @@ Test(share_hostile, another_users_opener_does_not_get_through)
 
     start_as_nobody("uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
-    path_of(token, &at);
+    side_path_of(dir, token, &at);
     cr_assert_eq(chmod(at.sun_path, 0666), 0); /* the kernel lets him through: then we do not */
     start_as_nobody("uid=65534");
     cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE); /* nor does he trust us */
@@ -470,7 +452,7 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     int reason;
 
     need_root();
-    path_of(token, &at);
+    side_path_of(dir, token, &at);
     chmod(dir, 0711);
     chmod(at.sun_path, 0666);
     run_as_nobody_by_hand(&reason);
@@ -676,334 +658,4 @@ Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
     cr_assert_eq(other_open(&other, token, &address), (gs_status)CUDA_ERROR_NOT_PERMITTED);
     memdriver_fail_export(CUDA_SUCCESS);
     assert_serves();
-}
-
-/* ---- Exporters ------------------------------------------------------------------------------ */
-
-enum lie {
-    HONEST,
-    OTHER_BLOCK,
-    OTHER_CHUNK,
-    ODD_CHUNK,
-    HUGE_CHUNK,
-    WRONG_CHUNK,
-    BEYOND,
-    OVERFLOW,
-    OTHER_SIZE,
-    NO_FD,
-    NOT_MEMORY,
-    GARBAGE,
-    SILENCE,
-    HANG_UP,
-    LATE,
-    OTHER_VERSION,
-    LIES
-};
-
-static int late[2]; /* a pipe: its answer goes when that is told */
-
-static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_t request)
-{
-    union gs_wire_message message;
-    int memory = memfd_create("evil", MFD_CLOEXEC);
-    char go;
-
-    if (ftruncate(memory, 2 * MIB) != 0)
-        _exit(1);
-    gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = asked->block_id + (lie == OTHER_BLOCK);
-    message.grant.chunk_id = asked->chunk_id + (lie == OTHER_CHUNK);
-    message.grant.chunk_size = 2 * MIB;
-    message.grant.size = asked->size;
-    switch (lie) {
-    case ODD_CHUNK:
-        message.grant.chunk_size++;
-        break;
-    case HUGE_CHUNK:
-        message.grant.chunk_size = UINT64_MAX & ~(2 * MIB - 1);
-        break;
-    case WRONG_CHUNK:
-        message.grant.chunk_size = 4 * MIB;
-        break;
-    case BEYOND:
-        message.grant.offset = 2 * MIB - 511;
-        break;
-    case OVERFLOW:
-        message.grant.offset = UINT64_MAX - 8;
-        break;
-    case OTHER_SIZE:
-        message.grant.size--;
-        break;
-    case GARBAGE:
-        message.head.magic = 0;
-        break;
-    case OTHER_VERSION:
-        message.head.version++;
-        break;
-    case NOT_MEMORY:
-        dup2(fd, memory);
-        break;
-    default:
-        break;
-    }
-    if (lie == LATE && read(late[0], &go, 1) != 1)
-        _exit(1);
-    if (lie != SILENCE && lie != HANG_UP)
-        gs_wire_send(fd, &message, lie == NO_FD ? -1 : memory);
-    close(memory);
-}
-
-/* An exporter by hand, which lies to the first that says something; exit status 42 if a CLOSE came
- * back. */
-static pid_t liar(enum lie lie, const unsigned char *at)
-{
-    struct sockaddr_un address;
-    int listener;
-    pid_t child;
-
-    path_of(at, &address);
-    listener = side_listen(address.sun_path);
-    child = fork_child();
-    if (child == 0) {
-        union gs_wire_message message;
-        bool spoken = false, closed = false;
-        int fd = -1;
-
-        alarm(60);
-        while (!closed) {
-            struct gs_token asked;
-
-            if (fd < 0)
-                fd = accept(listener, NULL, NULL);
-            if (recv(fd, &message, sizeof message, 0) <= 0) {
-                if (spoken)
-                    break;
-                close(fd); /* whoever shares looks who lives */
-                fd = -1;
-                continue;
-            }
-            spoken = true;
-            closed = message.head.type == GS_WIRE_CLOSE;
-            if (message.head.type != GS_WIRE_OPEN)
-                continue;
-            gs_token_read(message.open.token, &asked);
-            lie_once(fd, lie, &asked, message.head.request);
-            if (lie == HANG_UP)
-                break;
-        }
-        _exit(closed ? 42 : 0);
-    }
-    close(listener);
-    return child;
-}
-
-static void make_token(unsigned char *ret, unsigned char instance)
-{
-    struct gs_token made = {.block_id = 5, .chunk_id = 6, .size = 512};
-
-    memset(made.instance, instance, sizeof made.instance);
-    gs_token_write(&made, ret);
-}
-
-Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
-{
-    cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
-    for (int lie = HONEST; lie < LIES; lie++) {
-        unsigned char asked[GS_TOKEN_SIZE];
-        int alive = memdriver_alive(), fds = side_open_fds(), exit_status;
-        struct gs_share_options quick = options;
-        struct sockaddr_un address;
-        CUdeviceptr opened = 7;
-        struct side victim;
-        size_t said;
-        gs_status status;
-        pid_t child;
-
-        if (lie == SILENCE || lie == LATE)
-            quick.timeout_ns = 200 * MS;
-        make_token(asked, (unsigned char)(0x80 + lie));
-        child = liar(lie, asked);
-        side_start(&victim, &quick);
-        said = strlen(side_logged());
-        status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
-        cr_assert_gt(strlen(side_logged()), said, "nothing is said of lie %d", lie);
-        if (lie == HONEST)
-            cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
-        else
-            cr_assert(status == GS_UNREACHABLE || status > 0, "lie %d: %d", lie, status);
-        cr_assert_eq(opened == 7, lie != HONEST);
-        if (lie == LATE) { /* the answer comes, and the thread returns it */
-            cr_assert_eq(write(late[1], "", 1), 1);
-            waitpid(child, &exit_status, 0);
-        }
-        side_stop(&victim);
-        if (lie != LATE)
-            waitpid(child, &exit_status, 0);
-        /* What was granted was given back. */
-        if (lie == HONEST || lie == LATE || lie == ODD_CHUNK || lie == NOT_MEMORY ||
-            lie == WRONG_CHUNK || lie == NO_FD || lie == BEYOND)
-            cr_assert_eq(WEXITSTATUS(exit_status), 42, "lie %d", lie);
-        if (lie == OTHER_VERSION)
-            cr_assert_not_null(strstr(side_logged(), "has another version of this library"));
-        cr_assert_eq(memdriver_alive(), alive, "lie %d", lie);
-        cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
-        path_of(asked, &address);
-        unlink(address.sun_path);
-    }
-}
-
-/* An exporter by hand whose first grant is of no use, and whose program frees that block before the
- * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called back. */
-static pid_t recaller(const unsigned char *at)
-{
-    struct sockaddr_un address;
-    int listener;
-    pid_t child;
-
-    path_of(at, &address);
-    listener = side_listen(address.sun_path);
-    cr_assert_geq(listener, 0);
-    child = fork_child();
-    if (child == 0) {
-        union gs_wire_message message;
-        int fd, opens = 0, closes = 0;
-
-        alarm(SIDE_PATIENCE_MS / 1000);
-        fd = accept(listener, NULL, NULL);
-        while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
-            struct gs_token asked;
-
-            closes += message.head.type == GS_WIRE_CLOSE || message.head.type == GS_WIRE_KEEP;
-            if (message.head.type != GS_WIRE_OPEN)
-                continue;
-            gs_token_read(message.open.token, &asked);
-            lie_once(fd, ++opens == 1 ? NO_FD : HONEST, &asked, message.head.request);
-            gs_wire_start(&message, GS_WIRE_RECALL, 0);
-            message.recall.block_id = asked.block_id;
-            gs_wire_send(fd, &message, -1);
-        }
-        _exit(closes == 2 ? 42 : 0);
-    }
-    close(listener);
-    return child;
-}
-
-Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobody_deaf)
-{
-    unsigned char asked[GS_TOKEN_SIZE];
-    struct sockaddr_un address;
-    CUdeviceptr opened;
-    int exit_status;
-    pid_t child;
-
-    usleep(100000); /* whoever shares has connected to all there are */
-    make_token(asked, 0x66);
-    child = recaller(asked);
-    cr_assert_neq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-    cr_assert_eq(waitpid(child, &exit_status, 0), child);
-    cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42, "it is not listened to");
-    path_of(asked, &address);
-    unlink(address.sun_path);
-}
-
-/* Says the same again and again; 42 when nobody reads it any more, 0 when all of it was read. */
-static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
-{
-    struct pollfd room = {.fd = fd, .events = POLLOUT};
-    union gs_wire_message message;
-    int said = 0, error = 0;
-
-    gs_wire_start(&message, type, 0);
-    message.recall.block_id = id;
-    while (said < 20000 && (error == 0 || (error == -EAGAIN && poll(&room, 1, 1000) == 1))) {
-        error = gs_wire_send(fd, &message, -1);
-        said += error == 0;
-    }
-    return error == -EAGAIN ? 42 : 0;
-}
-
-/* An exporter by hand that grants what it is asked for, and then talks on. */
-static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at)
-{
-    struct sockaddr_un address;
-    int listener;
-    pid_t child;
-
-    path_of(at, &address);
-    listener = side_listen(address.sun_path);
-    cr_assert_geq(listener, 0);
-    child = fork_child();
-    if (child == 0) {
-        union gs_wire_message message;
-        struct gs_token asked;
-        int fd;
-
-        alarm(SIDE_PATIENCE_MS / 1000);
-        fd = accept(listener, NULL, NULL);
-        while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
-            continue;
-        gs_token_read(message.open.token, &asked);
-        lie_once(fd, HONEST, &asked, message.head.request);
-        _exit(say_for_ever(fd, type, id));
-    }
-    close(listener);
-    return child;
-}
-
-Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
-{
-    static const struct {
-        enum gs_wire_type type;
-        uint64_t id;
-    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_UNMAP, UINT64_MAX},
-                {GS_WIRE_GRANT, UINT64_MAX}, {GS_WIRE_REFUSE, UINT64_MAX},
-                {GS_WIRE_HELLO, UINT64_MAX}, {GS_WIRE_FLUSH, UINT64_MAX},
-                {GS_WIRE_RECALL, 5}, {GS_WIRE_UNMAP, 6}}; /* the last two: of what is open */
-
-    usleep(100000); /* whoever shares has connected to all there are */
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        unsigned char asked[GS_TOKEN_SIZE];
-        struct sockaddr_un address;
-        CUdeviceptr opened;
-        int exit_status;
-        pid_t child;
-
-        make_token(asked, (unsigned char)(0x50 + i));
-        child = talker(says[i].type, says[i].id, asked);
-        cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
-        cr_assert_eq(waitpid(child, &exit_status, 0), child);
-        cr_assert(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 42,
-                  "type %d of %llu is read for ever", (int)says[i].type,
-                  (unsigned long long)says[i].id);
-        cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-        path_of(asked, &address);
-        unlink(address.sun_path);
-    }
-}
-
-Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
-{
-    unsigned char stalled[GS_TOKEN_SIZE], theirs[GS_TOKEN_SIZE];
-    struct sockaddr_un address;
-    CUdeviceptr opened;
-    pid_t child;
-    uint64_t begin;
-
-    scene_stop();
-    options.timeout_ns = 2500 * MS; /* which the other one has to answer */
-    scene_block(&offer, token);
-    make_token(stalled, 0x77);
-    other_offer(&other, 0, 512, 3, theirs);
-    child = liar(SILENCE, stalled);
-    begin = side_now();
-    cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
-    cr_assert_not(side_within(begin, options.timeout_ns));
-    cr_assert_eq(gs_share_open(side.share, theirs, SIDE_CONTEXT, 0, &opened), GS_OK);
-    cr_assert_eq(gs_share_close(side.share, opened), GS_OK);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    path_of(stalled, &address);
-    unlink(address.sun_path);
 }

@@ -138,21 +138,6 @@ static void teardown(void)
 
 TestSuite(share_looks, .init = setup, .fini = teardown, .timeout = 120);
 
-static void dial(void)
-{
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    union gs_wire_message message;
-
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
-    client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    cr_assert_eq(connect(client, (struct sockaddr *)&to, sizeof to), 0);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    cr_assert_eq(gs_wire_send(client, &message, -1), 0);
-}
-
 /* Opens the block once more. */
 static void open_again(void)
 {
@@ -171,7 +156,7 @@ Test(share_looks, whoever_comes_again_and_again_is_looked_for_in_a_part_of_the_t
 {
     uint64_t begun, accompanied, looked, most, least;
 
-    dial();
+    client = side_connect_by_hand(dir, token);
     open_again();
     cr_assert(sleeps(1));
     SET(vain, 10);
@@ -194,7 +179,7 @@ Test(share_looks, who_does_not_come_is_looked_for_now_and_then)
 {
     uint64_t begun, accompanied, looked;
 
-    dial();
+    client = side_connect_by_hand(dir, token);
     SET(slept_ns, 500 * US); /* too late, and still a row */
     begun = READ(now_ns);
     accompanied = READ(company_ns);
@@ -217,7 +202,7 @@ Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
     uint64_t looked;
     unsigned before;
 
-    dial();
+    client = side_connect_by_hand(dir, token);
     do {
         SET(slept_ns, 25000 * US); /* no row, and what was in vain is long ago */
         for (int i = 0; i < 3; i++) {
@@ -262,7 +247,7 @@ Test(share_looks, a_handle_that_nobody_opened_does_not_end_the_looking_in_a_row)
     cr_assert(SIDE_WAIT(READ(looks) > looked));
     cr_assert(sleeps(1));
     SET(vain, 2);
-    dial();
+    client = side_connect_by_hand(dir, token);
     open_again();
     open_again();
     looked = READ(looks);
@@ -289,7 +274,7 @@ Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
         cr_assert(SIDE_WAIT(READ(looks) - looked > 150 || READ(threads) > made));
     } while (READ(threads) > made);
     SET(vain, 0);
-    dial();
+    client = side_connect_by_hand(dir, token);
     cr_assert(SIDE_WAIT(READ(looks) - looked > 151));
     cr_assert_eq(READ(threads), made);
     open_again();
@@ -304,7 +289,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
 {
     uint64_t looked;
 
-    dial();
+    client = side_connect_by_hand(dir, token);
     for (int i = 0; i < 100; i++)
         open_again();
     cr_assert(sleeps(1000), "%d ms", READ(asleep));

@@ -17,6 +17,8 @@
  *   hold 0|1                 whether its fences pass
  *   short                    its memory is out: waits for what others have of it, a little
  *   delay MICROSECONDS       that each export takes
+ *   serve N                  can be asked for memory, and gives N bytes each time: "ok"
+ *   ask N                    asks others for N bytes: "ok GIVEN SILENT ENDED"
  *   quit                     ends in order       exit      exit() with everything open
  */
 #ifndef GS_TESTS_OTHER_H

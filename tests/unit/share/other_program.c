@@ -98,6 +98,14 @@ static void do_exec(void)
     _exit(127);
 }
 
+static void do_ask(uint64_t wanted)
+{
+    struct gs_share_answers answers;
+
+    gs_share_ask(side.share, side_gpu, wanted, &answers);
+    printf("ok %llu %u %d\n", (unsigned long long)answers.given, answers.silent, answers.ended);
+}
+
 static void serve(const char *line)
 {
     char word[32] = "", argument[200] = "";
@@ -158,6 +166,11 @@ static void serve(const char *line)
         do_fork();
     } else if (!strcmp(word, "nofile")) {
         do_nofile(strtoul(argument, NULL, 10));
+    } else if (!strcmp(word, "serve")) {
+        side_serve(&side, strtoull(argument, NULL, 10));
+        printf("ok\n");
+    } else if (!strcmp(word, "ask")) {
+        do_ask(strtoull(argument, NULL, 10));
     } else if (!strcmp(word, "exec")) {
         do_exec();
     } else if (!strcmp(word, "delay")) {

@@ -2,7 +2,8 @@
  * Withdrawals against opens, and threads of one opener against each other: two sides in one
  * process, for three seconds. Each exporting thread stamps a block, publishes its token, and as
  * soon as a withdrawal says that nobody holds it, stamps it anew. An opening thread that gets in
- * must see the stamp that was published with the token for as long as it has the block open.
+ * must see the stamp that was published with the token for as long as it has the block open. Others ask
+ * for memory meanwhile.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 
 #define EXPORTERS 2
 #define OPENERS   4
+#define ASKERS    2
+#define GIVEN     7
 #define RUN_NS    3000000000ull
 #define BACK_NS   10000000000ull
 
@@ -20,7 +23,7 @@ static struct side exporter, opener;
 static struct side_chunk chunk;
 static struct stamps_slot slots[EXPORTERS];
 static uint64_t end;
-static unsigned opened, refused, withdrawn; /* atomic */
+static unsigned opened, refused, withdrawn, given; /* atomic */
 
 static void *run_exporter(void *arg)
 {
@@ -57,9 +60,22 @@ static void *run_opener(void *arg)
     return NULL;
 }
 
+static void *run_asker(void *arg)
+{
+    while (side_now() < end) {
+        struct gs_share_answers answers;
+
+        gs_share_ask(opener.share, side_gpu, MIB, &answers);
+        if (answers.given != 0 && answers.given != GIVEN)
+            __atomic_add_fetch(&stamps_failures, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&given, answers.given == GIVEN, __ATOMIC_RELAXED);
+    }
+    return arg;
+}
+
 int main(void)
 {
-    pthread_t threads[EXPORTERS + OPENERS];
+    pthread_t threads[EXPORTERS + OPENERS + ASKERS];
     struct gs_share_options options;
     char dir[64];
 
@@ -68,6 +84,7 @@ int main(void)
     side_options(&options, dir);
     side_start(&exporter, &options);
     side_start(&opener, &options);
+    side_serve(&exporter, GIVEN);
     chunk = side_chunk_new(&exporter, 2 * MIB);
     memdriver_delay_export(50);
     end = side_now() + RUN_NS;
@@ -77,15 +94,17 @@ int main(void)
     }
     for (uintptr_t i = 0; i < OPENERS; i++)
         pthread_create(&threads[EXPORTERS + i], NULL, run_opener, (void *)(i + 1));
-    for (int i = 0; i < EXPORTERS + OPENERS; i++)
+    for (int i = 0; i < ASKERS; i++)
+        pthread_create(&threads[EXPORTERS + OPENERS + i], NULL, run_asker, NULL);
+    for (int i = 0; i < EXPORTERS + OPENERS + ASKERS; i++)
         pthread_join(threads[i], NULL);
     side_stop(&opener);
     side_stop(&exporter);
     side_chunk_free(&exporter, &chunk);
     side_dir_remove(dir);
-    printf("opened %u, refused %u, withdrawn %u, alive %d, failures %u\n", opened, refused,
-           withdrawn, memdriver_alive(), stamps_failures);
-    if (!opened || !refused || !withdrawn || memdriver_alive() != 0)
+    printf("opened %u, refused %u, withdrawn %u, given %u times, alive %d, failures %u\n", opened,
+           refused, withdrawn, given, memdriver_alive(), stamps_failures);
+    if (!opened || !refused || !withdrawn || !given || memdriver_alive() != 0)
         stamps_failures++;
     return stamps_failures ? 1 : 0;
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
+#include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "tests/folder.h"
 
@@ -146,14 +148,30 @@ int side_listen(const char *path)
     return fd;
 }
 
+void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path)
+{
+    memset(ret_path, 0, sizeof *ret_path);
+    ret_path->sun_family = AF_UNIX;
+    snprintf(ret_path->sun_path, sizeof ret_path->sun_path, "%s/", dir);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sprintf(ret_path->sun_path + strlen(ret_path->sun_path), "%02x", token[8 + i]);
+}
+
+void side_greet(int fd, const unsigned char *instance)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
+    gs_wire_send(fd, &message, -1);
+}
+
 int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct sockaddr_un to;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+    side_path_of(dir, token, &to);
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
     close(fd);
@@ -163,11 +181,9 @@ int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
 {
     int fd = side_dial(dir, token);
-    union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-    CHECK(fd >= 0 && gs_wire_send(fd, &message, -1) == 0);
+    CHECK(fd >= 0);
+    side_greet(fd, token + 8);
     return fd;
 }
 
@@ -310,6 +326,38 @@ gs_status side_try_start(struct side *side, const struct gs_share_options *optio
     side->options = *options;
     return gs_share_create(&side->driver, &side->map, &side->fences, &side->log, options, &events,
                            &side->share);
+}
+
+static sem_t is_asked;
+
+static bool asked(void *arg)
+{
+    return sem_post(&is_asked) == 0;
+}
+
+static void *give(void *arg)
+{
+    struct side *side = arg;
+
+    for (;;) {
+        unsigned char uuid[16];
+        uint64_t wanted;
+
+        if (sem_wait(&is_asked) == 0 && gs_share_purge(side->share, uuid, &wanted))
+            gs_share_purged(side->share, side->given);
+    }
+    return NULL;
+}
+
+void side_serve(struct side *side, uint64_t given)
+{
+    pthread_t thread;
+
+    side->given = given;
+    side->share->events.asked = asked;
+    if (sem_init(&is_asked, 0, 0) != 0 || pthread_create(&thread, NULL, give, side) != 0 ||
+        gs_share_serve(side->share) != GS_OK)
+        abort();
 }
 
 void side_stop(struct side *side)

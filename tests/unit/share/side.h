@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/un.h>
 
 #include "core/share/share.h"
 #include "core/share/wire.h"
@@ -33,6 +34,7 @@ struct side {
     struct gs_share_options options;
     struct gs_share *share;
     unsigned leases_ended; /* atomic */
+    uint64_t given;
     uint64_t next_id;
 };
 
@@ -51,6 +53,9 @@ int side_dir_put_up(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
+/* Where who serves the token's memory listens, and what it is greeted with. */
+void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path);
+void side_greet(int fd, const unsigned char *instance);
 /* A connection to who serves the token's memory in that directory, or -1; the second one has greeted
  * it, and ends the test where that does not go. */
 int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
@@ -91,6 +96,8 @@ void side_start(struct side *side, const struct gs_share_options *options);
 /* The same, where it may not go. */
 gs_status side_try_start(struct side *side, const struct gs_share_options *options);
 void side_stop(struct side *side);
+/* Can be asked for memory, and a thread of its own says each time that so much was given. */
+void side_serve(struct side *side, uint64_t given);
 
 /* A mapped chunk of this side; every byte of it reads as zero at first. */
 struct side_chunk side_chunk_new(struct side *side, size_t size);

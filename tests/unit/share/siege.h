@@ -57,7 +57,8 @@ struct siege {
     unsigned char token[GS_TOKEN_SIZE]; /* of the block that he opens; what he is asked for */
     unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
     enum siege_target target;
-    uint32_t said; /* atomic: types that were, or were not heeded */
+    uint32_t said; /* atomic: types that were, or were not heeded, */
+    uint32_t tried; /* atomic: or were said when it had been hung up on */
     bool listens;  /* atomic: who poses as somebody can be connected to */
     bool holds;    /* atomic: the attack is under way; it stays so */
 };
@@ -72,8 +73,8 @@ int siege_dial(void);
 int siege_say(int fd, const union gs_wire_message *message, int attached);
 /* A message of that type, zero or made of the token otherwise. */
 int siege_say_type(int fd, enum gs_wire_type type);
-/* It has said so, or tried: the row's claim is seen by that. */
-void siege_note(enum gs_wire_type type);
+/* It would have said so, and was hung up on for what came before. */
+void siege_tried(enum gs_wire_type type);
 /* HELLO to an instance, from one or NULL. */
 void siege_greet(int fd, const unsigned char *to, const unsigned char *from);
 /* A connection that has greeted whom it attacks. */

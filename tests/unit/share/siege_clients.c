@@ -12,7 +12,8 @@
 
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
-    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH))
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH) |        \
+     SAYS(PURGED))
 
 /* As many as he has descriptors for, and made anew where he was hung up on. */
 static void connections(bool asks)
@@ -183,7 +184,7 @@ static void says_what_others_say(void)
     static const enum gs_wire_type types[] = {
         GS_WIRE_GRANT, GS_WIRE_REFUSE, GS_WIRE_CLOSE, GS_WIRE_RECALL, GS_WIRE_SHARE,
         GS_WIRE_UNSHARE, GS_WIRE_REPORT, GS_WIRE_KEEP, GS_WIRE_UNMAP, GS_WIRE_UNMAPPED,
-        GS_WIRE_FLUSH, GS_WIRE_FLUSHED, GS_WIRE_LEAVE, GS_WIRE_HELLO};
+        GS_WIRE_FLUSH, GS_WIRE_FLUSHED, GS_WIRE_LEAVE, GS_WIRE_HELLO, GS_WIRE_PURGE, GS_WIRE_PURGED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -216,6 +217,20 @@ static int say_share(int fd, const struct gs_token *token, int attached)
     return siege_say(fd, &message, attached);
 }
 
+/* Returns when all that was said to a broker has been read: it answers in turn. */
+static void is_read(int fd)
+{
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    union gs_wire_message message;
+    int type;
+
+    while (siege_say_type(fd, GS_WIRE_QUERY) == -EAGAIN)
+        poll(&room, 1, 10);
+    while ((type = siege_hear(fd, &message)) != GS_WIRE_REPORT)
+        if (type == 0)
+            _exit(1); /* it was hung up on */
+}
+
 /* Leaves as much as goes, each block with a descriptor of its own; goes on when nothing does. */
 static void leaves_all_it_can(void)
 {
@@ -231,8 +246,10 @@ static void leaves_all_it_can(void)
         token.block_id = token.chunk_id = i + 1;
         while (say_share(fd, &token, null) == -EAGAIN)
             poll(&room, 1, 10);
-        if (i >= 1000)
+        if (i == 1000) { /* more than there is room for */
+            is_read(fd);
             siege_holds();
+        }
     }
 }
 
@@ -317,6 +334,24 @@ static void leaves_with_a_bye(void)
     }
 }
 
+/* For all there is, over and over: one answer is read, the others are not waited for. */
+static void asks_for_memory(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_dial();
+
+        siege_say_type(fd, GS_WIRE_PURGE);
+        siege_hear(fd, &message);
+        for (int j = 0; j < 10 && siege_say_type(fd, GS_WIRE_PURGE) == 0; j++)
+            continue;
+        if (i >= 2 * MANY)
+            siege_holds();
+        close(fd);
+    }
+}
+
 const struct siege_attack siege_clients[] = {
     {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -342,6 +377,10 @@ const struct siege_attack siege_clients[] = {
      heeds_nothing},
     {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP),
      TAKES(LEASES), takes_up_what_another_has},
+    {"asks for memory without end", EXPORTER, LISTED, SAYS(PURGE) | SAYS(REFUSE), TAKES(TURNS),
+     asks_for_memory},
+    {"asks for memory without end", EXPORTER, SAME_USER, SAYS(PURGE) | SAYS(PURGED),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER, NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) |
      SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(UNSHARE) | SAYS(LEAVE),
      TAKES(TURNS), says_what_others_say},
@@ -360,7 +399,7 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED) | SAYS(FLUSHED), TAKES(TURNS),
-     says_what_others_say},
+     NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(PURGE),
+     TAKES(TURNS), says_what_others_say},
 };
 const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;

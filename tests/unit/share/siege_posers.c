@@ -92,12 +92,12 @@ static void grant(int fd)
     close(memory);
 }
 
-/* Says all that one can say, in turn and without end, and reads nothing. */
-static void talks(int fd)
+/* Says all that one can say, in turn from the first and without end, and reads nothing. */
+static void talks(int fd, enum gs_wire_type first)
 {
     for (unsigned i = 0;; i++) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
-        enum gs_wire_type type = 1 + i % (GS_WIRE_TYPES - 1);
+        enum gs_wire_type type = 1 + (first - 1 + i) % (GS_WIRE_TYPES - 1);
         int error;
 
         while ((error = siege_say_type(fd, type)) == -EAGAIN) {
@@ -105,7 +105,7 @@ static void talks(int fd)
             poll(&room, 1, 50);
         }
         if (error == -EPIPE || error == -ECONNRESET) /* hung up on, for what came before it */
-            siege_note(type);
+            siege_tried(type);
         if (i == 20 * GS_WIRE_TYPES)
             siege_holds();
     }
@@ -116,17 +116,17 @@ static void exporter_talks(void)
     int fd = hears_until(FAKE_EXPORTER, GS_WIRE_OPEN);
 
     grant(fd);
-    talks(fd);
+    talks(fd, GS_WIRE_HELLO);
 }
 
 static void exporter_talks_and_grants_nothing(void)
 {
-    talks(hears_until(FAKE_EXPORTER, GS_WIRE_OPEN));
+    talks(hears_until(FAKE_EXPORTER, GS_WIRE_OPEN), GS_WIRE_RECALL);
 }
 
 static void broker_talks(void)
 {
-    talks(hears_until(FAKE_BROKER, GS_WIRE_SHARE));
+    talks(hears_until(FAKE_BROKER, GS_WIRE_SHARE), GS_WIRE_RECALL);
 }
 
 #define TO_OPENERS                                                                                 \

@@ -100,15 +100,6 @@ static void setup(void)
 
 TestSuite(share_spin, .init = setup, .fini = scene_end, .timeout = 120);
 
-static void path_of(const unsigned char *of, struct sockaddr_un *ret)
-{
-    memset(ret, 0, sizeof *ret);
-    ret->sun_family = AF_UNIX;
-    snprintf(ret->sun_path, sizeof ret->sun_path, "%s/", dir);
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(ret->sun_path + strlen(ret->sun_path), "%02x", of[8 + i]);
-}
-
 /* Another process that opens and closes the block until the time is over, and works in between. */
 static void open_again_and_again(uint64_t ns, uint64_t work_ns)
 {
@@ -122,12 +113,10 @@ static void open_again_and_again(uint64_t ns, uint64_t work_ns)
         int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
         run_on(1);
-        path_of(token, &to);
+        side_path_of(dir, token, &to);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
             _exit(1);
-        gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
-        gs_wire_send(fd, &message, -1);
+        side_greet(fd, token + 8);
         while (side_now() < end) {
             gs_wire_start(&message, GS_WIRE_OPEN, 1);
             memcpy(message.open.token, token, GS_TOKEN_SIZE);
@@ -194,7 +183,7 @@ Test(share_spin, an_opener_that_waits_for_long_sleeps)
     int fd;
 
     gs_token_write(&silent, token);
-    path_of(token, &to);
+    side_path_of(dir, token, &to);
     fd = side_listen(to.sun_path);
     getrusage(RUSAGE_THREAD, &before);
     cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);

@@ -187,14 +187,15 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, limbo_block_held_ns), 152}, {AT(report, left), 160}, {AT(report, name), 168},
         {AT(report, client_name), 184}, {AT(leave, slots), 16}, {AT(leave, uid_count), 20},
         {AT(leave, gid_count), 24}, {AT(leave, zero), 28}, {AT(leave, uids), 32},
-        {AT(leave, gids), 288},
+        {AT(leave, gids), 288}, {AT(purge, uuid), 16}, {AT(purge, wanted), 32},
+        {AT(purged, given), 16}, {AT(purged, more), 24}, {AT(purged, zero), 28},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
-                                       544, 24, 16};
+                                       544, 24, 16, 40, 32};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 6);
+    cr_assert_eq(GS_WIRE_VERSION, 7);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,111 @@
+/*
+ * Chunks and blocks (core/pool/pool.h has what becomes of them). Of a chunk in a pool everything is
+ * under the pool's lock, and so it is called with that held.
+ */
+#ifndef GS_CORE_POOL_BLOCK_H
+#define GS_CORE_POOL_BLOCK_H
+
+#include "core/base/bins.h"
+#include "core/gpu/fence.h"
+#include "core/gpu/map.h"
+#include "core/pool/guard.h"
+
+#define GS_UNIT_SHIFT 9 /* small blocks are multiples of 512 bytes, as the driver's are */
+#define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
+#define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
+
+struct gs_offer;
+
+enum gs_block_state {
+    GS_BLOCK_READY, /* in a bin, merged with its neighbours */
+    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's free.whole, not merged */
+    GS_BLOCK_LIVE,
+    GS_BLOCK_RETIRING,
+    GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
+    GS_BLOCK_RECENT,  /* the same, and the last that was freed there: in no bin */
+    GS_BLOCK_LIMBO,
+};
+
+struct gs_block {
+    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not ready,
+                                         prev and next are the links of the list it is in */
+    uint64_t base;
+    size_t size;                      /* bytes the program asked for */
+    uint64_t id;                      /* never reused; given when it becomes live */
+    struct gs_chunk *chunk;
+    struct gs_block *below, *above;   /* neighbours in the chunk */
+    struct gs_offer *offer;           /* not NULL: a token of it was given out */
+    struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
+                                         it was freed: */
+    uint64_t stream_id;               /* of that list, while the block is in an epoch */
+    uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
+    enum gs_block_state state;
+    bool async;
+    bool wiped; /* retires behind that */
+    bool lingers; /* retiring, and the program's until the GPU has passed its free */
+    bool elsewhere; /* another stream than the lone one has work on it */
+};
+
+/* As guard->may_go; of what cannot be guarded nobody is asked. */
+static inline bool gs_block_may_go(const struct gs_guard *guard, struct gs_block *block)
+{
+    return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
+           guard->may_go(guard->arg, block);
+}
+
+/* Whether somebody may have it beyond its free. What is exported stays so. */
+static inline bool gs_block_is_guarded(const struct gs_guard *guard, struct gs_block *block)
+{
+    return block->offer || !gs_block_may_go(guard, block);
+}
+
+/* Blocks linked through entry.prev and entry.next. */
+struct gs_block_list {
+    struct gs_block *first, *last;
+    size_t bytes;
+    unsigned count;
+};
+
+struct gs_chunk {
+    struct gs_span span; /* first */
+    struct gs_pool *pool; /* atomic: read before the pool's lock is taken */
+    CUmemGenericAllocationHandle handle;
+    uint64_t id;
+    struct gs_block *lowest;
+    struct gs_chunk *prev, *next; /* in the pool's list */
+    uint64_t reach;               /* devices besides its own that have access, one bit each */
+    size_t debt, mixed;           /* gs_block_may_lie */
+    bool releasing;               /* counted in struct gs_pool_shared */
+    struct gs_fence freed;        /* of the last block in it that was ready at once */
+    struct gs_index *index;       /* of its blocks; NULL while it was never cut */
+    unsigned shift;               /* log2 of the unit its blocks are multiples of */
+};
+
+/* As gs_pool_round, whichever kind of block of the chunk it is for. */
+static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
+{
+    size_t unit = (size_t)1 << chunk->shift;
+
+    return (size + unit - 1) & ~(unit - 1);
+}
+
+/* ---- Records, and where blocks start (index.c) ------------------------------------------- */
+
+/* Records, zeroed; NULL: no host memory. */
+struct gs_chunk *gs_chunk_record_new(void);
+/* The record of a detached chunk is free for the next. Lock not held. */
+void gs_chunk_record_free(struct gs_chunk *chunk);
+/* The index of a chunk's blocks. False: no host memory. */
+bool gs_index_make(struct gs_chunk *chunk);
+void gs_index_set(struct gs_chunk *chunk, struct gs_block *block);
+void gs_index_clear(struct gs_chunk *chunk, const struct gs_block *block);
+
+/* The block, in any state, that covers an address within the chunk; and the one that starts at an
+ * address, or NULL. */
+struct gs_block *gs_chunk_find(const struct gs_chunk *chunk, uint64_t address);
+struct gs_block *gs_chunk_start(const struct gs_chunk *chunk, uint64_t address);
+
+void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
+void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);
+
+#endif

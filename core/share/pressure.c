@@ -1,0 +1,145 @@
+/*
+ * Memory pressure: processes of one user that share a GPU. Who finds it full asks the others to give
+ * back what they only keep for later.
+ *
+ *   full process                             process that keeps idle memory
+ *   gs_share_ask ── PURGE device, bytes ───► share thread ── asked ──► a thread of core/process
+ *               ◄── PURGED: it is seen to ──                gs_share_purge: what is asked for
+ *               ◄── PURGED bytes ───────────             ◄─ gs_share_purged: what was given
+ *
+ * The share thread calls no driver for that and waits for nobody. What several ask for of one device
+ * is given in one go, and all of them are told: so who asks over many connections delays nobody more
+ * than over one. How often anything is given is core/process's to say. Other users are refused.
+ */
+#include "core/share/exporter.h"
+
+#include <string.h>
+
+static bool tell(struct gs_client *client, uint64_t given, bool more)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_PURGED, client->plea.request);
+    message.purged.given = given;
+    message.purged.more = more;
+    return gs_wire_send(client->fd, &message, -1) == 0;
+}
+
+bool gs_plea_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_purge *purge)
+{
+    if (share->options.is_broker)
+        return gs_client_fault(client, "it asks a broker for idle memory");
+    if (!gs_user_is_own(client->uid))
+        return gs_client_refuse(share, client, purge->head.request, GS_REFUSED_USER, 0);
+    if (client->plea.state)
+        return gs_client_fault(client, "it asks for memory again before it was answered");
+    client->plea = (struct gs_plea){
+        .state = GS_PLEA_DUE, .request = purge->head.request, .wanted = purge->wanted};
+    memcpy(client->plea.uuid, purge->uuid, sizeof client->plea.uuid);
+    share->asked.pressure.pleas++;
+    return tell(client, 0, true);
+}
+
+void gs_plea_gone(struct gs_share *share, struct gs_client *client)
+{
+    share->asked.pressure.pleas -= client->plea.state != GS_PLEA_NONE;
+    client->plea.state = GS_PLEA_NONE;
+}
+
+/* To all that are under way. Who does not read waits in vain. */
+static void tell_all(struct gs_share *share, uint64_t given)
+{
+    struct gs_client *client, *next;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (client->plea.state != GS_PLEA_UNDER_WAY)
+            continue;
+        if (client->fd >= 0 && !gs_client_is_lost(client))
+            tell(client, given, false);
+        gs_plea_gone(share, client);
+    }
+}
+
+/* What is asked for of the first one's device becomes what core/process is asked for. */
+static void gather(struct gs_share *share)
+{
+    const struct gs_client *first = share->clients.first;
+    struct gs_client *client, *next;
+    uint64_t wanted = 0;
+
+    while (first->plea.state != GS_PLEA_DUE)
+        first = first->hh.next;
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (client->plea.state != GS_PLEA_DUE ||
+            memcmp(client->plea.uuid, first->plea.uuid, sizeof first->plea.uuid) != 0)
+            continue;
+        wanted = client->plea.wanted < UINT64_MAX - wanted ? wanted + client->plea.wanted : UINT64_MAX;
+        client->plea.state = GS_PLEA_UNDER_WAY;
+    }
+    gs_lock_take(&share->lock);
+    memcpy(share->asked.pressure.uuid, first->plea.uuid, sizeof share->asked.pressure.uuid);
+    share->asked.pressure.wanted = wanted;
+    share->asked.pressure.given = 0;
+    share->asked.pressure.state = GS_ASKED;
+    gs_lock_release(&share->lock);
+}
+
+/* Whether nothing is under way; then *ret_given is what was given last. */
+static bool is_done(struct gs_share *share, uint64_t *ret_given)
+{
+    bool done;
+
+    gs_lock_take(&share->lock);
+    if (share->asked.pressure.state == GS_ASKED_DONE)
+        share->asked.pressure.state = GS_ASKED_NOTHING;
+    done = share->asked.pressure.state == GS_ASKED_NOTHING;
+    *ret_given = share->asked.pressure.given;
+    gs_lock_release(&share->lock);
+    return done;
+}
+
+void gs_pleas_work(struct gs_share *share)
+{
+    uint64_t given;
+
+    if (share->asked.pressure.pleas == 0 || !is_done(share, &given))
+        return;
+    tell_all(share, given);
+    while (share->asked.pressure.pleas > 0) {
+        gather(share);
+        if (share->events.asked && share->events.asked(share->events.arg))
+            return;
+        gs_share_purged(share, 0);
+        is_done(share, &given);
+        tell_all(share, 0);
+    }
+}
+
+bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t *ret_wanted)
+{
+    bool any;
+
+    gs_lock_take(&share->lock);
+    any = share->asked.pressure.state == GS_ASKED;
+    if (any) {
+        share->asked.pressure.state = GS_ASKED_TAKEN;
+        memcpy(ret_uuid, share->asked.pressure.uuid, sizeof share->asked.pressure.uuid);
+        *ret_wanted = share->asked.pressure.wanted;
+    }
+    gs_lock_release(&share->lock);
+    return any;
+}
+
+void gs_share_purged(struct gs_share *share, uint64_t given)
+{
+    gs_lock_take(&share->lock);
+    share->asked.pressure.given = given;
+    share->asked.pressure.state = GS_ASKED_DONE;
+    gs_lock_release(&share->lock);
+    gs_lock_take(&share->opener.lock); /* with it the thread may just be making its pipe anew */
+    gs_thread_wake(share);
+    gs_lock_release(&share->opener.lock);
+}

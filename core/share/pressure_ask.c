@@ -1,0 +1,275 @@
+/* Asking other processes for memory (the picture is in core/share/pressure.c). */
+#include "core/share/alive.h"
+#include "core/share/conn.h"
+#include "core/share/discard.h"
+#include "core/share/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OTHERS_MAX GS_CONN_ANY /* that are asked, */
+#define NAMES_MAX  1024 /* of so many sockets in a folder */
+#define WAIT_NS    (50 * GS_NS_PER_MS) /* for one to say that it is seen to, */
+#define GIVING_NS  GS_NS_PER_S         /* and to have given */
+#define LOOK_NS    (5 * GS_NS_PER_MS)
+
+/* A process that was asked. Who does not answer in time is kept: by its connection is seen when it
+ * has. */
+struct gs_other {
+    struct gs_other *next;
+    char name[GS_SOCKET_NAME_SIZE];
+    pid_t pid;           /* 0: of another PID namespace */
+    struct gs_fd socket; /* the program may close it */
+    uint32_t request;
+    bool seen_to; /* as it says */
+    enum { SILENT, WAITED, DONE } state;
+};
+
+struct asking {
+    struct gs_share *share;
+    const unsigned char *uuid;
+    uint64_t wanted, waited;
+    struct gs_other *others;
+    unsigned count;
+    struct gs_share_answers *answers;
+};
+
+static void send_plea(const struct asking *asking, struct gs_other *other)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_PURGE, ++other->request);
+    memcpy(message.purge.uuid, asking->uuid, sizeof message.purge.uuid);
+    message.purge.wanted = asking->wanted;
+    other->seen_to = false;
+    other->state = gs_wire_send(other->socket.fd, &message, -1) == 0 ? WAITED : DONE;
+}
+
+/* What it has said. Who says what is no answer, or the same twice, is not listened to. */
+static void hear(struct asking *asking, struct gs_other *other)
+{
+    while (other->state != DONE) {
+        uint64_t missing = asking->wanted - asking->answers->given;
+        union gs_wire_message message;
+        int error = gs_fd_is_there(&other->socket)
+                        ? gs_wire_receive(other->socket.fd, &message, NULL)
+                        : -EBADF;
+
+        if (error == -EAGAIN)
+            return;
+        asking->answers->ended |= error == -ENOTCONN;
+        if (error || message.head.type != GS_WIRE_PURGED || message.head.request != other->request ||
+            message.purged.zero || message.purged.more > 1 ||
+            (message.purged.more && other->seen_to)) {
+            other->state = DONE;
+        } else if (message.purged.more) {
+            other->seen_to = true;
+            other->state = WAITED;
+        } else {
+            asking->answers->given +=
+                message.purged.given < missing ? message.purged.given : missing;
+            other->state = DONE;
+        }
+    }
+}
+
+/* ---- Whom ----------------------------------------------------------------------------------- */
+
+/* Whether a process of this user listens there: a child may hold the socket of one that has ended. */
+static bool is_own(int fd, pid_t *ret_pid)
+{
+    const struct gs_conn_who who = gs_conn_who(fd);
+    int error, pidfd;
+    bool ended;
+
+    *ret_pid = who.pid;
+    if (!gs_user_is_own(who.uid))
+        return false;
+    pidfd = gs_conn_pidfd(fd, &error);
+    ended = pidfd >= 0 ? gs_alive_exited(pidfd) : error == -ESRCH;
+    gs_fd_drop(pidfd);
+    return !ended;
+}
+
+static void add(struct asking *asking, struct gs_other *other)
+{
+    other->next = asking->others;
+    asking->others = other;
+    asking->count++;
+}
+
+static struct gs_other *find(struct gs_other *others, const char *name)
+{
+    while (others && strcmp(others->name, name) != 0)
+        others = others->next;
+    return others;
+}
+
+static void ask_one(struct asking *asking, int directory, const char *name)
+{
+    int fd = gs_directory_connect(directory, &asking->share->options, name, 0);
+    struct gs_other *other;
+    pid_t pid;
+
+    if (fd < 0)
+        return;
+    other = is_own(fd, &pid) ? calloc(1, sizeof *other) : NULL;
+    if (!other) {
+        gs_hang_up(fd);
+        return;
+    }
+    memcpy(other->name, name, sizeof other->name);
+    other->pid = pid;
+    other->socket = gs_fd_keep(fd);
+    send_plea(asking, other);
+    add(asking, other);
+}
+
+/* In all folders that are this user's: which one a process has is its own matter. */
+static void ask_all(struct asking *asking)
+{
+    char (*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
+    char reason[GS_REASON_SIZE];
+    int directory = -1;
+
+    for (unsigned n = 0; names && directory != -ENOENT; n++) {
+        int count;
+
+        directory = gs_directory_open_place(&asking->share->options, n, false, reason);
+        count = 0;
+        if (directory >= 0)
+            count = gs_directory_exporters(directory, asking->share->name, names, NAMES_MAX);
+        for (int i = 0; i < count && asking->count < OTHERS_MAX; i++)
+            if (!find(asking->others, names[i]))
+                ask_one(asking, directory, names[i]);
+        if (directory >= 0)
+            gs_fd_drop(directory);
+    }
+    free(names);
+}
+
+/* ---- Their answers -------------------------------------------------------------------------- */
+
+static bool is_awaited(const struct asking *asking, const struct gs_other *other)
+{
+    return other->state == WAITED && asking->waited < (other->seen_to ? GIVING_NS : WAIT_NS);
+}
+
+/* Until one of those that are awaited says something, or it is time to look. False: none is. */
+static bool wait_for_any(const struct asking *asking)
+{
+    int sockets[OTHERS_MAX];
+    unsigned count = 0;
+
+    for (const struct gs_other *other = asking->others; other; other = other->next)
+        if (is_awaited(asking, other))
+            sockets[count++] = other->socket.fd;
+    if (count > 0)
+        gs_conn_wait_any(sockets, count, LOOK_NS);
+    return count > 0;
+}
+
+/* Ended by the others' share threads and by those that they ask, by their ends, or by the time. */
+static void await_answers(struct asking *asking)
+{
+    uint64_t looked = gs_now_ns();
+
+    while (asking->answers->given < asking->wanted && wait_for_any(asking)) {
+        asking->waited += gs_look_counts(&looked);
+        for (struct gs_other *other = asking->others; other; other = other->next)
+            if (other->state == WAITED)
+                hear(asking, other);
+    }
+}
+
+/* ---- Who is silent -------------------------------------------------------------------------- */
+
+/* Two threads may ask at once, and each finds some of the others: of one process once. */
+static bool keep(struct gs_share *share, struct gs_other *other)
+{
+    bool is_new;
+
+    gs_lock_take(&share->lock);
+    is_new = !find(share->asked.pressure.silent, other->name);
+    if (is_new) {
+        other->next = share->asked.pressure.silent;
+        share->asked.pressure.silent = other;
+    }
+    gs_lock_release(&share->lock);
+    return is_new;
+}
+
+static void forget(struct gs_other *other)
+{
+    if (gs_fd_is_there(&other->socket))
+        gs_hang_up(other->socket.fd);
+    free(other);
+}
+
+/* Its time is over and it has not answered. */
+static void part(const struct asking *asking, struct gs_other *other)
+{
+    if (other->state == DONE || is_awaited(asking, other)) {
+        forget(other);
+        return;
+    }
+    other->state = SILENT;
+    asking->answers->silent_pid = other->pid > 0 ? other->pid : asking->answers->silent_pid;
+    asking->answers->silent++;
+    if (!keep(asking->share, other))
+        forget(other);
+}
+
+static struct gs_other *take_silent(struct gs_share *share)
+{
+    struct gs_other *silent;
+
+    gs_lock_take(&share->lock);
+    silent = share->asked.pressure.silent;
+    share->asked.pressure.silent = NULL;
+    gs_lock_release(&share->lock);
+    return silent;
+}
+
+/* Those who were silent the last time. Who has answered by now, gone, or lost the connection, is found
+ * anew: what he gave before this is not counted. */
+static void hear_silent(struct asking *asking)
+{
+    struct gs_other *other = take_silent(asking->share), *next;
+
+    for (; other; other = next) {
+        next = other->next;
+        hear(asking, other);
+        if (other->state == DONE)
+            forget(other);
+        else
+            add(asking, other);
+    }
+    asking->answers->given = 0;
+}
+
+void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
+                  struct gs_share_answers *ret_answers)
+{
+    struct asking asking = {.share = share, .uuid = uuid, .wanted = wanted, .answers = ret_answers};
+    struct gs_other *next;
+
+    *ret_answers = (struct gs_share_answers){.given = 0};
+    hear_silent(&asking);
+    ask_all(&asking);
+    await_answers(&asking);
+    for (struct gs_other *other = asking.others; other; other = next) {
+        next = other->next;
+        part(&asking, other);
+    }
+}
+
+void gs_others_free(struct gs_share *share)
+{
+    struct gs_other *other = take_silent(share), *next;
+
+    for (; other; other = next) {
+        next = other->next;
+        forget(other);
+    }
+}

@@ -1,0 +1,406 @@
+/*
+ * The software driver's inside: memory, and what is allocated, copied and loaded there. Part of internal.h,
+ * which includes it.
+ */
+#ifndef SD_STORAGE_H
+#define SD_STORAGE_H
+
+/* ---- segment.c: physical memory and what is mapped where ---- */
+
+/* One piece of physical memory: a memfd. Counts against its device while anything holds it. */
+struct sd_phys {
+    unsigned refs;
+    int fd;
+    size_t size;
+    int device;    /* -1: memory of a device that is hidden from us */
+    bool imported; /* made by another process: counts there, unless it is */
+    bool listed;   /* with sd_machine_list */
+    uint64_t id;
+    uint64_t inode;
+    struct sd_phys *next;
+};
+
+enum sd_access { SD_ACCESS_NONE = 0, SD_ACCESS_READ = 1, SD_ACCESS_WRITE = 3 };
+
+/* Memory mapped at an address; the unit in which addresses appear and vanish. */
+struct sd_segment {
+    uint64_t base;
+    size_t size;
+    struct sd_phys *phys; /* NULL: host memory */
+    int device;           /* -1: host memory, open to all */
+    uint64_t life;        /* of the context whose memory it is; unless listed */
+    bool listed; /* access is as set for each device, else it is the device's and the peers' */
+    uint8_t access[SD_MAX_DEVICES];
+};
+
+/* A memfd sealed at its size, close-on-exec and among the driver's own; -1 where there is no room. */
+int sd_memfd_new(size_t size, const char *name);
+/* A close-on-exec descriptor among the driver's own; -1 where the file cannot be opened. */
+int sd_open_private(const char *path, int flags);
+/* New physical memory; OUT_OF_MEMORY past the device's limit. */
+CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret);
+/* The memory behind a descriptor (not taken over); the same object when we have it already. */
+CUresult sd_phys_import(int fd, struct sd_phys **ret);
+/* Others get it by descriptor, or this process did. */
+void sd_phys_list(struct sd_phys *phys);
+struct sd_phys *sd_phys_ref(struct sd_phys *phys);
+void sd_phys_unref(struct sd_phys *phys);
+
+/* ---- space.c ---- */
+
+/* Whether an address is of the part of the address space that is the devices' alone. */
+bool sd_space_is_devices(uint64_t address);
+/* Address space without memory, at `at` if that is free (0: anywhere). 0 when there is none. */
+uint64_t sd_address_reserve(size_t size, size_t align, uint64_t at);
+void sd_address_release(uint64_t base, size_t size);
+
+/* ---- segment.c again ---- */
+
+/* Maps it into reserved address space and makes it known, taking a reference of its own; `listed`
+   ones can be accessed by nobody yet. A failure leaves the space reserved. */
+CUresult sd_segment_map(uint64_t base, struct sd_phys *phys, bool listed, struct sd_segment **ret);
+/* Host memory becomes known to the devices. */
+struct sd_segment *sd_segment_add_host(uint64_t base, size_t size);
+/* Unknown from now on, to running work too; leaves reserved address space without memory. */
+void sd_segment_unmap(struct sd_segment *segment);
+/* Access changes for one device; PROT of the mapping follows. */
+CUresult sd_segment_set_access(struct sd_segment *segment, int device, enum sd_access access);
+/* Memory, address and mapping in one step, all gone with sd_segment_delete. */
+CUresult sd_segment_new(int device, size_t size, bool listed, struct sd_segment **ret);
+/* As it, and when the device is full, unused pool memory is taken first. */
+CUresult sd_segment_new_pressed(int device, size_t size, bool listed, struct sd_segment **ret);
+void sd_segment_delete(struct sd_segment *segment);
+
+enum sd_access sd_segment_access(const struct sd_segment *segment,
+                                 const struct sd_context *context);
+
+/*
+ * For running work: how many bytes from `address` on the context may access so. 0: none, a fault.
+ * Without a context any device's access will do: the call checked whose it is. Between begin and
+ * end the memory stays mapped; keep it short.
+ */
+void sd_touch_begin(void);
+size_t sd_touch(const struct sd_context *context, uint64_t address, enum sd_access access);
+void sd_touch_end(void);
+
+/* ---- span.c: cutting a segment into blocks ---- */
+
+struct sd_span {
+    struct sd_span *next; /* by address */
+    uint64_t base;
+    size_t size;
+    bool used;
+    struct sd_op *freed_by; /* free for all once it is done */
+    uint64_t freed_in;      /* id of the queue that it is free for already */
+};
+
+struct sd_chunk {
+    struct sd_chunk *next;
+    struct sd_segment *segment;
+    struct sd_span *spans;
+};
+
+struct sd_chunk *sd_chunk_new(struct sd_segment *segment);
+void sd_chunk_free(struct sd_chunk *chunk); /* not its segment */
+/* The first place that is free for the queue (NULL: for everybody); 0 when there is none. With
+ * `behind` also what other queues have freed, side by side: that operation is put behind it. */
+uint64_t sd_chunk_take(struct sd_chunk *chunk, size_t size, const struct sd_queue *queue,
+                       struct sd_op *behind);
+/* Free again: for `queue` at once, for others when `after` is done (NULL: now). */
+void sd_chunk_give(struct sd_chunk *chunk, uint64_t base, struct sd_op *after,
+                   const struct sd_queue *queue);
+/* Nothing in use, and no work that something freed waits for. */
+bool sd_chunk_empty(struct sd_chunk *chunk);
+
+/* ---- block.c, memory.c: allocations ---- */
+
+enum sd_block_kind {
+    SD_BLOCK_ALLOC, /* cuMemAlloc */
+    SD_BLOCK_ASYNC, /* from a pool */
+    SD_BLOCK_GRAPH, /* of a graph's allocation node */
+    SD_BLOCK_VMM,   /* a mapping */
+    SD_BLOCK_IPC,   /* opened legacy handle */
+    SD_BLOCK_MODULE, /* a module's variable */
+    SD_BLOCK_HOST,
+    SD_BLOCK_MANAGED
+};
+
+struct sd_block {
+    uint64_t base;
+    size_t size; /* as asked for; VMM, IPC: of the mapping */
+    enum sd_block_kind kind;
+    struct sd_segment *segment;
+    struct sd_context *context; /* the owner; NULL for VMM and pool memory */
+    int device;
+    struct sd_chunk *chunk; /* when it is part of one */
+    struct sd_pool *pool;
+    struct sd_allocation *allocation; /* VMM: the handle mapped */
+    uint64_t id;
+    int sync_memops; /* as set; -1: as this machine has it at first */
+    bool freeing; /* a free waits for the work: for all others it is gone */
+    bool leaving; /* freed in a stream's order, which has not got there: no free takes it again */
+    bool hidden;
+    bool registered; /* host memory that is the program's own */
+    unsigned host_flags;
+    int preferred, prefetched; /* managed: where it was told to be; CU_DEVICE_INVALID: nowhere */
+};
+
+extern struct sd_ranges sd_blocks;
+
+struct sd_block *sd_block_new(enum sd_block_kind kind, uint64_t base, size_t size,
+                              struct sd_segment *segment, struct sd_context *context, int device);
+/* Nobody finds the block any more; it and its memory are there until it is released. */
+void sd_block_hide(struct sd_block *block);
+/* Hides and forgets the block; the memory is the caller's business. */
+void sd_block_delete(struct sd_block *block);
+/* The block with this address inside, NULL when there is none or it is being freed. */
+struct sd_block *sd_block_find(uint64_t address);
+bool sd_block_is_device(const struct sd_block *block);
+/* Every byte of the range is allocated and the context may access it so. */
+bool sd_block_range_ok(const struct sd_context *context, uint64_t base, size_t size,
+                       enum sd_access access, bool other_devices);
+/* The block and its memory go: at once, or as sd_chunk_give has it for pool memory. */
+void sd_block_release(struct sd_block *block, struct sd_op *after, const struct sd_queue *queue);
+void sd_context_drop_blocks(struct sd_context *context);
+
+CUresult sd_mem_alloc(CUdeviceptr *ptr, size_t bytes);
+CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element);
+CUresult sd_mem_free(CUdeviceptr ptr);
+CUresult sd_mem_get_info(size_t *free_bytes, size_t *total);
+CUresult sd_mem_get_info_v1(unsigned *free_bytes, unsigned *total);
+CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
+CUresult sd_mem_get_address_range_v1(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 ptr);
+
+/* ---- host.c ---- */
+
+CUresult sd_mem_host_alloc(void **ptr, size_t bytes, unsigned flags);
+CUresult sd_mem_free_host(void *ptr);
+CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags);
+CUresult sd_mem_host_unregister(void *ptr);
+CUresult sd_mem_host_get_device_pointer(CUdeviceptr *dptr, void *ptr, unsigned flags);
+CUresult sd_mem_host_get_flags(unsigned *flags, void *ptr);
+/* ---- managed.c ---- */
+
+CUresult sd_mem_advise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUmemLocation where);
+CUresult sd_mem_prefetch(CUdeviceptr ptr, size_t bytes, CUmemLocation where, unsigned flags,
+                         CUstream stream);
+CUresult sd_mem_range_attribute(void *data, size_t size, CUmem_range_attribute attribute,
+                                CUdeviceptr ptr, size_t bytes);
+CUresult sd_stream_attach(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned flags);
+
+CUresult sd_mem_alloc_managed(CUdeviceptr *ptr, size_t bytes, unsigned flags);
+
+/* ---- pool.c ---- */
+
+struct sd_pool {
+    struct sd_object object;
+    struct sd_pool *next; /* all there are, the dying ones too */
+    int device;
+    bool is_default;
+    bool destroyed; /* goes with its last block */
+    uint64_t from_process, from_id; /* an imported one: what it is elsewhere */
+    unsigned handle_types;
+    size_t max_size;
+    struct sd_chunk *chunks;
+    uint64_t reserved, reserved_high, used, used_high, threshold;
+    int reuse[4]; /* the three reuse attributes by number */
+    uint8_t access[SD_MAX_DEVICES];
+    unsigned live;
+};
+
+struct sd_pool *sd_pool_new(int device, bool is_default, const CUmemPoolProps *props);
+/* Memory that nothing uses goes back to the device until `keep` bytes are reserved. */
+void sd_pool_trim(struct sd_pool *pool, uint64_t keep);
+void sd_pool_give(struct sd_pool *pool, struct sd_block *block, struct sd_op *after,
+                  const struct sd_queue *queue);
+/* While the stream captures, memory belongs to the graph: one address for every launch. */
+CUresult sd_graph_take(struct sd_queue *queue, size_t bytes, struct sd_block **ret);
+/* After a synchronisation: pools shrink to their release thresholds. */
+void sd_pools_at_sync(void);
+/* The device is out of memory: all unused pool memory goes back. True when any did. */
+bool sd_pools_release(int device);
+
+CUresult sd_mem_alloc_async(CUdeviceptr *ptr, size_t bytes, CUstream stream);
+CUresult sd_mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream);
+CUresult sd_mem_free_async(CUdeviceptr ptr, CUstream stream);
+CUresult sd_pool_create(CUmemoryPool *pool, const CUmemPoolProps *props);
+CUresult sd_pool_destroy(CUmemoryPool pool);
+CUresult sd_pool_trim_to(CUmemoryPool pool, size_t keep);
+CUresult sd_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult sd_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult sd_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
+CUresult sd_pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
+CUresult sd_device_get_default_pool(CUmemoryPool *pool, CUdevice dev);
+CUresult sd_device_get_pool(CUmemoryPool *pool, CUdevice dev);
+CUresult sd_device_set_pool(CUdevice dev, CUmemoryPool pool);
+CUresult sd_mem_get_default_pool(CUmemoryPool *pool, CUmemLocation *where,
+                                 CUmemAllocationType type);
+CUresult sd_mem_get_pool(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type);
+CUresult sd_mem_set_pool(CUmemLocation *where, CUmemAllocationType type, CUmemoryPool pool);
+
+/* ---- poolshare.c ---- */
+
+CUresult sd_pool_export(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
+                        unsigned long long flags);
+CUresult sd_pool_import(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                        unsigned long long flags);
+CUresult sd_pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr);
+CUresult sd_pool_import_pointer(CUdeviceptr *ptr, CUmemoryPool pool,
+                                const CUmemPoolPtrExportData *data);
+
+/* ---- vmm.c ---- */
+
+/* What a CUmemGenericAllocationHandle stands for. Alive while referenced or mapped. */
+struct sd_allocation {
+    struct sd_object object;
+    struct sd_phys *phys;
+    CUmemAllocationProp prop;
+    unsigned refs;
+    unsigned maps;
+    bool imported;
+};
+
+unsigned sd_reservation_count(void);
+unsigned sd_exported_fd_count(void);
+unsigned sd_handle_count(void);
+
+CUresult sd_address_reserve_call(CUdeviceptr *ptr, size_t size, size_t align, CUdeviceptr at,
+                                 unsigned long long flags);
+CUresult sd_address_free_call(CUdeviceptr ptr, size_t size);
+CUresult sd_vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
+                       const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult sd_vmm_release(CUmemGenericAllocationHandle handle);
+CUresult sd_vmm_map(CUdeviceptr ptr, size_t size, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult sd_vmm_unmap(CUdeviceptr ptr, size_t size);
+CUresult sd_vmm_set_access(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
+CUresult sd_vmm_get_access(unsigned long long *flags, const CUmemLocation *location,
+                           CUdeviceptr ptr);
+CUresult sd_vmm_export(void *out, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationHandleType type, unsigned long long flags);
+CUresult sd_vmm_import(CUmemGenericAllocationHandle *handle, void *os_handle,
+                       CUmemAllocationHandleType type);
+CUresult sd_vmm_granularity(size_t *granularity, const CUmemAllocationProp *prop,
+                            CUmemAllocationGranularity_flags option);
+CUresult sd_vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+CUresult sd_vmm_retain(CUmemGenericAllocationHandle *handle, void *address);
+CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
+                             unsigned long long flags);
+
+/* ---- ipc.c ---- */
+
+CUresult sd_ipc_get_mem_handle(CUipcMemHandle *handle, CUdeviceptr ptr);
+CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags);
+CUresult sd_ipc_close_mem_handle(CUdeviceptr ptr);
+void sd_context_drop_ipc(struct sd_context *context);
+unsigned sd_ipc_opened_count(void);
+/* Random, never 0: which process this is. */
+uint64_t sd_process_token(void);
+/* A descriptor of what another process has at one of its own, if that is still the file meant. */
+CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd);
+/* The memory behind a descriptor of another process, if that still has it. */
+CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret);
+
+/* ---- attributes.c ---- */
+
+CUresult sd_pointer_get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult sd_pointer_get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                   CUdeviceptr ptr);
+CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribute,
+                                  CUdeviceptr ptr);
+
+/* ---- copy.c ---- */
+
+CUresult sd_memcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
+CUresult sd_memcpy_htod(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream,
+                        bool async);
+CUresult sd_memcpy_dtoh(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
+CUresult sd_memcpy_dtod(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult sd_memcpy_peer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
+                        size_t bytes, CUstream stream);
+CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count, CUstream stream);
+CUresult sd_memcpy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
+CUresult sd_memcpy_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
+CUresult sd_memset_2d(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned width, size_t count,
+                      size_t rows, CUstream stream);
+/* On a queue that was checked. */
+CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
+                       unsigned width, size_t count, size_t rows, bool other_devices);
+/* Memory that the host can read and write, for all that is known: not of the devices' part of the
+   address space, or live there. */
+bool sd_may_be_host(uint64_t address, size_t bytes);
+/* Ordinary memory over the whole range, or memory that the driver knows to be the host's. */
+bool sd_known_host(uint64_t address, size_t bytes);
+CUresult sd_sync_allowed(struct sd_queue *queue, bool async);
+
+/* ---- array.c ---- */
+
+struct sd_array {
+    struct sd_object object;
+    struct sd_array *next; /* all there are */
+    struct sd_context *context;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    size_t pitch, rows; /* bytes a row; those of all slices, which follow each other */
+    struct sd_segment *segment;
+    bool level; /* of a mipmapped array, with which it goes */
+};
+
+/* Of one element, 0 where there is no such format. */
+size_t sd_element_bytes(CUarray_format format, unsigned channels);
+CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
+CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
+CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
+CUresult sd_array_destroy(CUarray array);
+CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                             unsigned levels);
+CUresult sd_mipmapped_get_level(CUarray *array, CUmipmappedArray mipmapped, unsigned level);
+CUresult sd_mipmapped_destroy(CUmipmappedArray mipmapped);
+void sd_context_drop_arrays(struct sd_context *context);
+
+/* ---- texture.c ---- */
+
+CUresult sd_texture_create(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource,
+                           const CUDA_TEXTURE_DESC *reads, const CUDA_RESOURCE_VIEW_DESC *view);
+CUresult sd_texture_resource(CUDA_RESOURCE_DESC *resource, CUtexObject texture);
+CUresult sd_texture_destroy(CUtexObject texture);
+void sd_context_drop_textures(struct sd_context *context);
+
+/* ---- copy2d.c ---- */
+
+CUresult sd_memcpy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async);
+/* On a queue that was checked. */
+CUresult sd_queue_copy(struct sd_queue *queue, const CUDA_MEMCPY2D *copy, bool async);
+/* A slice of the box, as a rectangle. */
+CUDA_MEMCPY2D sd_slice_of(const CUDA_MEMCPY3D *copy, size_t z);
+CUresult sd_memcpy_2d_v1(const CUDA_MEMCPY2D_v1 *copy, CUstream stream, bool async);
+/* A copy between memory that work may touch; copies what it can, false at a fault. */
+bool sd_move(const struct sd_context *context, uint64_t dst, bool dst_host, uint64_t src,
+             bool src_host, size_t bytes);
+
+/* ---- module.c, kernels.c ---- */
+
+struct sd_kernel {
+    const char *name;
+    uint8_t arg_bytes[SD_KERNEL_ARGS];                                   /* 0 ends the list */
+    bool (*run)(const struct sd_context *context, const uint64_t *args); /* false: it faulted */
+};
+
+const struct sd_kernel *sd_kernel_find(const char *name);
+
+CUresult sd_module_load_data(CUmodule *module, const void *image);
+CUresult sd_module_unload(CUmodule module);
+CUresult sd_module_get_global(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+CUresult sd_library_load_data(CUlibrary *library, const void *code);
+CUresult sd_library_unload(CUlibrary library);
+CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary library,
+                               const char *name);
+CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
+CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
+                          CUstream stream, void **params, void **extra);
+CUresult sd_launch_kernel_ex(const CUlaunchConfig *config, CUfunction function, CUstream stream,
+                             void **params, void **extra);
+void sd_context_drop_modules(struct sd_context *context);
+
+#endif

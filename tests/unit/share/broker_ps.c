@@ -1,0 +1,255 @@
+/* What a broker tells about itself, and those of other versions and other users. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "tests/children.h"
+
+Test(share_broker, ps_tells_who_holds_what)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char said[2048], expected[128];
+
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "process pid %d (share_other): 1 blocks shared, 1 KiB",
+             (int)other.pid);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(said, "broker pid "), "%s", said);
+    snprintf(expected, sizeof expected, "from pid %d (share_other) for ", (int)other.pid);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(strstr(said, expected), " s: 1 blocks left here"), "%s", said);
+}
+
+/* Seen from elsewhere a process has another number, or none: that it gives itself is marked. */
+Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
+{
+    char said[4096], expected[128], command[512];
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    FILE *out;
+    size_t got;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root makes a PID namespace");
+    offer_and_leave(0, token);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_null(strstr(said, "another PID namespace"), "%s", said);
+    snprintf(command, sizeof command,
+             "GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR=%s timeout 20 unshare --pid --fork --mount-proc %s ps "
+             "2>&1",
+             dir, BROKER_PROGRAM);
+    out = popen(command, "r");
+    got = fread(said, 1, sizeof said - 1, out);
+    said[got] = 0;
+    if (pclose(out) != 0 && strstr(said, "unshare"))
+        cr_skip_test("no PID namespace can be made here");
+    snprintf(expected, sizeof expected, "held by pid %d of another PID namespace (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+}
+
+Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
+{
+    unsigned char token[2][GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char said[2048], expected[128];
+    long freed, first, second;
+
+    offer_and_leave(0, token[0]);
+    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    usleep(2100000);
+    other_offer(&other, 4096, 2048, 7, token[1]);
+    cr_assert_eq(open_it(token[1], &address), GS_OK);
+    usleep(1100000);
+    cr_assert_str_eq(other_ask(&other, "freed"), "ok");
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "freed and kept 1, 2 KiB, the oldest for "), "%s", said);
+    freed = atol(strstr(said, ", the oldest for ") + strlen(", the oldest for "));
+    snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    cr_assert_not_null(strstr(said, "): 2 blocks, 3 KiB, the longest for "), "%s", said);
+    first = atol(strstr(said, ", the longest for ") + strlen(", the longest for "));
+    cr_assert_not_null(strstr(said, " s; of freed ones 1, 2 KiB\n"), "%s", said);
+    cr_assert_not_null(strstr(said, "block 2 of 2 KiB: held for "), "%s", said);
+    second = atol(strstr(said, " KiB: held for ") + strlen(" KiB: held for "));
+    cr_assert(second >= freed + 1 && first >= second + 2, "%s", said);
+}
+
+/* How somebody answers who is not of this version, or not well. */
+enum manner { OLDER, OTHER_SHAPE, TURNS_AWAY, HANGS_UP, SILENT, MANNERS, PAINTS };
+
+static void answer_by_hand(int fd, enum manner manner)
+{
+    union gs_wire_message asked, answer;
+    struct pollfd gone = {.fd = fd};
+
+    if (recv(fd, &asked, sizeof asked, 0) <= 0 || manner == HANGS_UP)
+        return;
+    if (manner == SILENT) {
+        poll(&gone, 1, -1);
+        return;
+    }
+    if (manner == PAINTS) {
+        gs_wire_start(&answer, GS_WIRE_REPORT, 0);
+        strcpy(answer.report.name, "\033[2Jred\r\nx");
+        strcpy(answer.report.client_name, "\033[1A\a\x9bgreen");
+        answer.report.clients = answer.report.holds = 1;
+        gs_wire_send(fd, &answer, -1);
+        return;
+    }
+    gs_wire_start(&answer, manner == OTHER_SHAPE ? GS_WIRE_REPORT : GS_WIRE_REFUSE, 0);
+    if (manner == OLDER)
+        answer.head.version--;
+    else if (manner == OTHER_SHAPE)
+        answer.head.size -= 8; /* of a build that had one figure less */
+    answer.refuse.reason = manner == OLDER ? GS_REFUSED_VERSION : GS_REFUSED_BUSY;
+    gs_wire_send(fd, &answer, -1);
+}
+
+/* A process of the user that listens under the name and answers in that manner, until it is killed. */
+static pid_t stand_in(const char *name, enum manner manner, uid_t user)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int ready[2], fd;
+    pid_t child;
+    char byte;
+
+    mkdir(dir, 0700);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/%s", dir, name);
+    cr_assert_eq(pipe2(ready, O_CLOEXEC), 0);
+    child = fork_child();
+    if (child == 0) {
+        fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || !become_user(user, getegid()) ||
+            listen(fd, 8) != 0 ||
+            write(ready[1], "", 1) != 1)
+            _exit(1);
+        for (;;) {
+            int caller = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+
+            answer_by_hand(caller, manner);
+            close(caller);
+        }
+    }
+    close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return child;
+}
+
+static void stand_down(pid_t child, const char *name)
+{
+    char path[128];
+
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+}
+
+Test(share_broker, ps_prints_no_names_that_the_terminal_would_obey)
+{
+    static const char name[] = "0123456789abcdef0123456789abcdef";
+    pid_t child = stand_in(name, PAINTS, getuid());
+    char said[4096];
+
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "(?[2Jred??x)"), "%s", said);
+    cr_assert_not_null(strstr(said, "(?[1A??green)"), "%s", said);
+    for (const char *c = said; *c; c++)
+        cr_assert(*c == '\n' || (*c >= ' ' && *c <= '~'), "byte %d", *c);
+    stand_down(child, name);
+}
+
+Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
+{
+    static const char *const said_of[MANNERS] = {
+        [OLDER] = "is of another version of this library (protocol %u, here %u)",
+        [OTHER_SHAPE] = "gives an answer that this version does not know\n",
+        [TURNS_AWAY] = "does not tell: it serves as many as it may (share.max_clients)\n",
+        [HANGS_UP] = "hangs up\n",
+        [SILENT] = "does not answer\n",
+    };
+    char said[4096], names[MANNERS][40], text[128], expected[192];
+    unsigned char token[GS_TOKEN_SIZE];
+    pid_t child[MANNERS];
+
+    for (int manner = 0; manner < MANNERS; manner++) {
+        snprintf(names[manner], sizeof names[manner], "%032x", manner);
+        child[manner] = stand_in(names[manner], manner, getuid());
+    }
+    offer_and_leave(0, token);
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    for (int manner = 0; manner < MANNERS; manner++) {
+        snprintf(text, sizeof text, said_of[manner], GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
+        snprintf(expected, sizeof expected, "process pid %d: %s", (int)child[manner], text);
+        cr_expect_not_null(strstr(said, expected), "no '%s' in:\n%s", expected, said);
+        stand_down(child[manner], names[manner]);
+    }
+    snprintf(expected, sizeof expected, "process pid %d (share_other): 1 blocks", (int)other.pid);
+    cr_expect_not_null(strstr(said, expected), "%s", said);
+    cr_expect_not_null(strstr(said, "broker pid "), "%s", said);
+}
+
+Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memory)
+{
+    pid_t child = stand_in(side_broker_name(), OLDER, getuid());
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    char expected[160], said[1024];
+
+    cr_assert_eq(run_broker("ps", said, sizeof said), 0);
+    snprintf(expected, sizeof expected, "broker pid %d: is of another version", (int)child);
+    cr_assert_not_null(strstr(said, expected), "%s", said);
+    side_stop(&side);
+    options.broker = true;
+    side_start(&side, &options);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    snprintf(expected, sizeof expected,
+             "the broker has another version of this library (protocol %u, here %u): memory is "
+             "shared as long as this process runs",
+             GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
+    stand_down(child, side_broker_name());
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &piece);
+}
+
+Test(share_broker, one_of_another_user_is_given_nothing)
+{
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    pid_t child;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    child = stand_in(side_broker_name(), SILENT, 65534);
+    side_stop(&side);
+    options.broker = true;
+    side_start(&side, &options);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
+                                              "trusted with memory") != NULL),
+              "%s", side_logged());
+    stand_down(child, side_broker_name());
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &piece);
+}

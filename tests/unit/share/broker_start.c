@@ -1,0 +1,628 @@
+/* How a broker is started, replaced and found, by whoever starts it; and how it ends. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "tests/children.h"
+
+Test(share_broker, killed_itself_takes_nobody_down)
+{
+    unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
+    struct gs_share_options brokered = options;
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    unsigned long there;
+
+    side_stop(&side);
+    brokered.broker = true;
+    brokered.keep_ns = 1000000000;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&side, &brokered);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, before);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
+    kill(side_broker_pid(dir), SIGKILL);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL));
+    cr_assert_eq(other_open(&other, before, &there), GS_OK);
+    other_ask(&other, "close %lx", there);
+    cr_assert(side_gets_back(&side, offer));
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, after);
+    cr_assert_eq(other_open(&other, after, &there), GS_OK);
+    other_ask(&other, "close %lx", there);
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &piece);
+}
+
+Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
+{
+    unsigned char token[4][GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    for (unsigned i = 0; i < 3; i++)
+        offer_and_leave(i, token[i]);
+    cr_assert(SIDE_WAIT(other_withdraws(&other))); /* the last one */
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    kill(side_broker_pid(dir), SIGKILL);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
+    other_offer(&other, 8192, 512, 73, token[3]);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3));
+    other_kill(&other);
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(open_it(token[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
+        if (i != 2)
+            cr_assert_eq(*(char *)address, 70 + i);
+    }
+}
+
+/* What is freed before the next one is there must not be left with it. */
+Test(share_broker, the_next_one_is_not_left_what_was_freed)
+{
+    unsigned char kept[GS_TOKEN_SIZE], freed[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+
+    offer_and_leave(0, kept);
+    offer_and_leave(1, freed);
+    kill(side_broker_pid(dir), SIGKILL);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "it has %llu", side_broker_left(dir));
+    other_kill(&other);
+    cr_assert_eq(open_it(freed, &address), GS_STALE);
+    cr_assert_eq(open_it(kept, &address), GS_OK);
+}
+
+static volatile sig_atomic_t children_ended;
+
+static void on_child(int number)
+{
+    children_ended++;
+}
+
+Test(share_broker, the_program_does_not_see_its_start)
+{
+    struct gs_share_options brokered = options;
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    struct side second;
+    int children;
+
+    signal(SIGCHLD, on_child);
+    children = children_ended;
+    brokered.broker = true;
+    brokered.keep_ns = 1000000000;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&second, &brokered);
+    piece = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(children_ended, children);
+    cr_assert(side_gets_back(&second, offer));
+    side_stop(&second);
+    side_chunk_free(&second, &piece);
+}
+
+/* A launcher takes the orphans of what it starts, as PID 1 of a container does, and waits for all.
+ * While its worker runs it sees nothing of the broker that the worker has started; when nothing else
+ * is left that does not keep it for as long as the broker keeps what was shared. */
+Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
+{
+    struct gs_share_options brokered = options;
+    int told[2], go[2];
+    pid_t launcher;
+    char seen[2];
+
+    cr_assert_eq(pipe(told), 0);
+    cr_assert_eq(pipe(go), 0);
+    launcher = fork_child();
+    if (launcher == 0) {
+        pid_t worker, ended;
+        int strangers = 0;
+
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        worker = fork_child();
+        if (worker == 0) {
+            struct side_chunk its;
+            struct gs_offer *offer;
+            struct side second;
+
+            brokered.broker = true;
+            brokered.keep_ns = 3600 * UINT64_C(1000000000);
+            snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+            side_start(&second, &brokered);
+            its = side_chunk_new(&second, 2 * MIB);
+            if (side_offer(&second, &its, 0, 512, &offer) != GS_OK ||
+                !SIDE_WAIT(side_broker_left(dir) == 1) || write(told[1], "", 1) != 1 ||
+                read(go[0], seen, 1) != 1)
+                _exit(1);
+            _exit(0);
+        }
+        if (read(told[0], seen, 1) != 1)
+            _exit(1);
+        ended = waitpid(-1, NULL, WNOHANG); /* the worker runs, and so does the broker */
+        if (ended != 0)
+            strangers = 100;
+        if (write(go[1], "", 1) != 1)
+            _exit(1);
+        while ((ended = wait(NULL)) > 0)
+            strangers += ended != worker;
+        _exit(strangers);
+    }
+    close(told[0]);
+    close(told[1]);
+    close(go[0]);
+    close(go[1]);
+    for (int status, i = 0;; i++) {
+        pid_t ended = waitpid(launcher, &status, WNOHANG);
+
+        cr_assert_lt(i, 40000, "it waits for the broker");
+        if (ended == launcher) {
+            cr_assert(WIFEXITED(status));
+            cr_assert_leq(WEXITSTATUS(status), 1, "the broker is one process, seen at its end");
+            break;
+        }
+        usleep(1000);
+    }
+}
+
+/* Whether the broker was started with that in its environment. */
+static bool was_told(const char *words)
+{
+    char path[64], bytes[4096];
+    size_t size;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)side_broker_pid(dir));
+    file = fopen(path, "re");
+    cr_assert_not_null(file);
+    size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    return memmem(bytes, size, words, strlen(words) + 1) != NULL;
+}
+
+Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
+{
+    struct gs_share_options brokered = options;
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    struct side second;
+
+    brokered.broker = true;
+    brokered.keep_ns = 1000000001;
+    brokered.settle_ns = 2000002;
+    brokered.timeout_ns = 3000000003;
+    brokered.max_clients = 44;
+    brokered.left_max = 555;
+    brokered.uids[brokered.uid_count++] = 66;
+    brokered.uids[brokered.uid_count++] = 77;
+    brokered.gids[brokered.gid_count++] = 88;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
+    side_start(&second, &brokered);
+    piece = side_chunk_new(&second, 2 * MIB);
+    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
+    cr_assert(was_told("GPUSHIM_SHARE_MAX_CLIENTS=44"));
+    cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
+    cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
+    cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
+    cr_assert(side_gets_back(&second, offer));
+    side_stop(&second);
+    side_chunk_free(&second, &piece);
+}
+
+Test(share_broker, that_cannot_be_started_is_said_and_done_without)
+{
+    struct gs_share_options brokered = options;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    unsigned long there;
+
+    side_stop(&side);
+    brokered.broker = true;
+    snprintf(brokered.broker_program, sizeof brokered.broker_program, "/nonexistent/broker");
+    side_start(&side, &brokered);
+    piece = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &there), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    cr_assert_eq(side_log_lines(), 1);
+    other_ask(&other, "close %lx", there);
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &piece);
+}
+
+Test(share_broker, there_is_one_for_a_directory)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    char said[512];
+    pid_t first;
+
+    offer_and_leave(0, token);
+    first = side_broker_pid(dir);
+    cr_assert_neq(run_broker("", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "a broker runs"), "%s", said);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0);
+    cr_assert_eq(side_broker_pid(dir), first);
+    kill(first, SIGKILL); /* its socket stays behind, and is no hindrance */
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) != first));
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    cr_assert_neq(side_broker_pid(dir), 0);
+}
+
+Test(share_broker, one_killed_before_it_listened_is_no_hindrance)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    char said[512];
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s.new", dir, side_broker_name());
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    close(fd);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    cr_assert_neq(side_broker_pid(dir), 0);
+    cr_assert_eq(access(to.sun_path, F_OK), -1);
+}
+
+Test(share_broker, a_locked_directory_is_not_waited_for_for_ever)
+{
+    char said[512];
+    int fd;
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    fd = open(dir, O_RDONLY | O_CLOEXEC); /* as anybody may who can read it */
+    cr_assert_eq(flock(fd, LOCK_EX), 0);
+    cr_assert_neq(run_broker("", said, sizeof said), 0);
+    cr_assert_not_null(strstr(said, "cannot be locked"), "%s", said);
+    close(fd);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+}
+
+Test(share_broker, one_that_is_started_later_is_found)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct side_chunk piece;
+    struct gs_offer *offer;
+    CUdeviceptr address;
+    pid_t broker;
+    struct side sharer;
+
+    piece = sharer_start(&sharer);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "nothing was left with it");
+    cr_assert(side_gets_back(&sharer, offer));
+    cr_assert_eq(open_it(token, &address), GS_STALE);
+    cr_assert_eq(side_log_lines(), 1);
+    sharer_stop(&sharer, &piece, broker);
+}
+
+/* Nothing is on offer when it comes: the next offer looks for it, and is left there once. */
+Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
+{
+    struct gs_offer *offer[2];
+    struct side_chunk piece;
+    pid_t broker;
+    struct side sharer;
+
+    piece = sharer_start(&sharer);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer[0]), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    cr_assert(side_gets_back(&sharer, offer[0]));
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    usleep(2500000); /* it could have been looked for */
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(side_offer(&sharer, &piece, 4096 * i, 512, &offer[i]), GS_OK);
+        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
+    }
+    cr_assert(all_rest(broker));
+    cr_assert_eq(side_broker_left(dir), 2);
+    cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
+    sharer_stop(&sharer, &piece, broker);
+}
+
+/* An offer that is not the block's yet, nor ever will be where another thread was first: it can be
+ * withdrawn at any time, since nothing else keeps its memory. */
+Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
+{
+    struct gs_offer *offer, *early;
+    struct side_chunk piece;
+    pid_t broker;
+    struct side sharer;
+
+    piece = sharer_start(&sharer);
+    cr_assert_eq(gs_share_offer(sharer.share,
+                                &(struct gs_share_source){.handle = piece.handle,
+                                                          .chunk_id = piece.id,
+                                                          .chunk_size = piece.size,
+                                                          .block_id = 77,
+                                                          .offset = 4096,
+                                                          .size = 512},
+                                &early),
+                 GS_OK);
+    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
+    broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
+    cr_assert(all_rest(broker));
+    cr_assert_eq(side_broker_left(dir), 1);
+    cr_assert(gs_share_withdraw(sharer.share, early));
+    cr_assert(side_gets_back(&sharer, offer));
+    sharer_stop(&sharer, &piece, broker);
+}
+
+/* The number of this process's connection to a broker. */
+static int broker_connection(void)
+{
+    struct sockaddr_un at;
+
+    for (int fd = 3; fd < 256; fd++) {
+        socklen_t size = sizeof at;
+
+        memset(&at, 0, sizeof at);
+        if (getpeername(fd, (struct sockaddr *)&at, &size) == 0 &&
+            strstr(at.sun_path, side_broker_name()))
+            return fd;
+    }
+    return -1;
+}
+
+/* What it was to be told would come to the program, memory and all. */
+Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    struct gs_offer *offers[3];
+    struct side_chunk piece;
+    struct side sharer;
+    int fd, pair[2];
+    char byte;
+
+    piece = sharer_start(&sharer);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    fd = broker_connection();
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    cr_assert_eq(dup2(pair[0], fd), fd);
+    close(pair[0]);
+    cr_assert(side_gets_back(&sharer, offers[1]));
+    cr_assert_eq(side_offer(&sharer, &piece, 1024, 512, &offers[2]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
+    cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was written to");
+    cr_assert_eq(errno, EAGAIN);
+    cr_assert(side_gets_back(&sharer, offers[0]));
+    cr_assert(side_gets_back(&sharer, offers[2]));
+    sharer_stop(&sharer, &piece, broker);
+    cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was shut down");
+    cr_assert_eq(errno, EAGAIN);
+}
+
+Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+
+    offer_and_leave(0, token);
+    kill(side_broker_pid(dir), SIGTERM);
+    cr_assert(side_broker_gone(dir));
+}
+
+/* As systemd does for a socket unit: listens, starts the broker when somebody connects, and
+ * listens again when it has ended. */
+struct activator {
+    pid_t pid;
+    struct activity {
+        unsigned starts; /* atomic, after: */
+        pid_t broker;    /* atomic; 0: none runs */
+    } *activity;
+};
+
+static _Noreturn void activate_always(int listener, struct activity *activity)
+{
+    for (;;) {
+        struct pollfd somebody = {.fd = listener, .events = POLLIN};
+        char pid[16];
+        pid_t child;
+
+        while (poll(&somebody, 1, -1) != 1)
+            continue;
+        child = fork_child();
+        if (child == 0) {
+            if (listener == 3)
+                fcntl(3, F_SETFD, 0);
+            else
+                dup2(listener, 3);
+            snprintf(pid, sizeof pid, "%d", (int)getpid());
+            setenv("LISTEN_PID", pid, 1);
+            setenv("LISTEN_FDS", "1", 1);
+            setenv("GPUSHIM_SHARE_DIR", dir, 1);
+            setenv("GPUSHIM_SHARE_KEEP", "400 ms", 1);
+            setenv("GPUSHIM_CONFIG", "", 1);
+            execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+            _exit(127);
+        }
+        __atomic_store_n(&activity->broker, child, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&activity->starts, 1, __ATOMIC_SEQ_CST);
+        waitpid(child, NULL, 0);
+        __atomic_store_n(&activity->broker, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+static void activator_start(struct activator *activator)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    activator->activity = mmap(NULL, sizeof *activator->activity, PROT_READ | PROT_WRITE,
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    activator->pid = fork_child();
+    if (activator->pid == 0)
+        activate_always(fd, activator->activity);
+    close(fd);
+}
+
+#define STARTS(activator) __atomic_load_n(&(activator).activity->starts, __ATOMIC_SEQ_CST)
+#define BROKER(activator) __atomic_load_n(&(activator).activity->broker, __ATOMIC_SEQ_CST)
+
+Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
+{
+    struct activator activator;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char path[128];
+
+    activator_start(&activator);
+    for (unsigned round = 1; round <= 3; round++) {
+        unsigned starts = STARTS(activator);
+        gs_status status;
+        uint64_t killed;
+
+        if (!other.pid)
+            other_start(&other, dir, "keep=400");
+        cr_assert(all_rest(other.pid));
+        cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
+        offer_and_leave(0, token); /* which asks it how much it has, and so may start it twice */
+        cr_assert(SIDE_WAIT(STARTS(activator) > starts)); /* it may serve before it counts */
+        if (round == 2) { /* under those who use it: they get a new one */
+            starts = STARTS(activator);
+            kill(BROKER(activator), SIGKILL);
+            cr_assert(SIDE_WAIT(STARTS(activator) > starts));
+            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+        }
+        killed = side_now();
+        other_kill(&other);
+        status = open_it(token, &address);
+        cr_assert(status == GS_OK || !side_within(killed, 400 * MS), "%d", status);
+        cr_assert(status != GS_OK || *(char *)address == 70);
+        side_stop(&side);
+        cr_assert(SIDE_WAIT(BROKER(activator) == 0), "it does not end");
+        side_start(&side, &options);
+    }
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    cr_assert_eq(access(path, F_OK), 0, "the socket is the activator's");
+    kill(activator.pid, SIGKILL);
+    waitpid(activator.pid, NULL, 0);
+}
+
+/* It was about to end, and stood still: those who came meanwhile wait for it. */
+Test(share_broker, that_stood_still_does_not_end_before_it_looked_who_needs_it)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    char said[512];
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    setenv("GPUSHIM_SHARE_KEEP", "1 s", 1); /* and so long it runs unneeded */
+    for (int round = 0; round < 5; round++) {
+        union gs_wire_message message;
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        pid_t broker;
+
+        cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+        broker = side_broker_pid(dir);
+        usleep(100000); /* it finds that nobody is there any more */
+        halt(broker);
+        if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) { /* else it had its time before */
+            gs_wire_start(&message, GS_WIRE_QUERY, 1);
+            cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+            usleep(1500000);
+            kill(broker, SIGCONT);
+            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REPORT, "round %d", round);
+        }
+        close(fd);
+    }
+    unsetenv("GPUSHIM_SHARE_KEEP");
+}
+
+Test(share_broker, takes_the_socket_it_is_started_with)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    char path[128];
+    pid_t child;
+
+    mkdir(dir, 0700);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    cr_assert_eq(bind(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    child = fork_child();
+    if (child == 0) {
+        char pid[16];
+
+        if (fd != 3)
+            dup2(fd, 3);
+        else
+            fcntl(3, F_SETFD, 0);
+        snprintf(pid, sizeof pid, "%d", (int)getpid());
+        snprintf(path, sizeof path, "%s", dir);
+        setenv("LISTEN_PID", pid, 1);
+        setenv("LISTEN_FDS", "1", 1);
+        setenv("GPUSHIM_SHARE_DIR", path, 1);
+        setenv("GPUSHIM_CONFIG", "", 1);
+        execl(BROKER_PROGRAM, BROKER_PROGRAM, (char *)NULL);
+        _exit(127);
+    }
+    close(fd);
+    offer_and_leave(0, token);
+    other_kill(&other);
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    kill(child, SIGTERM);
+    waitpid(child, NULL, 0);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    cr_assert_eq(access(path, F_OK), 0, "the socket is its starter's");
+}
+
+/* One that is stopped, say, and has been asked by many. */
+Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int broker = socket(AF_UNIX, SOCK_SEQPACKET, 0), full[8], count = 0;
+    unsigned char token[GS_TOKEN_SIZE];
+    CUdeviceptr address;
+    uint64_t began;
+
+    cr_assert_eq(mkdir(dir, 0700), 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+    cr_assert_eq(bind(broker, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(listen(broker, 1), 0);
+    do
+        full[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+    while (connect(full[count++], (struct sockaddr *)&to, sizeof to) == 0 && count < 8);
+    cr_assert_lt(count, 8, "its queue takes two");
+    other_offer(&other, 0, 512, 70, token);
+    began = side_now();
+    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert(side_within(began, options.timeout_ns / 2));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said no broker"), "ok")));
+    while (count > 0)
+        close(full[--count]);
+    close(broker);
+    unlink(to.sun_path);
+}

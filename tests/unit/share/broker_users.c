@@ -1,0 +1,156 @@
+/* Whose a broker is: whom it serves, and in whose name nobody else shares. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "tests/children.h"
+
+Test(share_broker, nobody_shares_in_the_name_of_another)
+{
+    unsigned char real[GS_TOKEN_SIZE], squat[GS_TOKEN_SIZE], next[GS_TOKEN_SIZE];
+    int fd, memory = open("/dev/null", O_RDONLY);
+    struct gs_token token;
+    CUdeviceptr address;
+
+    offer_and_leave(0, real);
+    memcpy(&token, real, sizeof token);
+    token.block_id++; /* what it will share next */
+    gs_token_write(&token, squat);
+    fd = dial_broker(real + 8, -1);
+    share_by_hand(fd, squat, memory);
+    cr_assert_eq(ask_open(fd, squat), GS_REFUSED_MESSAGE);
+    cr_assert_eq(side_broker_left(dir), 1);
+    offer_and_leave(1, next);
+    other_kill(&other);
+    cr_assert_eq(open_it(next, &address), GS_OK);
+    cr_assert_eq(*(char *)address, 71);
+    close(fd);
+    close(memory);
+}
+
+static void need_two_users(void)
+{
+    if (geteuid() != 0)
+        cr_skip_test("only root can be two users");
+    mkdir(dir, 0755);
+    cr_assert_eq(chmod(dir, 0755), 0);
+}
+
+/* Whoever started the broker let another user in; who left the block with it did not. */
+Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_else)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer, third;
+    unsigned long address;
+    pid_t broker;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start(&sharer, dir, "keep=60000");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_neq(other_open(&third, token, &address), GS_OK);
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    other_start2(&third, dir, "uid=65534", "trust=0");
+    cr_assert_eq(other_open(&third, token, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&third, "read %lx", address), "ok 7");
+    cr_assert_eq(other_stop(&third), 0);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+static void claim(void *arg)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_token made = {.block_id = 900, .chunk_id = 1, .size = 512};
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    memcpy(made.instance, arg, sizeof made.instance);
+    gs_token_write(&made, token);
+    fd = dial_broker(made.instance, -1);
+    share_by_hand(fd, token, memory);
+    ask_open(fd, token); /* by now it was looked at */
+}
+
+Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_it_does)
+{
+    unsigned char first[GS_TOKEN_SIZE], second[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
+    other_offer(&sharer, 0, 512, 7, first);
+    thief = other_user_start(claim, first + 8);
+    cr_assert_eq(side_broker_left(dir), 0, "it was believed");
+    other_kill(&sharer);
+    other_user_end(thief);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, second);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* Each of its connections has the block open. */
+static void take_all(void *arg)
+{
+    const unsigned char *token = arg;
+
+    for (unsigned i = 0; i < 40; i++) { /* served or turned away */
+        struct sockaddr_un to = {.sun_family = AF_UNIX};
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        union gs_wire_message message;
+
+        snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
+        connect(fd, (struct sockaddr *)&to, sizeof to);
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        gs_wire_send(fd, &message, -1);
+        ask_open(fd, token);
+    }
+}
+
+Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct other sharer;
+    pid_t broker, thief;
+
+    need_two_users();
+    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "16", 1);
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    unsetenv("GPUSHIM_SHARE_MAX_CLIENTS");
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_kill(&sharer);
+    thief = other_user_start(take_all, token);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_offer(&sharer, 0, 512, 7, token);
+    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    other_kill(&sharer);
+    other_user_end(thief);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}

@@ -1,0 +1,713 @@
+/* Asking other processes for memory, and being asked (core/share/pressure.c): what is said by whom,
+ * and those who do it wrongly. What is given, and how often, is tests/neighbour's. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/share/internal.h"
+#include "scene.h"
+#include "tests/children.h"
+
+#define WAIT_MS    45  /* who does not answer is waited for a little longer, */
+#define GIVING_MS  900 /* and so is who is at it */
+#define TRIES      20  /* to see a call that is not held up, which a busy machine may hold up */
+#define AT_ONCE_MS 20000
+
+static void setup(void)
+{
+    scene_new();
+    scene_side();
+}
+
+static void teardown(void)
+{
+    side_stop(&side);
+    CHECK(side_dir_count(dir) <= 0);
+    side_dir_remove(dir);
+}
+
+TestSuite(share_pressure, .init = setup, .fini = teardown, .timeout = 120);
+
+/* ---- By hand -------------------------------------------------------------------------------- */
+
+/* By its name, or the next one that there is. */
+static int dial(const char *name)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, name);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* A process of another user's, who answers that he gives all there is. */
+static void poses_as_one_of_ours(void *path)
+{
+    int listener = side_listen(path);
+
+    if (fork_child() != 0)
+        return;
+    for (;;) {
+        union gs_wire_message message;
+        int fd = accept(listener, NULL, NULL);
+
+        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0)
+            continue;
+        gs_wire_start(&message, GS_WIRE_PURGED, message.head.request);
+        message.purged.given = UINT64_MAX;
+        gs_wire_send(fd, &message, -1);
+    }
+}
+
+static void only_socket(char ret_name[GS_SOCKET_NAME_SIZE])
+{
+    char names[2][GS_SOCKET_NAME_SIZE];
+    int directory = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    cr_assert_eq(gs_directory_exporters(directory, "", names, 2), 1);
+    close(directory);
+    memcpy(ret_name, names[0], GS_SOCKET_NAME_SIZE);
+}
+
+static void plead(int fd, const unsigned char *uuid, uint64_t wanted, uint32_t request)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_PURGE, request);
+    memcpy(message.purge.uuid, uuid, sizeof message.purge.uuid);
+    message.purge.wanted = wanted;
+    gs_wire_send(fd, &message, -1);
+}
+
+/* The type of what comes next; 0: it was hung up on, or nothing comes. */
+static int hear(int fd, union gs_wire_message *ret_message)
+{
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    ssize_t got = -1;
+
+    for (int i = 0; i < 2 && got < 0 && poll(&answer, 1, AT_ONCE_MS) > 0; i++)
+        got = recv(fd, ret_message, sizeof *ret_message, 0); /* a reset comes before the last words */
+    return got > 0 ? ret_message->head.type : 0;
+}
+
+static void assert_seen_to(int fd, uint32_t request)
+{
+    union gs_wire_message message;
+
+    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
+    cr_assert_eq(message.head.request, request);
+    cr_assert_eq(message.purged.more, 1);
+    cr_assert_eq(message.purged.given, 0);
+}
+
+static void assert_given(int fd, uint32_t request, uint64_t given)
+{
+    union gs_wire_message message;
+
+    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
+    cr_assert_eq(message.head.request, request);
+    cr_assert_eq(message.purged.more, 0);
+    cr_assert_eq(message.purged.given, given);
+}
+
+/* The side's program, which takes what it is asked for by gs_share_purge when the test likes. */
+static unsigned asked; /* atomic: times it was woken */
+static bool gives;
+
+static bool is_asked(void *arg)
+{
+    __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST);
+    return gives;
+}
+
+static void can_be_asked(bool gives_then)
+{
+    gives = gives_then;
+    side.share->events.asked = is_asked;
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+}
+
+static uint64_t taken(const unsigned char *uuid)
+{
+    unsigned char of[16] = "";
+    uint64_t wanted = 0;
+
+    cr_assert(SIDE_WAIT(gs_share_purge(side.share, of, &wanted)));
+    cr_assert_eq(memcmp(of, uuid, sizeof of), 0);
+    return wanted;
+}
+
+/* ---- Being asked ---------------------------------------------------------------------------- */
+
+Test(share_pressure, who_asks_is_told_at_once_and_when_it_is_done)
+{
+    int fd;
+
+    can_be_asked(true);
+    fd = dial(side.share->name);
+    for (uint32_t i = 1; i < 4; i++) { /* as often as it likes, one after the other */
+        plead(fd, side_gpu, i * MIB, i);
+        assert_seen_to(fd, i);
+        cr_assert_eq(taken(side_gpu), i * MIB);
+        gs_share_purged(side.share, i * 2 * MIB);
+        assert_given(fd, i, i * 2 * MIB);
+    }
+    close(fd);
+    cr_assert_eq(asked, 3);
+    cr_assert_not(gs_share_purge(side.share, (unsigned char[16]){0}, &(uint64_t){0}));
+}
+
+Test(share_pressure, who_gives_nothing_says_so_at_once)
+{
+    int fd;
+
+    can_be_asked(false);
+    fd = dial(side.share->name);
+    plead(fd, side_gpu, MIB, 1);
+    assert_seen_to(fd, 1);
+    assert_given(fd, 1, 0);
+    side.share->events.asked = NULL;
+    plead(fd, side_gpu, MIB, 2);
+    assert_seen_to(fd, 2);
+    assert_given(fd, 2, 0);
+    close(fd);
+}
+
+/* The second and third come while the first is under way. */
+Test(share_pressure, those_who_ask_for_one_device_are_told_together)
+{
+    int fds[5];
+
+    can_be_asked(true);
+    for (unsigned i = 0; i < 5; i++) {
+        fds[i] = dial(side.share->name);
+        plead(fds[i], i == 3 ? side_other_gpu : side_gpu, i == 4 ? UINT64_MAX : (i + 1) * MIB, i);
+        assert_seen_to(fds[i], i);
+        if (i == 0)
+            cr_assert_eq(taken(side_gpu), MIB);
+    }
+    gs_share_purged(side.share, 7);
+    assert_given(fds[0], 0, 7);
+    cr_assert_eq(taken(side_gpu), UINT64_MAX);
+    gs_share_purged(side.share, 8);
+    assert_given(fds[1], 1, 8);
+    assert_given(fds[2], 2, 8);
+    assert_given(fds[4], 4, 8);
+    cr_assert_eq(taken(side_other_gpu), 4 * MIB);
+    gs_share_purged(side.share, 9);
+    assert_given(fds[3], 3, 9);
+    for (unsigned i = 0; i < 5; i++)
+        close(fds[i]);
+}
+
+Test(share_pressure, who_ends_while_he_asks_delays_nobody)
+{
+    int gone, due, fd;
+
+    can_be_asked(true);
+    gone = dial(side.share->name);
+    plead(gone, side_gpu, MIB, 1);
+    assert_seen_to(gone, 1);
+    cr_assert_eq(taken(side_gpu), MIB);
+    due = dial(side.share->name);
+    plead(due, side_other_gpu, MIB, 1);
+    assert_seen_to(due, 1);
+    close(gone);
+    close(due);
+    fd = dial(side.share->name);
+    plead(fd, side_gpu, 5 * MIB, 1);
+    assert_seen_to(fd, 1);
+    cr_assert(SIDE_WAIT(side.share->clients.count == 1));
+    gs_share_purged(side.share, 1);
+    cr_assert_eq(taken(side_gpu), 5 * MIB);
+    gs_share_purged(side.share, 2);
+    assert_given(fd, 1, 2);
+    close(fd);
+}
+
+Test(share_pressure, who_asks_again_before_he_was_answered_is_hung_up_on)
+{
+    union gs_wire_message message;
+    int fd;
+
+    can_be_asked(true);
+    fd = dial(side.share->name);
+    plead(fd, side_gpu, MIB, 1);
+    plead(fd, side_gpu, MIB, 2);
+    assert_seen_to(fd, 1);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_REFUSE);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
+    cr_assert_eq(hear(fd, &message), 0);
+    cr_assert_not_null(strstr(side_logged(), "it asks for memory again before it was answered"));
+    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
+    close(fd);
+}
+
+Test(share_pressure, a_broker_is_not_asked)
+{
+    union gs_wire_message message;
+    int fd;
+
+    side_stop(&side);
+    options.is_broker = true;
+    options.listen_fd = -1;
+    side_start(&side, &options);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    fd = dial(side.share->name);
+    plead(fd, side_gpu, MIB, 1);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_REFUSE);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
+    cr_assert_eq(hear(fd, &message), 0);
+    close(fd);
+}
+
+/* ---- Other users ---------------------------------------------------------------------------- */
+
+/* A skipped test does not come to its suite's teardown. */
+static void need_root(void)
+{
+    if (geteuid() == 0)
+        return;
+    teardown();
+    cr_skip("only root can be two users");
+}
+
+/* Asks as often as it likes, and is told each time. */
+static void asks_as_he_is(void *arg)
+{
+    int fd = dial(arg);
+
+    for (int i = 0; i < 3; i++) {
+        union gs_wire_message message;
+
+        plead(fd, side_gpu, UINT64_MAX, 1);
+        if (hear(fd, &message) != GS_WIRE_REFUSE || message.refuse.reason != GS_REFUSED_USER)
+            _exit(1);
+    }
+}
+
+Test(share_pressure, another_user_gets_nothing_though_he_may_open)
+{
+    need_root();
+    side_stop(&side);
+    options.uids[options.uid_count++] = 65534;
+    side_start(&side, &options);
+    can_be_asked(true);
+    cr_assert_eq(chmod(dir, 0755), 0);
+    other_user_end(other_user_start(asks_as_he_is, side.share->name));
+    cr_assert_eq(asked, 0);
+}
+
+Test(share_pressure, another_user_is_not_asked_though_he_shares)
+{
+    char name[GS_SOCKET_NAME_SIZE], path[108];
+    struct gs_share_answers answers;
+    pid_t child;
+
+    need_root();
+    cr_assert_eq(mkdir(dir, 0755), 0);
+    cr_assert_eq(chown(dir, 65534, 65534), 0); /* we may open what he shares there */
+    options.uids[options.uid_count++] = 65534;
+    side_stop(&side);
+    side_start(&side, &options);
+    side_name(7, getpid(), name);
+    snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+    child = other_user_start(poses_as_one_of_ours, path);
+    gs_share_ask(side.share, side_gpu, MIB, &answers);
+    cr_assert_eq(answers.given, 0);
+    cr_assert_eq(answers.silent, 0);
+    other_user_end(child);
+    unlink(path);
+}
+
+/* ---- Asking --------------------------------------------------------------------------------- */
+
+Test(share_pressure, all_are_asked_and_what_they_give_is_told)
+{
+    struct gs_share_answers answers;
+    struct other others[3];
+
+    gs_share_ask(side.share, side_gpu, MIB, &answers); /* there is nobody, and no folder */
+    cr_assert_eq(answers.given, 0);
+    for (int i = 0; i < 3; i++) {
+        other_start(&others[i], dir, NULL);
+        cr_assert_str_eq(other_ask(&others[i], "serve %d", 10 + i), "ok");
+    }
+    cr_assert_eq(gs_share_serve(side.share), GS_OK); /* it does not ask itself */
+    cr_assert(SIDE_WAIT((gs_share_ask(side.share, side_gpu, MIB, &answers), answers.given == 33)));
+    cr_assert_eq(answers.silent, 0);
+    cr_assert_not(answers.ended);
+    gs_share_ask(side.share, side_gpu, 12, &answers);
+    cr_assert_eq(answers.given, 12, "no more than it wanted is believed");
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(other_stop(&others[i]), 0);
+}
+
+static void *asks(void *arg)
+{
+    struct gs_share_answers *answers = arg;
+
+    gs_share_ask(side.share, side_gpu, MIB, answers);
+    return NULL;
+}
+
+/* Both are asked while they wait for an answer. */
+Test(share_pressure, two_that_ask_each_other_do_not_wait_for_each_other)
+{
+    struct gs_share_answers answers;
+    bool at_once = false;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+    side_serve(&side, 6);
+    for (int i = 0; i < TRIES && !at_once; i++) {
+        uint64_t begun = side_now();
+        pthread_t thread;
+
+        cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
+        at_once = !strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0");
+        pthread_join(thread, NULL);
+        at_once &= answers.given == 5 && answers.silent == 0 &&
+                   side_within(begun, WAIT_MS * MS);
+    }
+    cr_assert(at_once);
+    cr_assert_eq(other_stop(&other), 0);
+}
+
+/* Its time alone; who is silent is found so each time. */
+static uint64_t time_of_asking(struct gs_share_answers *ret_answers)
+{
+    uint64_t begun = side_now();
+
+    gs_share_ask(side.share, side_gpu, MIB, ret_answers);
+    return side_now() - begun;
+}
+
+Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_goes_on)
+{
+    struct gs_share_answers answers;
+    uint64_t least = UINT64_MAX;
+    int fds;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    cr_assert_geq(time_of_asking(&answers), WAIT_MS * MS);
+    fds = side_open_fds();
+    for (int i = 0; i < TRIES && least >= WAIT_MS * MS; i++) {
+        uint64_t took = time_of_asking(&answers);
+
+        cr_assert_eq(answers.silent, 1);
+        cr_assert_eq(answers.silent_pid, other.pid);
+        cr_assert_eq(answers.given, 0);
+        least = took < least ? took : least;
+    }
+    cr_assert_lt(least, WAIT_MS * MS, "it was waited for again");
+    cr_assert_eq(side_open_fds(), fds, "one connection is kept");
+    kill(other.pid, SIGCONT);
+    cr_assert(SIDE_WAIT((time_of_asking(&answers), answers.given == 5)));
+    cr_assert_eq(answers.silent, 0);
+    cr_assert_eq(side_open_fds(), fds - 1);
+    cr_assert_eq(other_stop(&other), 0);
+}
+
+/* It has answered long ago, and is asked anew. */
+Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    struct gs_share_answers answers;
+    int fd;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve %d", 4 << 20), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.silent, 1);
+    kill(other.pid, SIGCONT);
+    only_socket(name);
+    fd = dial(name);
+    plead(fd, side_gpu, MIB, 1);
+    assert_seen_to(fd, 1);
+    assert_given(fd, 1, 4 << 20); /* with this at the latest it has answered */
+    close(fd);
+    other_kill(&other);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.given, 0);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+}
+
+/* And its number may be another file's by then. */
+Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms_nobody)
+{
+    struct gs_share_answers answers;
+    int fd;
+
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    time_of_asking(&answers);
+    cr_assert_eq(side_connections(true), 1);
+    fd = dup(1);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.silent, 1);
+    cr_assert_neq(write(fd, "", 0), -1, "it was closed");
+    close(fd);
+    kill(other.pid, SIGCONT);
+    cr_assert_eq(other_stop(&other), 0);
+}
+
+Test(share_pressure, who_was_silent_and_is_killed_is_forgotten)
+{
+    struct gs_share_answers answers;
+    int fds = side_open_fds();
+
+    other_start(&other, dir, NULL);
+    fds += side_open_fds() - fds;
+    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.silent, 1);
+    other_kill(&other);
+    time_of_asking(&answers);
+    cr_assert(answers.ended, "what it had may be had now");
+    cr_assert_eq(answers.silent, 0);
+    time_of_asking(&answers);
+    cr_assert_not(answers.ended);
+    cr_assert_eq(side_open_fds(), fds - 2, "the two pipes to it have gone as well");
+    cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after it */
+}
+
+/* The only socket there gets a name as of a process that lives, or is of another PID namespace. */
+static void rename_socket(char *ret_path)
+{
+    char name[GS_SOCKET_NAME_SIZE], old[GS_SOCKET_NAME_SIZE], before[108];
+
+    only_socket(old);
+    side_name(7, getpid(), name);
+    snprintf(before, sizeof before, "%.63s/%.32s", dir, old);
+    snprintf(ret_path, 108, "%.63s/%.32s", dir, name);
+    cr_assert_eq(rename(before, ret_path), 0);
+}
+
+/* Its child has its socket, and answers nobody: by the name that is seen, or by the connection. */
+Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
+{
+    for (int i = 0; i < 2; i++) {
+        struct gs_share_answers answers;
+        char path[108] = "";
+        int child;
+
+        other_start(&other, dir, NULL);
+        cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+        child = atoi(other_ask(&other, "fork") + 3);
+        cr_assert_gt(child, 0);
+        if (i == 1)
+            rename_socket(path);
+        other_kill(&other);
+        time_of_asking(&answers);
+        cr_assert_eq(answers.silent, 0);
+        cr_assert_not(answers.ended);
+        kill(child, SIGKILL);
+        cr_assert(SIDE_WAIT(kill(child, 0) != 0));
+        unlink(path);
+    }
+    cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after the first */
+}
+
+/* ---- Who answers wrongly -------------------------------------------------------------------- */
+
+enum lie { SILENCE, HANG_UP, JUNK, OTHER_TYPE, OTHER_REQUEST, FIELDS, MORE_AND_MORE, MORE_AND_SILENCE,
+           TWICE, LIES };
+
+static void lie_to(int fd, enum lie lie, uint32_t request)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, lie == OTHER_TYPE ? GS_WIRE_FLUSH : GS_WIRE_PURGED,
+                  request + (lie == OTHER_REQUEST));
+    message.purged.more = lie == MORE_AND_MORE || lie == MORE_AND_SILENCE;
+    message.purged.given = UINT64_MAX;
+    message.purged.zero = lie == FIELDS;
+    if (lie == HANG_UP)
+        shutdown(fd, SHUT_RDWR);
+    else if (lie == JUNK)
+        send(fd, "x", 1, MSG_NOSIGNAL);
+    else if (lie != SILENCE)
+        gs_wire_send(fd, &message, -1);
+    for (int i = 0; lie == TWICE && i < 2; i++)
+        gs_wire_send(fd, &message, -1);
+    while (lie == MORE_AND_MORE && gs_wire_send(fd, &message, -1) != -EPIPE)
+        continue;
+}
+
+/* Under a name as an exporter has, and of a process that lives. */
+static pid_t liar(enum lie lie, char *ret_path)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    int listener;
+    pid_t child;
+
+    side_name(7, getpid(), name);
+    mkdir(dir, 0700);
+    snprintf(ret_path, 108, "%.63s/%.32s", dir, name);
+    listener = side_listen(ret_path);
+    child = fork_child();
+    if (child == 0) {
+        alarm(SIDE_PATIENCE_MS / 1000);
+        signal(SIGPIPE, SIG_IGN);
+        for (;;) {
+            union gs_wire_message message;
+            int fd = accept(listener, NULL, NULL);
+
+            if (recv(fd, &message, sizeof message, 0) > 0)
+                lie_to(fd, lie, message.head.request);
+        }
+    }
+    close(listener);
+    return child;
+}
+
+Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
+{
+    for (int lie = SILENCE; lie < LIES; lie++) {
+        struct gs_share_answers answers;
+        uint64_t took, least = UINT64_MAX;
+        int fds = side_open_fds();
+        char path[108];
+        pid_t child = liar(lie, path);
+
+        for (int i = 0; i < TRIES && least > WAIT_MS * MS; i++) {
+            took = time_of_asking(&answers);
+            least = took < least ? took : least;
+            cr_assert_eq(answers.given, lie == TWICE ? MIB : 0, "lie %d: %llu", lie,
+                         (unsigned long long)answers.given);
+            cr_assert_eq(answers.silent, lie == SILENCE || lie == MORE_AND_SILENCE, "lie %d", lie);
+            cr_assert_eq(answers.ended, lie == HANG_UP, "lie %d", lie);
+            if (i == 0 && lie == MORE_AND_SILENCE)
+                cr_assert_geq(took, GIVING_MS * MS, "who is at it is waited for");
+        }
+        cr_assert_lt(least, WAIT_MS * MS, "lie %d: %llu ms", lie, (unsigned long long)least / MS);
+        cr_assert_leq(side_open_fds(), fds + 1, "lie %d", lie);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        unlink(path);
+        time_of_asking(&answers);
+        cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
+    }
+    cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
+}
+
+/* More sockets than are asked at once, of which none is served. */
+Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
+{
+    struct gs_share_answers answers;
+    int listeners[150];
+
+    mkdir(dir, 0700);
+    for (unsigned i = 0; i < 150; i++) {
+        char name[GS_SOCKET_NAME_SIZE], path[108];
+
+        side_name(i, getpid(), name);
+        snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+        listeners[i] = side_listen(path);
+    }
+    cr_assert_lt(time_of_asking(&answers), AT_ONCE_MS * MS);
+    cr_assert_eq(answers.silent, 128);
+    time_of_asking(&answers);
+    cr_assert_eq(answers.silent, 128);
+    for (unsigned i = 0; i < 150; i++)
+        close(listeners[i]);
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
+    cr_assert(SIDE_WAIT((time_of_asking(&answers), answers.given == 5)));
+    cr_assert_eq(other_stop(&other), 0);
+    side_dir_remove(dir);
+}
+
+/* ---- A program that closes what it does not know -------------------------------------------- */
+
+/* All that came since, but for one. */
+static void close_since(const bool *had, int keep)
+{
+    for (int fd = 3; fd < 256; fd++)
+        if (!had[fd] && fd != keep)
+            close(fd);
+}
+
+Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
+{
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    unsigned long address;
+    bool had[256];
+    int asker;
+
+    other_start(&other, dir, "timeout=20000");
+    chunk = side_chunk_new(&side, 2 * MIB);
+    for (int fd = 0; fd < 256; fd++)
+        had[fd] = fcntl(fd, F_GETFD) >= 0;
+    side_serve(&side, 6);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    asker = dial(side.share->name);
+    close_since(had, asker);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    gs_offer_token(offer, token);
+    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    close(asker);
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, offer));
+    cr_assert_eq(other_stop(&other), 0);
+    side_chunk_free(&side, &chunk);
+}
+
+/* ---- What is said --------------------------------------------------------------------------- */
+
+/* Until the program shares: it has not asked for that. */
+Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
+{
+    struct gs_offer *offer;
+
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(symlink("/", dir), 0);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(gs_share_serve(side.share), GS_NOT_OFFERED);
+    cr_assert_eq(side_log_lines(), 0);
+    cr_assert_not_null(strstr(side_logged(), "it is a symbolic link"));
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(side_log_lines(), 1);
+    cr_assert_eq(unlink(dir), 0);
+    side_chunk_free(&side, &chunk);
+}
+
+/* What later opens need, and what an exit clears up, come with the first use. */
+Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)
+{
+    struct gs_offer *offer;
+
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    cr_assert_eq(side_dir_put_up(dir), 1);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
+    cr_assert_not(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST));
+    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));
+    cr_assert(side_gets_back(&side, offer));
+    side_chunk_free(&side, &chunk);
+}
