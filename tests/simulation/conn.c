@@ -128,6 +128,20 @@ enum gs_conn_event gs_conn_wait(int socket, int pidfd, bool to_send, uint64_t de
     }
 }
 
+void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
+{
+    const uint64_t end = world.now_ns + ns;
+
+    for (;;) {
+        for (unsigned i = 0; i < count; i++)
+            if (gs_conn_has_more(sockets[i]))
+                return;
+        if (world.now_ns >= end)
+            return;
+        fibre_wait(process_here(), end);
+    }
+}
+
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 static const char *name_of(unsigned type)
@@ -141,7 +155,8 @@ static const char *name_of(unsigned type)
         [GS_WIRE_KEEP] = "KEEP",         [GS_WIRE_UNMAP] = "UNMAP",
         [GS_WIRE_UNMAPPED] = "UNMAPPED", [GS_WIRE_FLUSH] = "FLUSH",
         [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_LEAVE] = "LEAVE",
-        [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE"};
+        [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
+        [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }

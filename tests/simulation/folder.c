@@ -188,6 +188,24 @@ int gs_directory_relays(int directory, const char *instance,
     return count;
 }
 
+int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
+                           int max)
+{
+    int count = 0;
+
+    for (struct entry *entry = entries; entry && count < max; entry = entry->next)
+        if (strlen(entry->name) == GS_SOCKET_NAME_SIZE - 1 && strcmp(entry->name, own) != 0 &&
+            !entry->image->life->exited)
+            memcpy(ret_names[count++], entry->name, GS_SOCKET_NAME_SIZE);
+    return count;
+}
+
+int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
+                            char ret_reason[GS_REASON_SIZE])
+{
+    return n > 0 ? -ENOENT : fd_new(process_here(), file_new(FILE_DIRECTORY));
+}
+
 int gs_directory_link(int directory, const char *name, const char *second)
 {
     const struct entry *entry = find(name);

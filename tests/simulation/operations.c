@@ -394,14 +394,18 @@ static void pass_on(struct process *process, unsigned arg)
 
 static void ask(struct process *process, unsigned arg)
 {
+    static const unsigned char uuid[16];
     struct gs_share_stats stats;
     struct gs_share_held held;
+    struct gs_share_answers answers;
     struct gs_import_info info;
     struct opened *opened;
 
     gs_share_stats(process->share, &stats);
     if (arg % 2)
         gs_share_held(process->share, NULL, &held);
+    if (arg % 5 == 0)
+        gs_share_ask(process->share, uuid, GS_PAGE_SIZE, &answers);
     gs_share_look_again(process->share);
     opened = pick(process, arg);
     if (!opened)

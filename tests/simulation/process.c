@@ -160,9 +160,12 @@ static void hold_up_parent(const struct image *image, uint64_t until_ns)
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
         struct process *process = &world.processes[i];
 
-        if (process->state == PROCESS_DYING && process->life == image->life &&
-            process->exit_ns < until_ns)
+        if (process->state == PROCESS_NONE || process->life != image->life)
+            continue;
+        if (process->exit_ns < until_ns)
             process->exit_ns = until_ns;
+        if (process->exec_ns < until_ns)
+            process->exec_ns = until_ns;
     }
 }
 
