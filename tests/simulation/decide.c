@@ -14,7 +14,7 @@ static const char *const names[DECIDE_KINDS] = {
     [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder"};
 
 /* How often each is drawn; each world has one of them more often. */
-#define MORE 10
+#define MORE 12
 static const struct {
     uint8_t kind, weight;
 } faults[] = {{DECIDE_KILL, 14}, {DECIDE_STOP, 14}, {DECIDE_GO_ON, 28}, {DECIDE_EXEC, 5},
@@ -39,7 +39,7 @@ static bool is_ready(const struct process *process, unsigned thread)
 
 static unsigned weight_of(unsigned fault)
 {
-    return faults[fault].weight * (world.seed % (2 * FAULTS) == fault ? MORE : 1);
+    return faults[fault].weight * (world.seed % (FAULTS + 4) == fault ? MORE : 1);
 }
 
 static struct decision draw_fault(void)
@@ -56,10 +56,30 @@ static struct decision draw_fault(void)
                              .arg = (uint16_t)sim_random()};
 }
 
+/* A handle of what was freed by a program that has ended then, as far as a few looks find one: a broker
+ * must not serve it. */
+static uint16_t draw_stale(void)
+{
+    unsigned count = world.handle_count < HANDLES_MAX ? world.handle_count : HANDLES_MAX, at = 0;
+
+    for (unsigned i = 0; i < 4 && count > 0; i++) {
+        at = sim_below(count);
+        if (world.handles[at]->state == BLOCK_GONE && world.handles[at]->image->over)
+            break;
+    }
+    return (uint16_t)at;
+}
+
 static struct decision draw_operation(unsigned process, unsigned thread)
 {
     unsigned operation = operations[sim_below(sizeof operations)], rare = sim_below(1000);
 
+    if (world.broker && operation == OP_OPEN && rare < 500)
+        return (struct decision){.kind = DECIDE_DO,
+                                 .process = (uint8_t)process,
+                                 .thread = (uint8_t)thread,
+                                 .operation = OP_OPEN,
+                                 .arg = draw_stale()};
     if (rare < 6)
         operation = rare < 2 ? OP_CONTEXT : rare < 4 ? OP_EXIT : OP_END;
     return (struct decision){.kind = DECIDE_DO,

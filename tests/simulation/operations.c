@@ -8,7 +8,8 @@
 #include "core/share/internal.h"
 
 #define SLOT_SIZE    (GS_PAGE_SIZE / SLOTS)
-#define WORK_UNIT_NS (2 * GS_NS_PER_MS)
+#define WORK_NS      (GS_NS_PER_MS / 4) /* 64 times as long at most */
+#define LONG_WORK_NS (2 * GS_NS_PER_MS)
 #define SHORT_NS     (50 * GS_NS_PER_MS)
 #define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
 #define DEVICE       0
@@ -341,7 +342,7 @@ static void use(struct process *process, unsigned arg)
     rule_used(process, opened->block, opened->address);
     if (process->gpu_busy_ns < world.now_ns)
         process->gpu_busy_ns = world.now_ns;
-    process->gpu_busy_ns += arg / OPENS_MAX % 64 * WORK_UNIT_NS;
+    process->gpu_busy_ns += arg / OPENS_MAX % 64 * (arg >> 15 ? LONG_WORK_NS : WORK_NS);
     use_of(opened->block, process->image)->busy_ns = process->gpu_busy_ns;
 }
 

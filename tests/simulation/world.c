@@ -147,7 +147,7 @@ static void settle_settings(void)
         .keep_ns = 2 * GS_NS_PER_S,
         .export_ahead = sim_below(2),
     };
-    world.fault_rate = sim_below(3) == 0 ? 4 : 20;
+    world.fault_rate = (unsigned[]){0, 4, 40, 40}[sim_below(4)];
 }
 
 /* ---- Its rest ------------------------------------------------------------------------------- */
