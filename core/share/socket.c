@@ -105,12 +105,15 @@ static bool tells_who(int listener)
 /* The new directory and listener are the share's from now on. */
 static int adopt(struct gs_share *share, int directory, int listener)
 {
+    const struct gs_fd now = gs_fd_keep(directory);
+    const struct gs_fd *before = &share->place.directory_is;
     int error;
 
     gs_lock_take(&share->lock);
     if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);
-    if (share->place.directory >= 0 && gs_fd_is_there(&share->place.directory_is))
+    if (share->place.directory >= 0 && gs_fd_is_there(before) &&
+        (before->inode != now.inode || before->device != now.device))
         unlinkat(share->place.directory, share->name,
                  0); /* it may have been moved away with its folder */
     exchange_locked(&share->place.directory, &share->place.directory_is, directory);

@@ -162,8 +162,6 @@ static void serve(const char *line)
         printf("ok %d\n", side_connections(false));
     } else if (!strcmp(word, "lose")) {
         printf("ok %d\n", side_connections(true));
-    } else if (!strcmp(word, "deafen")) {
-        printf("ok %d\n", side_close_served());
     } else if (!strcmp(word, "fork")) {
         do_fork();
     } else if (!strcmp(word, "nofile")) {

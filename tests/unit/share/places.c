@@ -85,16 +85,6 @@ Test(share_places, one_that_is_removed_is_made_again_and_all_can_be_opened)
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
-/* The program of the process that shares closes what it does not know. */
-Test(share_places, a_socket_that_the_program_closed_is_put_up_again)
-{
-    other_start(&giver, dir, NULL);
-    give(1);
-    cr_assert_str_eq(other_ask(&giver, "deafen"), "ok 1");
-    cr_assert(SIDE_WAIT(opens(dir)), "by itself");
-    cr_assert_eq(other_stop(&giver), 0);
-}
-
 Test(share_places, one_that_is_replaced_gets_the_socket_too)
 {
     char away[96];

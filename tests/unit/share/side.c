@@ -478,25 +478,6 @@ int side_connections(bool closes)
     return count;
 }
 
-int side_close_served(void)
-{
-    int count = 0;
-
-    for (int fd = 3; fd < 4096; fd++) {
-        struct sockaddr_un to = {0};
-        socklen_t size = sizeof to, type_size = sizeof(int);
-        int type = 0;
-
-        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 ||
-            type != SOCK_SEQPACKET ||
-            (getpeername(fd, (struct sockaddr *)&to, &size) == 0 && to.sun_path[0]))
-            continue;
-        count++;
-        close(fd);
-    }
-    return count;
-}
-
 int side_open_fds(void)
 {
     return side_dir_count("/proc/self/fd");

@@ -125,8 +125,6 @@ int side_open_fds(void);
 /* The connections that this process has made; closed as by a program that closes what it does not
  * know, or counted alone. */
 int side_connections(bool closes);
-/* The same of the socket that others connect to, and of their connections: closes them. How many. */
-int side_close_served(void);
 int side_threads(void);
 /* Looks until `condition` holds; false: it never does. */
 #define SIDE_WAIT(condition)                                                                       \
