@@ -175,7 +175,8 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
     {
         if (!other->shares || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
             continue;
-        if (other->fd >= 0 || other->uid != client->uid)
+        if (other->id > client->id || other->uid != client->uid ||
+            (other->fd >= 0 && !gs_conn_hung_up(other->fd)))
             return false;
         gs_broker_client_gone(share, other, false);
         other->shares = false;

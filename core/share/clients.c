@@ -28,6 +28,7 @@
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
 #define PARTED_NS    (5 * GS_NS_PER_S) /* who is parted is looked at again after this */
+#define LOST_NS      GS_NS_PER_S /* whether the program has closed connections is looked at after this */
 #define PAUSE_NS     (50 * GS_NS_PER_MS)
 
 static struct gs_client *client_find(struct gs_share *share, uint64_t id)
@@ -204,7 +205,8 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
 void gs_client_end(struct gs_share *share, struct gs_client *client)
 {
     client->over.done = true;
-    if (client->fd < 0) /* else a forked child has it still, and what its parent had */
+    if (client->fd < 0 || gs_client_is_lost(client)) /* else a forked child has it still, and what its
+                                                        parent had */
         client_free(share, client);
 }
 
@@ -366,14 +368,33 @@ static bool turn_away_without_fd(struct gs_share *share)
     return fd >= 0;
 }
 
+/* The program may have closed it, and its number may be another file's: there is another soon. */
+static bool has_listener(struct gs_share *share)
+{
+    bool has;
+
+    gs_lock_take(&share->lock);
+    has = gs_fd_is_there(&share->place.listener_is);
+    gs_lock_release(&share->lock);
+    return has;
+}
+
+static void listen_for(struct gs_share *share, unsigned events)
+{
+    if (has_listener(share))
+        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, events, GS_WATCH_LISTENER, 0);
+}
+
 static void listener_rest(struct gs_share *share)
 {
-    gs_watch(share, GS_WATCH_CHANGE, share->place.listener, 0, GS_WATCH_LISTENER, 0);
+    listen_for(share, 0);
     share->clients.listener_pause = gs_now_ns() + PAUSE_NS;
 }
 
 void gs_clients_accept(struct gs_share *share)
 {
+    if (!has_listener(share))
+        return;
     if (share->options.is_broker && !gs_broker_may_accept(share)) {
         listener_rest(share);
         return;
@@ -395,11 +416,25 @@ void gs_clients_accept(struct gs_share *share)
     }
 }
 
+/* The program here may have closed connections: nothing is told of those any more. Looked at when the
+ * thread comes to look at its socket (socket.c). */
+static void look_for_lost(struct gs_share *share, uint64_t now)
+{
+    struct gs_client *client, *next;
+
+    if (now < share->clients.lost_look_ns)
+        return;
+    HASH_ITER(hh, share->clients.first, client, next)
+    gs_client_is_lost(client);
+    share->clients.lost_look_ns = now + LOST_NS;
+}
+
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;
     uint64_t due = gs_unread_tick(share, now);
 
+    look_for_lost(share, now);
     if (share->place.spare_given) {
         share->place.spare_fd = gs_fd_copy(share->loop.wake);
         share->place.spare_given = share->place.spare_fd < 0;
@@ -408,8 +443,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         share->clients.listener_pause = 0;
         if (share->place.spare_fd < 0)
             share->place.spare_fd = gs_fd_copy(share->loop.wake);
-        gs_watch(share, GS_WATCH_CHANGE, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER,
-                 0);
+        listen_for(share, GS_WATCH_READ);
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)
         due = share->clients.listener_pause;

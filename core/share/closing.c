@@ -35,6 +35,10 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
         return GS_NO_HOST_MEMORY;
     added->context = context;
     gs_fence_pool_init(share->fences, &added->pool, context, NULL);
+    if (!added->pool.line) { /* nothing could ever be given back */
+        free(added);
+        return GS_NO_HOST_MEMORY;
+    }
     HASH_ADD(hh, share->opener.contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;

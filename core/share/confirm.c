@@ -65,6 +65,15 @@ int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots)
     return fd;
 }
 
+void gs_confirm_forget_locked(struct gs_share *share)
+{
+    const struct gs_confirmed *confirmed = share->link.confirmed;
+
+    for (uint32_t i = 0; confirmed && i < confirmed->used; i++)
+        __atomic_store_n(&confirmed->ids[i], 0, __ATOMIC_SEQ_CST);
+    gs_confirm_end_locked(share);
+}
+
 void gs_confirm_end_locked(struct gs_share *share)
 {
     confirmed_free(share->link.confirmed);

@@ -8,11 +8,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static void forget_descriptors(struct gs_peer *peer)
+#define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
+#define HEARD_NS  (10 * GS_NS_PER_S) /* by then what was said over a new connection has been heard */
+
+static void forget_pidfd(struct gs_peer *peer)
 {
     gs_fd_close(&peer->conn.kept_pidfd);
-    peer->conn.fd = peer->conn.pidfd = -1;
-    peer->conn.kept_fd = peer->conn.kept_pidfd = (struct gs_fd){0};
+    peer->conn.kept_pidfd = (struct gs_fd){0};
+    peer->conn.pidfd = -1;
+}
+
+static void forget_socket(struct gs_peer *peer)
+{
+    peer->conn.fd = -1;
+    peer->conn.kept_fd = (struct gs_fd){0};
     peer->conn.watched = false;
     peer->conn.abandoned = 0;
 }
@@ -20,15 +29,17 @@ static void forget_descriptors(struct gs_peer *peer)
 /* What was held over it is lost. */
 static void set_disconnected(struct gs_peer *peer)
 {
-    forget_descriptors(peer);
+    forget_socket(peer);
+    forget_pidfd(peer);
     peer->astray = false;
+    peer->absent_ns = 0;
     peer->connection++;
 }
 
 void gs_peer_look(struct gs_peer *peer)
 {
     if (peer->conn.fd >= 0 && !gs_fd_is_there(&peer->conn.kept_fd)) {
-        forget_descriptors(peer);
+        forget_socket(peer);
         peer->astray = true;
     } else if (peer->conn.pidfd >= 0 && !gs_fd_is_there(&peer->conn.kept_pidfd))
         peer->conn.pidfd = -1;
@@ -56,6 +67,67 @@ void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
     say_bye(peer);
     gs_hang_up(peer->conn.fd); /* a forked child may hold the socket: the exporter must know */
     set_disconnected(peer);
+}
+
+/* ---- What the other side has ended ---------------------------------------------------------- */
+
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message)
+{
+    peer->conn.refused |= peer->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
+                          message->head.request == 0;
+}
+
+/* Whether nothing was taken up over it: what it said last may not be read yet. */
+static bool is_refused(struct gs_peer *peer)
+{
+    union gs_wire_message message;
+
+    while (peer->conn.resumed && gs_wire_receive(peer->conn.fd, &message, NULL) == 0)
+        gs_peer_note_refused(peer, &message);
+    return peer->conn.refused;
+}
+
+/* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
+ * no stack any more, and another program has another. Where that cannot be seen (another PID
+ * namespace, another user) his hang-up is taken for his end. */
+static bool is_running(const struct gs_peer *peer)
+{
+    uint64_t stack;
+
+    if (peer->conn.pid <= 0 || !gs_alive_runs(peer->conn.pid) ||
+        (gs_fd_is_there(&peer->conn.kept_pidfd) && gs_alive_exited(peer->conn.pidfd)))
+        return false;
+    stack = gs_alive_stack(peer->conn.pid);
+    return stack && (!peer->conn.stack || stack == peer->conn.stack);
+}
+
+/* Whether he may think that more is held than is: he granted something over this connection, or may
+ * not have heard what was taken up over it. */
+static bool may_err(const struct gs_peer *peer)
+{
+    return peer->conn.asked ||
+           (peer->conn.resumed && gs_now_ns() - peer->conn.connected_ns < HEARD_NS);
+}
+
+/*
+ * What is held over it is taken up over another one, if whoever has the memory lives: he may have lost
+ * this one as a program loses it, which closes what it does not know, or have thought that nobody
+ * reads here. That it is nothing he is told as well.
+ */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer)
+{
+    gs_peer_look(peer);
+    if (peer->astray)
+        return;
+    if (peer->conn.fd < 0 ||
+        (peer->opened_count == 0 && !is_refused(peer) && !(may_err(peer) && is_running(peer)))) {
+        gs_peer_disconnect(share, peer);
+        return;
+    }
+    if (peer->conn.watched)
+        gs_unwatch(share, peer->conn.fd);
+    gs_peer_hang_up(peer);
+    peer->astray = true;
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
@@ -130,11 +202,14 @@ static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, 
 {
     peer->conn.fd = fd;
     peer->conn.pidfd = pidfd;
+    peer->conn.pid = gs_conn_who(fd).pid;
+    peer->conn.stack = 0;
     peer->conn.kept_fd = gs_fd_keep(fd);
     peer->conn.kept_pidfd = gs_fd_keep(pidfd);
-    peer->conn.greeted = false;
+    peer->conn.greeted = peer->conn.asked = peer->conn.resumed = peer->conn.refused = false;
     peer->conn.deaf = false;
     peer->conn.crossing = 0;
+    peer->absent_ns = 0;
     peer->conn.connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);
     peer->flush = 0;
@@ -174,8 +249,10 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
 
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
+
         fd = connect_in(share, directory, peer, name, &pidfd);
-        gs_fd_drop(directory);
+        gs_fd_close(&kept);
         looked++;
     }
     if (!looked) {
@@ -201,21 +278,32 @@ static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_
     gs_broker_name(broker_name);
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        struct gs_fd kept = gs_fd_keep(directory);
+
         fd = connect_checked(share, directory, peer->conn.by_broker ? broker_name : name,
                              peer->deadline_ns, ret_pidfd);
-        gs_fd_drop(directory);
+        gs_fd_close(&kept);
     }
     return fd;
+}
+
+/* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
+static bool has_ended(struct gs_peer *peer)
+{
+    if (!peer->absent_ns)
+        peer->absent_ns = gs_now_ns();
+    return !is_running(peer) || gs_now_ns() - peer->absent_ns >= ABSENT_NS;
 }
 
 int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer)
 {
     int pidfd, fd = connect_again(share, peer, &pidfd);
 
-    if (is_absent(fd))
+    if (is_absent(fd) && has_ended(peer))
         set_disconnected(peer);
     if (fd < 0)
         return fd;
+    forget_pidfd(peer);
     set_connected(share, peer, fd, pidfd);
     return 0;
 }
@@ -223,7 +311,7 @@ int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer)
 void gs_peer_hang_up(struct gs_peer *peer)
 {
     gs_hang_up(peer->conn.fd);
-    forget_descriptors(peer);
+    forget_socket(peer);
 }
 
 gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)

@@ -209,6 +209,9 @@ int gs_broker_start(const struct gs_share *share);
  * For a new connection: a descriptor for the broker, the caller's, or a negative errno. */
 int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots);
 void gs_confirm_end_locked(struct gs_share *share);
+/* The connection is lost, and this process goes on: nothing of it is confirmed any more. The broker
+ * may see both ends at once, that of the connection and later that of the process. */
+void gs_confirm_forget_locked(struct gs_share *share);
 /* False: there is no slot left. */
 bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer);
 /* Never fails, never waits. The broker is to be told so that it lets go of the memory: the id is

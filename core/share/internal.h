@@ -175,6 +175,7 @@ struct gs_clients {
     struct gs_unread *unread; /* and when they are looked at, if there are any */
     uint64_t unread_look_ns;
     uint64_t listener_pause; /* when to listen again; 0: listening */
+    uint64_t lost_look_ns; /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
 };

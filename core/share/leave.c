@@ -213,7 +213,7 @@ static void forget(struct gs_share *share)
     share->link.fd = -1;
     HASH_ITER(hh, share->exporter.offers, offer, next)
     offer->brokered = false;
-    gs_confirm_end_locked(share);
+    gs_confirm_forget_locked(share);
     gs_lock_release(&share->lock);
 }
 

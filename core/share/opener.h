@@ -12,6 +12,8 @@
 struct gs_connection {
     int fd;                           /* -1: not connected */
     int pidfd;                        /* the exporter's, where the kernel tells; or -1 */
+    pid_t pid;      /* the same; 0 or less: of another PID namespace; and of its program: */
+    uint64_t stack; /* where the stack begins; 0: that was not looked at yet */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t connected_ns, sent_ns; /* for people */
     uint32_t request;
@@ -20,7 +22,9 @@ struct gs_connection {
     unsigned abandoned; /* requests whose answers were not waited for */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
-    bool greeted;       /* HELLO was sent */
+    bool greeted;       /* HELLO was sent, */
+    bool asked;         /* and OPEN */
+    bool resumed, refused; /* what was held over another was taken up; and that was refused */
     bool watched;       /* the thread watches the connection */
 };
 
@@ -35,6 +39,7 @@ struct gs_peer {
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
     bool astray;        /* the program has closed the connection, over which things are held: */
     uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
+    uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
@@ -143,6 +148,10 @@ void gs_peer_hang_up(struct gs_peer *peer);
  * then there is none. */
 void gs_peer_look(struct gs_peer *peer);
 void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
+/* Takes note where a connection is refused over which something was to be taken up. */
+void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message);
+/* Its connection has ended, and by nothing that was done here. */
+void gs_peer_lost(struct gs_share *share, struct gs_peer *peer);
 
 /* peer.c */
 bool gs_peer_hung_up(const struct gs_peer *peer);

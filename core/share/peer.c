@@ -70,7 +70,8 @@ static int watch(struct gs_share *share, const struct gs_peer *peer, enum gs_wat
 /* Where the kernel has no room for that, it is tried again with the next use of the peer. */
 static void watch_on(struct gs_share *share, struct gs_peer *peer)
 {
-    peer->conn.watched = watch(share, peer, GS_WATCH_ADD) == 0;
+    gs_peer_look(peer); /* its number may be another connection's */
+    peer->conn.watched = peer->conn.fd >= 0 && watch(share, peer, GS_WATCH_ADD) == 0;
 }
 
 void gs_peer_watch(struct gs_share *share, struct gs_peer *peer)
@@ -134,6 +135,7 @@ void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
 {
     if (fd >= 0)
         gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
+    gs_peer_note_refused(peer, message);
     if (message->head.type == GS_WIRE_FLUSH)
         peer->conn.deaf |= !gs_flush_wanted_locked(share, peer, message->flush.number);
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
@@ -215,7 +217,8 @@ static void look_locked(struct gs_share *share, struct gs_peer *peer)
         return;
     }
     if (gs_peer_hung_up(peer)) {
-        gs_peer_disconnect(share, peer);
+        gs_peer_lost(share, peer);
+        share->opener.astray_ns = 0;
         gs_idle_lost_locked(share, peer);
         gs_peer_flush_locked(share, peer);
         gs_peer_reap_locked(share, peer);
@@ -258,6 +261,8 @@ static struct gs_peer *next_astray_locked(struct gs_share *share, uint64_t now)
         if (peer->busy)
             continue;
         gs_peer_look(peer);
+        if (peer->conn.fd >= 0 && peer->conn.pid > 0 && !peer->conn.stack)
+            peer->conn.stack = gs_alive_stack(peer->conn.pid); /* not while a program waits */
         if (peer->astray && now - peer->astray_ns >= ASTRAY_NS)
             return peer;
     }

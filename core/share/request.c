@@ -21,7 +21,8 @@ static int send_by(const struct gs_peer *peer, const union gs_wire_message *mess
                    uint64_t deadline)
 {
     for (;;) {
-        int error = gs_wire_send(peer->conn.fd, message, fd);
+        int error =
+            gs_fd_is_there(&peer->conn.kept_fd) ? gs_wire_send(peer->conn.fd, message, fd) : -EBADF;
 
         if (error != -EAGAIN)
             return error;
@@ -96,6 +97,7 @@ gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer)
         return GS_UNREACHABLE;
     }
     peer->astray = false;
+    peer->conn.resumed = true;
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the program has closed a connection of the library's: there is another");
     return GS_OK;
@@ -126,6 +128,7 @@ static int send_open(const struct gs_share *share, struct gs_peer *peer,
     gs_wire_start(&message, GS_WIRE_OPEN, ++peer->conn.request);
     memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
     message.open.want_fd = want_fd;
+    peer->conn.asked = true;
     return send_by(peer, &message, -1, deadline);
 }
 
@@ -162,13 +165,17 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
     uint64_t until = may_spin(share, peer) ? peer->conn.sent_ns + SPIN_NS : 0, looked = gs_now_ns();
 
     for (;;) {
-        int error = gs_wire_receive(peer->conn.fd, ret_message, ret_fd);
+        /* Meanwhile the program may have closed it, and another connection may have its number. */
+        int error = gs_fd_is_there(&peer->conn.kept_fd)
+                        ? gs_wire_receive(peer->conn.fd, ret_message, ret_fd)
+                        : -EBADF;
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
         if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->conn.request) {
             /* It talks on about something else. */
             gs_peer_take_other(share, peer, ret_message, *ret_fd);
+            *ret_fd = -1;
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
@@ -181,6 +188,7 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
         }
         if (error)
             return error;
+        gs_peer_note_refused(peer, ret_message);
         if (ret_message->head.request == peer->conn.request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
@@ -273,6 +281,8 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
         gs_room_make(share, token->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = receive_answer(share, peer, deadline, ret_message, ret_fd);
+    if (peer->conn.refused)
+        gs_peer_watch(share, peer); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
         peer->conn.abandoned += sent;
         gs_peer_watch(share, peer); /* somebody must take its answer and give it back */
@@ -292,7 +302,7 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
                     "the exporter of shared memory gave an answer that makes no sense; refused");
         *ret_status = GS_UNREACHABLE;
     } else if (error) {
-        gs_peer_disconnect(share, peer);
+        gs_peer_lost(share, peer);
         return -1;
     } else {
         *ret_status = use_answer(share, peer, token, ret_message, want_fd, ret_fd);
@@ -327,6 +337,8 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
             status = connect_or_resume(share, peer);
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
+        if (status != GS_OK && peer->astray)
+            gs_opener_has_thread(share); /* which tells him later what is held */
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {
@@ -343,7 +355,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
             continue;
         }
         status = GS_OK;
-        if (!want_fd) /* the caller's mapping went with the connection: he asks again */
+        if (!want_fd && !peer->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);

@@ -56,23 +56,24 @@ static void remember_locked(struct gs_share *share, int directory)
     share->place.device = device_of(&info);
 }
 
-/* One call into the kernel, by the path that openers use. Whoever cannot be seen from here any more
- * (this process has another user or root now) may be there. */
+/* By the path that openers use; where the program has closed the socket, nobody can. Whoever cannot
+ * be seen from here any more (this process has another user or root now) may be there. */
 static bool is_lost(struct gs_share *share)
 {
     char path[sizeof share->place.path];
     uint64_t inode, device;
     struct statx info;
-    bool any;
+    bool any, closed;
 
     gs_lock_take(&share->lock);
     any = share->socket_start == GS_STARTED && share->place.path[0];
+    closed = any && !gs_fd_is_there(&share->place.listener_is);
     memcpy(path, share->place.path, sizeof path);
     inode = share->place.inode;
     device = share->place.device;
     gs_lock_release(&share->lock);
-    if (!any)
-        return false;
+    if (!any || closed)
+        return closed;
     if (look_at(path, &info) != 0)
         return errno == ENOENT || errno == ENOTDIR;
     return info.stx_ino != inode || device_of(&info) != device;
@@ -104,12 +105,15 @@ static bool tells_who(int listener)
 /* The new directory and listener are the share's from now on. */
 static int adopt(struct gs_share *share, int directory, int listener)
 {
+    const struct gs_fd now = gs_fd_keep(directory);
+    const struct gs_fd *before = &share->place.directory_is;
     int error;
 
     gs_lock_take(&share->lock);
-    if (share->place.listener >= 0)
+    if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);
-    if (share->place.directory >= 0 && gs_fd_is_there(&share->place.directory_is))
+    if (share->place.directory >= 0 && gs_fd_is_there(before) &&
+        (before->inode != now.inode || before->device != now.device))
         unlinkat(share->place.directory, share->name,
                  0); /* it may have been moved away with its folder */
     exchange_locked(&share->place.directory, &share->place.directory_is, directory);

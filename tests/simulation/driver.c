@@ -1,0 +1,374 @@
+/* The driver as a table of numbers, and a GPU whose work is done at its time (core/gpu/driver.h). */
+#include "simulation.h"
+
+#include "core/gpu/driver.h"
+#include "core/gpu/map.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+#define FIRST_ADDRESS GS_PAGE_SIZE
+
+struct gs_map sim_map = {.lock = GS_LOCK_INITIALIZER(GS_RANK_MAP)};
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+void phys_ref(struct phys *phys)
+{
+    phys->refs++;
+}
+
+/* The record stays for as long as the world: what is said of it names it. */
+void phys_unref(struct phys *phys)
+{
+    phys->refs--;
+}
+
+static struct handle *handle_new(struct process *process, struct phys *phys)
+{
+    for (unsigned i = 0; i < LENGTH(process->handles); i++) {
+        struct handle *handle = &process->handles[i];
+
+        if (handle->number)
+            continue;
+        handle->number = ++world.next_number;
+        handle->phys = phys;
+        phys_ref(phys);
+        return handle;
+    }
+    return NULL;
+}
+
+static struct handle *handle_of(struct process *process, uint64_t number)
+{
+    for (unsigned i = 0; i < LENGTH(process->handles); i++)
+        if (number && process->handles[i].number == number)
+            return &process->handles[i];
+    return NULL;
+}
+
+struct phys *phys_new(uint64_t *ret_handle)
+{
+    struct phys *phys = sim_alloc(sizeof *phys);
+    struct handle *handle = handle_new(process_here(), phys);
+
+    if (!handle) {
+        sim_free(phys);
+        return NULL;
+    }
+    phys->id = ++world.next_number;
+    phys->maker = process_here()->image;
+    phys->next = world.memory;
+    world.memory = phys;
+    *ret_handle = handle->number;
+    return phys;
+}
+
+static CUresult mem_release(CUmemGenericAllocationHandle number)
+{
+    struct handle *handle = handle_of(process_here(), number);
+
+    sim_point();
+    if (!handle) {
+        sim_fail("driver: process %u releases handle %llu, which it has not", process_here()->index,
+                 (unsigned long long)number);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    phys_unref(handle->phys);
+    handle->number = 0;
+    return CUDA_SUCCESS;
+}
+
+void driver_release(uint64_t handle)
+{
+    mem_release(handle);
+}
+
+/* A call that may fail for want of something. */
+static bool fails(struct process *process)
+{
+    sim_point();
+    return process->driver_left > 0 && --process->driver_left == 0;
+}
+
+static CUresult mem_export(void *ret_fd, CUmemGenericAllocationHandle number,
+                           CUmemAllocationHandleType type, unsigned long long flags)
+{
+    struct handle *handle;
+    struct file *file;
+    int fd;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handle = handle_of(process_here(), number);
+    if (!handle) {
+        sim_fail("driver: process %u exports handle %llu, which it has not", process_here()->index,
+                 (unsigned long long)number);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    file = file_new(FILE_MEMORY);
+    file->phys = handle->phys;
+    phys_ref(file->phys);
+    fd = fd_new(process_here(), file);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)ret_fd = fd;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_import(CUmemGenericAllocationHandle *ret_handle, void *fd,
+                           CUmemAllocationHandleType type)
+{
+    struct handle *handle;
+    struct file *file;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    file = fd_file((int)(intptr_t)fd, FILE_MEMORY);
+    handle = file ? handle_new(process_here(), file->phys) : NULL;
+    if (!handle)
+        return file ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    *ret_handle = handle->number;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Addresses ------------------------------------------------------------------------------ */
+
+static struct mapping *mapping_at(struct process *process, CUdeviceptr base)
+{
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++)
+        if (process->mappings[i].size && process->mappings[i].base == base)
+            return &process->mappings[i];
+    return NULL;
+}
+
+static struct mapping *expect(CUdeviceptr base, size_t size, bool mapped, const char *what)
+{
+    struct mapping *mapping = mapping_at(process_here(), base);
+
+    if (mapping && mapping->size == size && (mapping->phys != NULL) == mapped)
+        return mapping;
+    sim_fail("driver: process %u %s at %llx, where it has %s", process_here()->index, what,
+             (unsigned long long)base, mapping ? "something else" : "nothing");
+    return NULL;
+}
+
+static CUresult mem_address_reserve(CUdeviceptr *ret_base, size_t size, size_t alignment,
+                                    CUdeviceptr address, unsigned long long flags)
+{
+    struct process *process = process_here();
+
+    if (fails(process))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
+        if (process->mappings[i].size)
+            continue;
+        world.next_address += size;
+        process->mappings[i] = (struct mapping){.base = FIRST_ADDRESS + world.next_address,
+                                                .size = size};
+        *ret_base = process->mappings[i].base;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult mem_address_free(CUdeviceptr base, size_t size)
+{
+    struct mapping *mapping;
+
+    sim_point();
+    mapping = expect(base, size, false, "frees addresses");
+    if (mapping)
+        mapping->size = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_map(CUdeviceptr base, size_t size, size_t offset,
+                        CUmemGenericAllocationHandle number, unsigned long long flags)
+{
+    struct handle *handle;
+    struct mapping *mapping;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handle = handle_of(process_here(), number);
+    mapping = expect(base, size, false, "maps memory");
+    if (!handle) {
+        sim_fail("driver: process %u maps a handle that it has not", process_here()->index);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    mapping->phys = handle->phys;
+    mapping->accessible = false;
+    phys_ref(mapping->phys);
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_unmap(CUdeviceptr base, size_t size)
+{
+    struct mapping *mapping;
+
+    sim_point();
+    mapping = expect(base, size, true, "unmaps memory");
+    if (!mapping)
+        return CUDA_ERROR_INVALID_VALUE;
+    rule_unmapped(process_here(), mapping->phys, base);
+    phys_unref(mapping->phys);
+    mapping->phys = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc *access,
+                               size_t count)
+{
+    struct mapping *mapping;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mapping = expect(base, size, true, "sets the access of memory");
+    if (mapping)
+        mapping->accessible = true;
+    return CUDA_SUCCESS;
+}
+
+struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *ret_offset)
+{
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
+        const struct mapping *mapping = &process->mappings[i];
+
+        if (!mapping->size || !mapping->phys || !mapping->accessible || address < mapping->base ||
+            address >= mapping->base + mapping->size)
+            continue;
+        *ret_offset = address - mapping->base;
+        return mapping->phys;
+    }
+    return NULL;
+}
+
+/* ---- Events: one context, whose work is done in its order ------------------------------------ */
+
+static struct event *event_of(CUevent event)
+{
+    struct process *process = process_here();
+
+    for (unsigned i = 0; i < LENGTH(process->events); i++)
+        if (event && process->events[i].number == (uint64_t)(uintptr_t)event)
+            return &process->events[i];
+    sim_fail("driver: process %u has not the event that it names", process->index);
+    return &process->events[0];
+}
+
+static CUresult event_create(CUevent *ret_event, unsigned flags)
+{
+    struct process *process = process_here();
+
+    for (unsigned i = 0; i < LENGTH(process->events); i++)
+        if (!process->events[i].number) {
+            process->events[i] = (struct event){.number = ++world.next_number};
+            *ret_event = (CUevent)(uintptr_t)process->events[i].number;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    event_of(event)->number = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_record_event(CUcontext context, CUevent event)
+{
+    event_of(event)->done_ns = process_here()->gpu_busy_ns;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    return event_of(event)->done_ns <= world.now_ns ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult ctx_push_current(CUcontext context)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_pop_current(CUcontext *ret_context)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_synchronize(void)
+{
+    while (process_here()->gpu_busy_ns > world.now_ns)
+        gs_rest_ns(process_here()->gpu_busy_ns - world.now_ns);
+    return CUDA_SUCCESS;
+}
+
+const struct gs_driver sim_driver = {
+    .mem_export = mem_export,
+    .mem_import = mem_import,
+    .mem_release = mem_release,
+    .mem_address_reserve = mem_address_reserve,
+    .mem_address_free = mem_address_free,
+    .mem_map = mem_map,
+    .mem_unmap = mem_unmap,
+    .mem_set_access = mem_set_access,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_query = event_query,
+    .ctx_record_event = ctx_record_event,
+    .ctx_push_current = ctx_push_current,
+    .ctx_pop_current = ctx_pop_current,
+    .ctx_synchronize = ctx_synchronize,
+};
+
+/* With its context its events go. */
+void driver_end_context(struct process *process)
+{
+    for (unsigned i = 0; i < LENGTH(process->events); i++)
+        process->events[i].number = 0;
+}
+
+/* ---- Its end -------------------------------------------------------------------------------- */
+
+unsigned driver_count(const struct process *process)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < LENGTH(process->handles); i++)
+        count += process->handles[i].number != 0;
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++)
+        count += process->mappings[i].size != 0;
+    for (unsigned i = 0; i < LENGTH(process->events); i++)
+        count += process->events[i].number != 0;
+    return count;
+}
+
+static void map_forget(uint64_t base, size_t size)
+{
+    for (uint64_t page = base >> GS_PAGE_SHIFT; page < (base + size) >> GS_PAGE_SHIFT; page++) {
+        struct gs_map_leaf *leaf = sim_map.leaf[page >> GS_MAP_LEAF_BITS];
+
+        if (leaf)
+            leaf->entry[page & (((uint64_t)1 << GS_MAP_LEAF_BITS) - 1)] = NULL;
+    }
+}
+
+void driver_forget(struct process *process)
+{
+    for (unsigned i = 0; i < LENGTH(process->handles); i++) {
+        if (process->handles[i].number)
+            phys_unref(process->handles[i].phys);
+        process->handles[i].number = 0;
+    }
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
+        struct mapping *mapping = &process->mappings[i];
+
+        if (!mapping->size)
+            continue;
+        map_forget(mapping->base, mapping->size);
+        if (mapping->phys)
+            phys_unref(mapping->phys);
+        *mapping = (struct mapping){0};
+    }
+    driver_end_context(process);
+    process->gpu_busy_ns = 0;
+}

@@ -1,0 +1,319 @@
+/* The runtime directory, and this process's socket in it (core/share/directory.h, socket.c). */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/share/discard.h"
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
+#include "simulation.h"
+
+#define BACKLOG        4
+#define BUFFER         (212992 / 4) /* what a socket takes, as it is set when nobody sets it */
+#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS)
+#define LOOK_NS        GS_NS_PER_S
+
+static struct entry {
+    char name[GS_BROKER_NAME_SIZE];
+    struct file *listener; /* NULL: it was closed */
+    struct image *image;   /* whose it is */
+    struct entry *next;
+} *entries;
+
+static struct entry *find(const char *name)
+{
+    struct entry *entry = entries;
+
+    while (entry && strcmp(entry->name, name) != 0)
+        entry = entry->next;
+    return entry;
+}
+
+static void enter(const char *name, struct file *listener, struct image *image)
+{
+    struct entry *entry = find(name);
+
+    if (!entry) {
+        entry = sim_alloc(sizeof *entry);
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+        entry->next = entries;
+        entries = entry;
+    }
+    entry->listener = listener;
+    entry->image = image;
+}
+
+static void leave(struct entry **link)
+{
+    struct entry *entry = *link;
+
+    *link = entry->next;
+    sim_free(entry);
+}
+
+void folder_listener_gone(const struct file *listener)
+{
+    for (struct entry *entry = entries; entry; entry = entry->next)
+        if (entry->listener == listener)
+            entry->listener = NULL;
+}
+
+unsigned folder_count(const struct image *image)
+{
+    unsigned count = 0;
+
+    for (struct entry *entry = entries; entry; entry = entry->next)
+        count += entry->image == image;
+    return count;
+}
+
+void folder_clear(void)
+{
+    while (entries)
+        leave(&entries);
+}
+
+/* ---- core/share/directory.h ----------------------------------------------------------------- */
+
+bool gs_user_is_own(uid_t uid)
+{
+    return uid == 0;
+}
+
+bool gs_process_is_listed(const struct gs_share_options *options, uid_t uid, gid_t gid)
+{
+    return uid == 0;
+}
+
+void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE])
+{
+    snprintf(ret_name, GS_BROKER_NAME_SIZE, GS_BROKER_NAME);
+}
+
+const char *gs_directory_words(const struct gs_share_options *options)
+{
+    return "the folder";
+}
+
+int gs_directory_next(const struct gs_share_options *options, unsigned *place,
+                      char ret_reason[GS_REASON_SIZE])
+{
+    int fd;
+
+    ret_reason[0] = 0;
+    if ((*place)++ > 0)
+        return -1;
+    fd = fd_new(process_here(), file_new(FILE_DIRECTORY));
+    if (fd < 0)
+        snprintf(ret_reason, GS_REASON_SIZE, "no descriptor is left");
+    return fd;
+}
+
+/* A caller of the listener's, who has not been accepted. */
+static int call(struct file *listener)
+{
+    struct file *near = file_new(FILE_SOCKET), *far = file_new(FILE_SOCKET), **last;
+    int fd;
+
+    near->life = listener->life;
+    far->life = process_here()->life;
+    near->limit = far->limit = BUFFER;
+    near->peer = far;
+    far->peer = near;
+    far->holder = listener->holder;
+    file_ref(far);
+    fd = fd_new(process_here(), near);
+    if (fd < 0) {
+        file_unref(far);
+        return -EMFILE;
+    }
+    for (last = &listener->first_caller; *last; last = &(*last)->next_caller)
+        continue;
+    *last = far;
+    listener->callers++;
+    file_changed(listener);
+    return fd;
+}
+
+int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
+                         uint64_t limit_ns)
+{
+    const uint64_t end_ns = gs_now_ns() + limit_ns;
+
+    sim_point();
+    for (;;) {
+        struct entry *entry = find(name);
+
+        if (!entry || !entry->listener)
+            return entry ? -ECONNREFUSED : -ENOENT;
+        if (entry->listener->callers < BACKLOG)
+            return call(entry->listener);
+        if (gs_now_ns() >= end_ns)
+            return -EAGAIN;
+        gs_rest_ns(end_ns - gs_now_ns() < GS_NS_PER_MS ? end_ns - gs_now_ns() : GS_NS_PER_MS);
+    }
+}
+
+int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name)
+{
+    int fd = gs_directory_connect(-1, options, name, 0);
+
+    return fd < 0 ? -EAGAIN : fd;
+}
+
+bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
+                        uid_t uid, pid_t pid)
+{
+    const struct entry *entry = find(name);
+
+    return entry && entry->image->life->pid == pid;
+}
+
+int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
+                           int max)
+{
+    int count = 0;
+
+    for (struct entry *entry = entries; entry && count < max; entry = entry->next)
+        if (strlen(entry->name) == GS_SOCKET_NAME_SIZE - 1 && strcmp(entry->name, own) != 0 &&
+            !entry->image->life->exited)
+            memcpy(ret_names[count++], entry->name, GS_SOCKET_NAME_SIZE);
+    return count;
+}
+
+int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
+                            char ret_reason[GS_REASON_SIZE])
+{
+    return n > 0 ? -ENOENT : fd_new(process_here(), file_new(FILE_DIRECTORY));
+}
+
+void gs_directory_unlink(int directory, const char *name)
+{
+    struct entry **link = &entries;
+
+    while (*link && strcmp((*link)->name, name) != 0)
+        link = &(*link)->next;
+    if (*link)
+        leave(link);
+}
+
+int gs_directory_let_all(int directory, const char *name)
+{
+    return 0;
+}
+
+/* ---- This process's socket ------------------------------------------------------------------ */
+
+bool gs_socket_is_given(const struct gs_share *share)
+{
+    return false;
+}
+
+/* Called with the lock held. Under the number of what was there, if that still is this library's. */
+static void exchange_locked(int *number, struct gs_fd *kept, int fd)
+{
+    struct process *process = process_here();
+
+    if (*number >= 0 && gs_fd_is_there(kept)) {
+        struct file *before = process->fds[*number].file;
+
+        process->fds[*number].file = process->fds[fd].file;
+        process->fds[fd].file = before;
+        gs_fd_drop(fd);
+    } else {
+        *number = fd;
+    }
+    *kept = gs_fd_keep(*number);
+}
+
+static bool is_taken(const struct gs_share *share)
+{
+    const struct entry *entry = find(share->name);
+
+    return share->options.is_broker && entry && entry->listener && !entry->listener->life->exited;
+}
+
+static gs_status socket_start(struct gs_share *share)
+{
+    struct process *process = process_here();
+    struct file *made = file_new(FILE_LISTENER);
+    int listener, directory;
+
+    made->life = process->life;
+    listener = fd_new(process, made);
+    directory = listener < 0 ? -1 : fd_new(process, file_new(FILE_DIRECTORY));
+    if (directory < 0 || is_taken(share)) {
+        gs_fd_drop(directory);
+        gs_fd_drop(listener);
+        gs_say_not_offered(share, "no socket can be made");
+        return GS_NOT_OFFERED;
+    }
+    enter(share->name, made, process->image);
+    if (share->place.spare_fd < 0)
+        share->place.spare_fd = gs_fd_copy(share->loop.wake);
+    gs_lock_take(&share->lock);
+    if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
+        gs_unwatch(share, share->place.listener);
+    exchange_locked(&share->place.directory, &share->place.directory_is, directory);
+    exchange_locked(&share->place.listener, &share->place.listener_is, listener);
+    gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
+    gs_lock_release(&share->lock);
+    share->place.sweep_ns = gs_now_ns() + SWEEP_AFTER_NS;
+    gs_thread_wake(share);
+    return GS_OK;
+}
+
+static bool is_lost(const struct gs_share *share)
+{
+    const struct entry *entry = find(share->name);
+
+    return share->socket_start == GS_STARTED &&
+           (!entry || entry->image != process_here()->image ||
+            !gs_fd_is_there(&share->place.listener_is));
+}
+
+gs_status gs_socket_start(struct gs_share *share)
+{
+    gs_status status = gs_thread_start(share);
+
+    if (status != GS_OK)
+        return GS_NOT_OFFERED;
+    if (is_lost(share)) {
+        gs_lock_take(&share->lock);
+        if (share->socket_start == GS_STARTED)
+            share->socket_start = GS_NOT_STARTED;
+        gs_lock_release(&share->lock);
+    }
+    return gs_start_once(share, &share->socket_start, socket_start);
+}
+
+gs_status gs_share_serve(struct gs_share *share)
+{
+    return gs_socket_start(share);
+}
+
+/* Of those that have ended: nobody listens there. */
+void gs_sweep(struct gs_share *share)
+{
+    for (struct entry **link = &entries; *link;) {
+        if (!(*link)->listener && (*link)->image != process_here()->image)
+            leave(link);
+        else
+            link = &(*link)->next;
+    }
+    share->place.sweep_ns = GS_NEVER;
+}
+
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
+{
+    if (share->place.sweep_ns <= now)
+        gs_sweep(share);
+    if (share->place.listener < 0)
+        return GS_NEVER;
+    if (now >= share->place.look_ns) {
+        gs_socket_start(share);
+        share->place.look_ns = gs_now_ns() + LOOK_NS;
+    }
+    return share->place.sweep_ns < share->place.look_ns ? share->place.sweep_ns
+                                                        : share->place.look_ns;
+}

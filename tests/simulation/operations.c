@@ -1,0 +1,522 @@
+/* What a simulated program does with the library, one thing at a time (simulation.h). */
+#include "simulation.h"
+
+#include <string.h>
+
+#include "core/gpu/fence.h"
+#include "core/gpu/map.h"
+#include "core/share/internal.h"
+
+#define SLOT_SIZE    (GS_PAGE_SIZE / SLOTS)
+#define WORK_NS      (GS_NS_PER_MS / 4) /* 64 times as long at most */
+#define LONG_WORK_NS (2 * GS_NS_PER_MS)
+#define SHORT_NS     (50 * GS_NS_PER_MS)
+#define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
+#define DEVICE       0
+
+const char *const operation_names[OP_ALL] = {
+    [OP_EXPORT] = "export", [OP_OPEN] = "open", [OP_USE] = "use", [OP_CLOSE] = "close",
+    [OP_FREE] = "free", [OP_PASS_ON] = "pass-on", [OP_PURGE] = "purge", [OP_SHORT] = "short",
+    [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end",
+    [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all", [OP_PURGE_ALL] = "purge-all",
+    [OP_OPEN_ALL] = "open-all"};
+
+/* ---- Sharing -------------------------------------------------------------------------------- */
+
+static unsigned slots(void)
+{
+    return world.options.isolate ? 1 : SLOTS;
+}
+
+static struct chunk *chunk_with_room(struct process *process, unsigned *ret_slot)
+{
+    for (unsigned i = 0; i < CHUNKS_MAX; i++)
+        for (unsigned k = 0; process->chunks[i].id && k < slots(); k++)
+            if (!process->chunks[i].phys->slots[k]) {
+                *ret_slot = k;
+                return &process->chunks[i];
+            }
+    for (unsigned i = 0; i < CHUNKS_MAX; i++) {
+        struct chunk *chunk = &process->chunks[i];
+
+        if (chunk->id)
+            continue;
+        chunk->phys = phys_new(&chunk->handle);
+        if (!chunk->phys)
+            return NULL;
+        chunk->id = ++world.next_number;
+        chunk->address = world.next_address += GS_PAGE_SIZE;
+        *ret_slot = 0;
+        return chunk;
+    }
+    return NULL;
+}
+
+static struct block *block_new(struct process *process, unsigned arg)
+{
+    unsigned slot;
+    struct chunk *chunk = chunk_with_room(process, &slot);
+    struct block *block;
+
+    if (!chunk)
+        return NULL;
+    block = sim_alloc(sizeof *block);
+    block->id = ++world.next_number;
+    block->maker = process;
+    block->image = process->image;
+    block->chunk = chunk;
+    block->phys = chunk->phys;
+    block->slot = slot;
+    block->address = chunk->address + slot * SLOT_SIZE;
+    block->size = world.options.isolate ? GS_PAGE_SIZE : SLOT_SIZE - arg % 4096;
+    block->next = world.blocks;
+    world.blocks = block;
+    chunk->phys->slots[slot] = block;
+    return block;
+}
+
+static void handle_enter(struct block *block)
+{
+    unsigned at = world.handle_count++ % HANDLES_MAX;
+
+    world.handles[at] = block;
+}
+
+static void share_block(struct process *process, unsigned arg)
+{
+    struct block *block = block_new(process, arg);
+    struct gs_share_source source;
+    gs_status status;
+
+    if (!block)
+        return;
+    source = (struct gs_share_source){.handle = block->chunk->handle,
+                                      .chunk_id = block->chunk->id,
+                                      .chunk_size = GS_PAGE_SIZE,
+                                      .block_id = block->id,
+                                      .offset = block->slot * SLOT_SIZE,
+                                      .size = block->size,
+                                      .address = block->address,
+                                      .alone = world.options.isolate};
+    status = gs_share_offer(process->share, &source, &block->offer);
+    if (status != GS_OK) {
+        block->state = BLOCK_GONE;
+        block->phys->slots[block->slot] = NULL;
+        if (world.settled)
+            sim_fail("liveness: process %u cannot share a block, status %d", process->index, status);
+        return;
+    }
+    gs_lock_take(&process->pool);
+    block->state = BLOCK_LIVE;
+    gs_share_given_out(process->share, block->offer);
+    gs_lock_release(&process->pool);
+    gs_offer_token(block->offer, block->token);
+    block->wire_id = ((const struct gs_token *)(const void *)block->token)->block_id;
+    sim_trace("    block %llu (%llu) in slot %u of memory %llu", (unsigned long long)block->id,
+              (unsigned long long)block->wire_id, block->slot, (unsigned long long)block->phys->id);
+    handle_enter(block);
+}
+
+/* ---- Freeing -------------------------------------------------------------------------------- */
+
+/* Called with the pool's lock held, as core does. */
+static void ask_locked(struct process *process, struct block *block)
+{
+    block->state = BLOCK_LIMBO;
+    if (!gs_share_withdraw(process->share, block->offer))
+        return;
+    block->offer = NULL;
+    block->state = BLOCK_GONE;
+    sim_trace("    block %llu is handed out again", (unsigned long long)block->id);
+    rule_handed_out(block);
+    block->phys->slots[block->slot] = NULL;
+}
+
+/* Those whose own GPU work is done now. */
+static void ask_freed(struct process *process, bool all)
+{
+    struct block *block;
+
+    gs_lock_take(&process->pool);
+    for (block = world.blocks; block; block = block->next)
+        if (block->image == process->image &&
+            (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
+            ask_locked(process, block);
+    gs_lock_release(&process->pool);
+}
+
+void program_lease_ended(void *arg, uint64_t address)
+{
+    struct process *process = arg;
+    struct block *block = world.blocks;
+
+    if (process->is_broker)
+        return;
+    gs_lock_take(&process->pool);
+    while (block && (block->image != process->image || block->address != address ||
+                     block->state != BLOCK_LIMBO))
+        block = block->next;
+    if (block)
+        ask_locked(process, block);
+    gs_lock_release(&process->pool);
+}
+
+static void free_block(struct process *process, struct block *block, bool at_once)
+{
+    gs_lock_take(&process->pool);
+    if (block->state == BLOCK_LIVE) {
+        block->state = BLOCK_FREED;
+        block->freed_ns = gs_now_ns();
+        gs_share_freed(process->share, block->offer, block->freed_ns);
+        if (at_once)
+            ask_locked(process, block);
+    }
+    gs_lock_release(&process->pool);
+}
+
+static void free_some(struct process *process, unsigned arg)
+{
+    struct block *block, *found = NULL;
+    unsigned count = 0;
+
+    for (block = world.blocks; block; block = block->next)
+        if (block->image == process->image && block->state == BLOCK_LIVE && arg / 2 % ++count == 0)
+            found = block;
+    if (found)
+        free_block(process, found, arg % 2);
+}
+
+static void free_all(struct process *process)
+{
+    for (struct block *block = world.blocks; block; block = block->next)
+        if (block->image == process->image && block->state == BLOCK_LIVE)
+            free_block(process, block, true);
+    ask_freed(process, false);
+}
+
+/* ---- The chunks ----------------------------------------------------------------------------- */
+
+static bool is_empty(const struct chunk *chunk)
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (chunk->phys->slots[i])
+            return false;
+    return true;
+}
+
+static void purge(struct process *process, struct chunk *chunk)
+{
+    struct chunk gone = *chunk;
+
+    *chunk = (struct chunk){0};
+    gs_share_chunk_gone(process->share, gone.id);
+    driver_release(gone.handle);
+    gone.phys->released = true;
+    gone.phys->released_ns = world.now_ns;
+}
+
+static void purge_some(struct process *process, unsigned arg, bool all)
+{
+    for (unsigned i = 0; i < CHUNKS_MAX; i++)
+        if (process->chunks[i].id && (all || i == arg % CHUNKS_MAX) &&
+            is_empty(&process->chunks[i]))
+            purge(process, &process->chunks[i]);
+}
+
+/* Of what is freed before or meanwhile. */
+static void end_graces(struct process *process)
+{
+    process->graceless++;
+    gs_share_end_graces(process->share, NULL);
+    process->graceless--;
+    for (struct block *block = world.blocks; block; block = block->next)
+        block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;
+}
+
+/* The GPU is full: core/process/reclaim.c. */
+static void run_short(struct process *process)
+{
+    uint64_t begun, ended;
+
+    ask_freed(process, false);
+    begun = gs_now_ns();
+    gs_share_await_given_back(process->share, NULL, SHORT_NS);
+    ended = gs_now_ns();
+    end_graces(process);
+    ask_freed(process, true);
+    rule_given_back(process, begun, ended);
+    purge_some(process, 0, true);
+    gs_share_await_unmapped(process->share, NULL, SHORT_NS);
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+static struct opened *opened_of(struct process *process, const struct block *block)
+{
+    for (unsigned i = 0; i < OPENS_MAX; i++)
+        if (process->opened[i].block == block && (block || !process->opened[i].busy))
+            return &process->opened[i];
+    return NULL;
+}
+
+static void look_at_time(const struct process *process, uint64_t begun_ns, uint64_t starved_ns)
+{
+    uint64_t took = world.now_ns - begun_ns, starved = process->starved_ns - starved_ns;
+
+    if (took > starved + world.options.timeout_ns + LATE_NS)
+        sim_fail("liveness: an open of process %u took %llu ms, beyond share.timeout",
+                 process->index, (unsigned long long)((took - starved) / GS_NS_PER_MS));
+}
+
+/* `must`: nothing stands in its way. */
+static void open_block(struct process *process, struct block *block, bool must)
+{
+    uint64_t begun = gs_now_ns(), starved = process->starved_ns;
+    struct opened *opened;
+    CUdeviceptr address;
+    gs_status status;
+
+    status = gs_share_open(process->share, block->token, program_context(process), DEVICE,
+                           &address);
+    look_at_time(process, begun, starved);
+    sim_trace("    process %u opened block %llu: %d", process->index, (unsigned long long)block->id,
+              (int)status);
+    if (must && status != GS_OK && world.options.max_clients > PROCESSES_MAX)
+        sim_fail("liveness: process %u cannot open block %llu of process %u, which lives: status %d",
+                 process->index, (unsigned long long)block->id, block->maker->index, status);
+    if (block->image == process->image && status != GS_SAME_PROCESS)
+        sim_fail("handles: process %u opened its own block %llu: status %d", process->index,
+                 (unsigned long long)block->id, status);
+    if (status != GS_OK)
+        return;
+    rule_opened(process, block, address);
+    opened = opened_of(process, block);
+    if (!opened)
+        opened = opened_of(process, NULL);
+    if (!opened) { /* its program has no place for it */
+        use_of(block, process->image)->opens--;
+        gs_share_close(process->share, address);
+        return;
+    }
+    if (opened->block && opened->address != address)
+        sim_fail("handles: process %u has block %llu at two addresses", process->index,
+                 (unsigned long long)block->id);
+    opened->block = block;
+    opened->address = address;
+    opened->count++;
+}
+
+static void open_some(struct process *process, unsigned arg)
+{
+    unsigned count = world.handle_count < HANDLES_MAX ? world.handle_count : HANDLES_MAX;
+
+    if (count > 0)
+        open_block(process, world.handles[arg % count], false);
+}
+
+/* All that is for others: who shares something lives, so it must go. */
+static void open_all(struct process *process)
+{
+    for (struct block *block = world.blocks; block; block = block->next)
+        if (block->state == BLOCK_LIVE && block->image != process->image && !block->image->over)
+            open_block(process, block, true);
+}
+
+static struct opened *pick(struct process *process, unsigned arg)
+{
+    for (unsigned i = 0; i < OPENS_MAX; i++) {
+        struct opened *opened = &process->opened[(arg + i) % OPENS_MAX];
+
+        if (opened->block && !opened->busy)
+            return opened;
+    }
+    return NULL;
+}
+
+static void use(struct process *process, unsigned arg)
+{
+    struct opened *opened = pick(process, arg);
+
+    if (!opened)
+        return;
+    rule_used(process, opened->block, opened->address);
+    if (process->gpu_busy_ns < world.now_ns)
+        process->gpu_busy_ns = world.now_ns;
+    process->gpu_busy_ns += arg / OPENS_MAX % 64 * (arg >> 15 ? LONG_WORK_NS : WORK_NS);
+    use_of(opened->block, process->image)->busy_ns = process->gpu_busy_ns;
+}
+
+static void close_one(struct process *process, struct opened *opened)
+{
+    struct use *use = use_of(opened->block, process->image);
+    struct block *block = opened->block;
+    uint64_t address = opened->address;
+    gs_status status;
+
+    use->opens--;
+    use->closed_ns = world.now_ns;
+    if (--opened->count == 0)
+        opened->block = NULL;
+    status = gs_share_close(process->share, address);
+    use->closed_ns = world.now_ns;
+    if (status != GS_OK)
+        sim_fail("handles: process %u closes block %llu, which it has open: status %d",
+                 process->index, (unsigned long long)block->id, status);
+}
+
+static void close_all(struct process *process)
+{
+    for (unsigned i = 0; i < OPENS_MAX; i++)
+        while (process->opened[i].block)
+            close_one(process, &process->opened[i]);
+}
+
+static void pass_on(struct process *process, unsigned arg)
+{
+    struct opened *opened = pick(process, arg);
+    unsigned char token[GS_TOKEN_SIZE];
+    struct block *block;
+    gs_status status;
+
+    if (!opened)
+        return;
+    opened->busy = true;
+    block = opened->block;
+    status = gs_share_pass_on(process->share, opened->address, token);
+    opened->busy = false;
+    if (status != GS_OK || memcmp(token, block->token, sizeof token) != 0)
+        sim_fail("handles: process %u passes block %llu on, and its handle is another one",
+                 process->index, (unsigned long long)block->id);
+    handle_enter(block);
+}
+
+/* ---- The rest ------------------------------------------------------------------------------- */
+
+static void ask(struct process *process, unsigned arg)
+{
+    static const unsigned char uuid[16];
+    struct gs_share_stats stats;
+    struct gs_share_held held;
+    struct gs_share_answers answers;
+    struct gs_import_info info;
+    struct opened *opened;
+
+    gs_share_stats(process->share, &stats);
+    if (arg % 2)
+        gs_share_held(process->share, NULL, &held);
+    if (arg % 5 == 0)
+        gs_share_ask(process->share, uuid, GS_PAGE_SIZE, &answers);
+    gs_share_look_again(process->share);
+    opened = pick(process, arg);
+    if (!opened)
+        return;
+    opened->busy = true;
+    if (gs_share_find(process->share, opened->address, &info) != GS_OK ||
+        info.base != opened->address)
+        sim_fail("handles: process %u has block %llu open, and it is not found", process->index,
+                 (unsigned long long)opened->block->id);
+    opened->busy = false;
+}
+
+/* Whether the other thread of the program's waits for its next. */
+static bool is_alone(const struct process *process)
+{
+    unsigned idle = 0;
+
+    for (unsigned i = 1; i < THREADS; i++)
+        idle += process->threads[i].state == FIBRE_IDLE;
+    return idle == THREADS - 2;
+}
+
+static void forget_opened(struct process *process)
+{
+    for (unsigned i = 0; i < OPENS_MAX; i++) {
+        struct opened *opened = &process->opened[i];
+
+        if (opened->block) {
+            struct use *use = use_of(opened->block, process->image);
+
+            use->opens = 0;
+            use->closed_ns = world.now_ns;
+        }
+        *opened = (struct opened){0};
+    }
+}
+
+/* The context goes with its work, and what it had open is closed. */
+static void end_context(struct process *process)
+{
+    gs_share_context_leaving(process->share, program_context(process));
+    sim_driver.ctx_synchronize();
+    forget_opened(process);
+    driver_end_context(process);
+    gs_share_context_gone(process->share, program_context(process));
+    process->contexts++;
+}
+
+static void end(struct process *process)
+{
+    sim_driver.ctx_synchronize();
+    forget_opened(process);
+    gs_share_destroy(process->share);
+    process->share = NULL;
+    gs_fences_destroy(process->fences);
+    for (unsigned i = 0; i < CHUNKS_MAX; i++)
+        if (process->chunks[i].id)
+            driver_release(process->chunks[i].handle);
+    process->ends = ENDS_EMPTY;
+}
+
+static void perform_alone(struct process *process, enum operation_kind kind)
+{
+    if (!is_alone(process))
+        return;
+    process->alone = true;
+    if (kind == OP_CONTEXT) {
+        end_context(process);
+    } else if (kind == OP_END) {
+        end(process);
+    } else {
+        gs_share_at_exit(process->share);
+        process->ends = ENDS_BY_EXIT;
+    }
+    process->alone = false;
+}
+
+void program_perform(struct process *process, const struct operation *operation)
+{
+    unsigned arg = operation->arg;
+
+    switch (operation->kind) {
+    case OP_EXPORT:
+        return share_block(process, arg);
+    case OP_OPEN:
+        return open_some(process, arg);
+    case OP_USE:
+        return use(process, arg);
+    case OP_CLOSE:
+        return pick(process, arg) ? close_one(process, pick(process, arg)) : (void)0;
+    case OP_FREE:
+        ask_freed(process, false);
+        return free_some(process, arg);
+    case OP_PASS_ON:
+        return pass_on(process, arg);
+    case OP_PURGE:
+        ask_freed(process, false);
+        return purge_some(process, arg, false);
+    case OP_SHORT:
+        return run_short(process);
+    case OP_ASK:
+        return ask(process, arg);
+    case OP_CLOSE_ALL:
+        return close_all(process);
+    case OP_FREE_ALL:
+        return free_all(process);
+    case OP_PURGE_ALL:
+        return purge_some(process, 0, true);
+    case OP_OPEN_ALL:
+        return open_all(process);
+    default:
+        return perform_alone(process, operation->kind);
+    }
+}

@@ -1,0 +1,276 @@
+/* The process table: how simulated processes begin, stop, change and end (core/share/alive.h). */
+#include "simulation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/gpu/fence.h"
+#include "core/share/alive.h"
+
+#define FIRST_PID   1000
+#define STACKS      UINT64_C(0x7ffc00000000)
+#define LIVES_MAX   512
+
+struct process *process_here(void)
+{
+    return world.current ? world.current->process : NULL;
+}
+
+struct life *life_of(pid_t pid)
+{
+    unsigned index = (unsigned)(pid - FIRST_PID);
+
+    return pid >= FIRST_PID && index < world.life_count ? &world.lives[index] : NULL;
+}
+
+static struct image *image_new(struct life *life)
+{
+    struct image *image = sim_alloc(sizeof *image);
+
+    image->life = life;
+    image->clean = true;
+    image->gpu_gone_ns = NEVER;
+    life->stack = STACKS + 4096 * ++world.next_number;
+    world.images[world.image_count++] = image;
+    return image;
+}
+
+static struct process *place(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state == PROCESS_NONE)
+            return &world.processes[i];
+    return NULL;
+}
+
+/* Begins the program of its present image. */
+static void begin(struct process *process)
+{
+    process->fd_limit = FDS_MAX;
+    gs_lock_init(&process->pool, GS_RANK_POOL);
+    process->fences = sim_alloc(sizeof *process->fences);
+    gs_fences_init(process->fences, &sim_driver);
+    if (process->is_broker) {
+        fibre_start(&process->threads[1], process, broker_run, process);
+        return;
+    }
+    for (unsigned i = 1; i < THREADS; i++)
+        fibre_start(&process->threads[i], process, program_run, process);
+}
+
+struct process *process_start(bool is_broker)
+{
+    struct process *process = place();
+    struct fibre threads[THREADS];
+    struct life *life;
+
+    if (!process || world.life_count == LIVES_MAX || world.image_count == LIVES_MAX)
+        return NULL;
+    if (!world.lives)
+        world.lives = sim_alloc(LIVES_MAX * sizeof *world.lives);
+    life = &world.lives[world.life_count];
+    life->pid = FIRST_PID + (pid_t)world.life_count++;
+    memcpy(threads, process->threads, sizeof threads);
+    *process = (struct process){.index = (unsigned)(process - world.processes),
+                                .state = PROCESS_RUNS,
+                                .is_broker = is_broker,
+                                .life = life,
+                                .image = image_new(life)};
+    memcpy(process->threads, threads, sizeof threads); /* their stacks */
+    begin(process);
+    return process;
+}
+
+/* What goes with the memory of a program: all but descriptors and the GPU's work. */
+static void image_ends(struct process *process, uint64_t linger_ns)
+{
+    struct image *image = process->image;
+
+    for (unsigned i = 0; i < THREADS; i++)
+        fibre_kill(&process->threads[i]);
+    driver_forget(process);
+    image->over = true;
+    image->gpu_gone_ns = world.now_ns + linger_ns;
+    heap_free_all(process);
+    watches_free(process);
+    sim_free(process->fences);
+    process->fences = NULL;
+    process->share = NULL;
+    memset(process->chunks, 0, sizeof process->chunks);
+    memset(process->opened, 0, sizeof process->opened);
+    while (process->mapped_words) {
+        struct file *file = process->mapped_words;
+
+        process->mapped_words = file->next_mapped;
+        file_unref(file);
+    }
+    fd_close_all(process);
+}
+
+/* Its connections hang up, then its GPU work ends, then it has exited (measured: core/share/share.h). */
+void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
+{
+    if (process->image && !process->image->over)
+        image_ends(process, linger_ns);
+    process->state = PROCESS_DYING;
+    process->life->dying = true;
+    process->life->stopped = false;
+    process->exit_ns = world.now_ns + (exit_ns > linger_ns ? exit_ns : linger_ns);
+    if (process->exit_ns < process->exec_ns) /* that ends first */
+        process->exit_ns = process->exec_ns;
+}
+
+void process_stop(struct process *process, bool stopped)
+{
+    process->life->stopped = stopped;
+    if (process->image)
+        process->image->clean = false;
+}
+
+void process_exec(struct process *process, uint64_t linger_ns)
+{
+    image_ends(process, linger_ns);
+    process->exec_ns = world.now_ns + linger_ns;
+    process->image = image_new(process->life);
+    process->ends = ENDS_NOT;
+    process->alone = false;
+    begin(process);
+}
+
+void process_fork(struct process *process)
+{
+    struct child *child = sim_alloc(sizeof *child);
+
+    child->image = process->image;
+    child->number = ++world.next_number;
+    child->image->clean = false;
+    for (unsigned i = 0; i < FDS_MAX; i++) {
+        child->files[i] = process->fds[i].file;
+        if (child->files[i])
+            file_ref(child->files[i]);
+    }
+    child->next = world.children;
+    world.children = child;
+}
+
+/* A parent that is dying exits after its GPU work: where the child was the last to have it, and its
+ * parent is quicker, no exporter could tell (README.md). */
+static void hold_up_parent(const struct image *image, uint64_t until_ns)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        if (process->state == PROCESS_NONE || process->life != image->life)
+            continue;
+        if (process->exit_ns < until_ns)
+            process->exit_ns = until_ns;
+        if (process->exec_ns < until_ns)
+            process->exec_ns = until_ns;
+    }
+}
+
+void process_child_ends(struct child *child, uint64_t linger_ns)
+{
+    struct child **link = &world.children;
+
+    while (*link != child)
+        link = &(*link)->next;
+    *link = child->next;
+    for (unsigned i = 0; i < FDS_MAX; i++)
+        if (child->files[i])
+            file_unref(child->files[i]);
+    if (child->image->over) { /* else its parent has the GPU's descriptors still */
+        rule_child_ended(child, world.now_ns + linger_ns);
+        hold_up_parent(child->image, world.now_ns + linger_ns);
+    }
+    sim_free(child);
+}
+
+/* All who may watch it look. */
+static void exited(struct process *process)
+{
+    process->state = PROCESS_NONE;
+    process->life->exited = true;
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        for (unsigned k = 0; k < THREADS; k++)
+            if (world.processes[i].threads[k].waits_on == &world.processes[i])
+                fibre_wake(&world.processes[i].threads[k]);
+}
+
+void processes_tick(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        if (process->state == PROCESS_DYING && process->exit_ns <= world.now_ns)
+            exited(process);
+        else if (process->state == PROCESS_RUNS && process->ends != ENDS_NOT) {
+            rule_ended(process);
+            process_kill(process, process->life->pid % 2 * LINGER_NS / 2, LINGER_NS);
+        }
+    }
+}
+
+uint64_t processes_due(void)
+{
+    uint64_t due = NEVER;
+
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state == PROCESS_DYING && world.processes[i].exit_ns < due)
+            due = world.processes[i].exit_ns;
+    return due;
+}
+
+/* ---- core/share/alive.h --------------------------------------------------------------------- */
+
+bool gs_alive_exited(int pidfd)
+{
+    const struct file *file = fd_file(pidfd, FILE_PIDFD);
+
+    return file && file->life->exited;
+}
+
+bool gs_alive_is_pidfd(int fd)
+{
+    return fd_file(fd, FILE_PIDFD) != NULL;
+}
+
+bool gs_alive_runs(pid_t pid)
+{
+    const struct life *life = life_of(pid);
+
+    return life && !life->exited;
+}
+
+bool gs_alive_is_stopped(pid_t pid)
+{
+    const struct life *life = life_of(pid);
+
+    return life && life->stopped;
+}
+
+/* Whoever is about to exit has no memory any more. */
+uint64_t gs_alive_stack(pid_t pid)
+{
+    const struct life *life = life_of(pid);
+
+    return life && !life->exited && !life->dying ? life->stack : 0;
+}
+
+pid_t gs_alive_own_pid(void)
+{
+    return process_here()->life->pid;
+}
+
+uint64_t gs_alive_own_stack(void)
+{
+    return process_here()->life->stack;
+}
+
+int gs_alive_own_pidfd(void)
+{
+    struct file *file = file_new(FILE_PIDFD);
+
+    file->life = process_here()->life;
+    return fd_new(process_here(), file);
+}

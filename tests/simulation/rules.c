@@ -1,0 +1,177 @@
+/* What must always hold (design: whose memory it is, and until when), and who is told when not. */
+#include "simulation.h"
+
+#include "core/gpu/map.h"
+
+#define SILENT_NS (GS_NS_PER_S / 2) /* core/share/flush.c: who does not answer is awaited so long */
+
+static unsigned number_of(const struct image *image)
+{
+    return (unsigned)image->life->pid;
+}
+
+struct use *use_of(struct block *block, struct image *image)
+{
+    struct use *use = block->uses;
+
+    while (use && use->image != image)
+        use = use->next;
+    if (use)
+        return use;
+    use = sim_alloc(sizeof *use);
+    use->image = image;
+    use->next = block->uses;
+    block->uses = use;
+    return use;
+}
+
+/* When the last work of this use is done: its process's end ends it, too, and that of the children that
+ * have the GPU's descriptors. Of one that was forked before the connection nobody can know. */
+static uint64_t busy_until(const struct use *use)
+{
+    uint64_t gone = use->image->gpu_gone_ns > use->gone_ns ? use->image->gpu_gone_ns : use->gone_ns;
+
+    for (const struct child *child = world.children; child; child = child->next)
+        if (child->image == use->image && child->number > use->number)
+            gone = NEVER;
+    return use->busy_ns < gone ? use->busy_ns : gone;
+}
+
+void rule_child_ended(const struct child *child, uint64_t gone_ns)
+{
+    for (struct block *block = world.blocks; block; block = block->next)
+        for (struct use *use = block->uses; use; use = use->next)
+            if (use->image == child->image && use->number < child->number)
+                use->gone_ns = gone_ns;
+}
+
+void rule_used(const struct process *process, const struct block *block, uint64_t address)
+{
+    uint64_t offset = 0;
+    const struct phys *phys = phys_at(process, address, &offset);
+
+    if (!phys)
+        sim_fail("an open is its block: process %u has block %llu of process %u open, and nothing "
+                 "is mapped there",
+                 number_of(process->image), (unsigned long long)block->id, number_of(block->image));
+    else if (phys != block->phys || offset != block->slot * (GS_PAGE_SIZE / SLOTS))
+        sim_fail("an open is its block: process %u has block %llu of process %u open, and other "
+                 "memory is mapped there",
+                 number_of(process->image), (unsigned long long)block->id, number_of(block->image));
+    else if (phys->slots[block->slot] != block)
+        sim_fail("an open is its block: process %u has block %llu of process %u open, whose memory "
+                 "was handed out again",
+                 number_of(process->image), (unsigned long long)block->id, number_of(block->image));
+}
+
+void rule_opened(const struct process *process, struct block *block, uint64_t address)
+{
+    struct use *use = use_of(block, process->image);
+
+    rule_used(process, block, address);
+    use->opens++;
+    use->number = ++world.next_number; /* maybe over another connection */
+    use->address = address;
+}
+
+void rule_handed_out(const struct block *block)
+{
+    for (const struct use *use = block->uses; use; use = use->next) {
+        if (!use->image->over && use->opens > 0)
+            sim_fail("no byte has two owners: process %u hands block %llu out again, and process %u "
+                     "has it open",
+                     number_of(block->image), (unsigned long long)block->id,
+                     number_of(use->image));
+        if (busy_until(use) > world.now_ns)
+            sim_fail("no byte has two owners: process %u hands block %llu out again, and GPU work "
+                     "of process %u, which %s, runs on it for %llu us more",
+                     number_of(block->image), (unsigned long long)block->id, number_of(use->image),
+                     use->image->over ? "was ended" : "has closed it",
+                     (unsigned long long)(busy_until(use) - world.now_ns) / 1000);
+    }
+    if (!block->graceless && !block->maker->graceless && !block->granted && world.now_ns < block->freed_ns + world.options.grace_ns)
+        sim_fail("no byte has two owners: process %u hands block %llu out again in its grace",
+                 number_of(block->image), (unsigned long long)block->id);
+}
+
+/* From then on the exporter may know that it was opened: there is no grace any more. */
+void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id)
+{
+    struct block *block = world.blocks;
+
+    while (block && (block->image != process->image || block->wire_id != wire_id))
+        block = block->next;
+    if (block)
+        block->granted = true;
+}
+
+/* The same memory may be mapped twice: by its exporter's word, and by one who has passed it on. */
+void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base)
+{
+    for (unsigned i = 0; i < SLOTS; i++) {
+        const struct block *block = phys->slots[i];
+        const struct use *use = block ? block->uses : NULL;
+
+        while (use && (use->image != process->image || use->address < base ||
+                       use->address >= base + GS_PAGE_SIZE))
+            use = use->next;
+        if (use && use->opens > 0 && process->ends == ENDS_NOT)
+            sim_fail("nothing is unmapped in use: process %u unmaps block %llu, which its program "
+                     "has open",
+                     number_of(process->image), (unsigned long long)block->id);
+        if (use && use->busy_ns > world.now_ns)
+            sim_fail("nothing is unmapped in use: process %u unmaps block %llu under its GPU work",
+                     number_of(process->image), (unsigned long long)block->id);
+    }
+}
+
+/* Whether this use was over before `begun`, as far as its program and its GPU are concerned. */
+static bool was_closed(const struct use *use, uint64_t begun_ns)
+{
+    return use->image->clean && !use->image->over && use->opens == 0 &&
+           use->closed_ns < begun_ns && use->busy_ns < begun_ns;
+}
+
+void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns)
+{
+    const struct block *block;
+
+    if (!process->image->clean || world.disturbed || ended_ns - begun_ns >= SILENT_NS ||
+        world.stalled_ns + SILENT_NS >= begun_ns)
+        return;
+    for (block = world.blocks; block; block = block->next) {
+        const struct use *use = block->uses;
+
+        if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
+            block->freed_ns >= begun_ns)
+            continue;
+        while (use && was_closed(use, begun_ns))
+            use = use->next;
+        if (!use && block->uses)
+            sim_fail("a flush is answered when all is back: process %u waited for what others had "
+                     "closed, and block %llu is not back",
+                     number_of(process->image), (unsigned long long)block->id);
+    }
+}
+
+void rule_ended(const struct process *process)
+{
+    unsigned fds = 0, i;
+
+    if (folder_count(process->image) > 0)
+        sim_fail("nothing is left: process %u ended in order and left a name in the folder",
+                 number_of(process->image));
+    if (process->ends != ENDS_EMPTY)
+        return;
+    for (i = 0; i < FDS_MAX; i++)
+        fds += process->fds[i].file && !process->fds[i].is_programs;
+    if (fds > 0)
+        sim_fail("nothing is left: process %u has ended and has %u descriptors", 
+                 number_of(process->image), fds);
+    if (driver_count(process) > 0)
+        sim_fail("nothing is left: process %u has ended and has %u things of the driver's",
+                 number_of(process->image), driver_count(process));
+    if (process->heap_count > 0)
+        sim_fail("nothing is left: process %u has ended and has %u pieces of host memory",
+                 number_of(process->image), process->heap_count);
+}

@@ -1,0 +1,426 @@
+/*
+ * Simulated processes: any number of them in this one, each with the real protocol of core/share, over
+ * a simulated kernel and driver. README.md says what that shows and what it cannot.
+ *
+ *   main.c      options, seeds                  decide.c    what happens next: by seed, or replayed
+ *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
+ *               its end                         rules.c     what must always hold
+ *   program.c, operations.c                     what the programs do with the library
+ *   ------------------------------- core/share, as it is -------------------------------
+ *   fibre.c     threads                         base.c      core/base: clock, locks, descriptors
+ *   file.c      files and descriptors           conn.c      sockets and messages
+ *   process.c   processes, how they end         folder.c    the runtime directory, system.c the rest
+ *   loop.c      the share thread                driver.c    the driver and its GPU
+ *   heap.c      host memory
+ *
+ * One fibre runs at a time, and others come only where it waits, or at a point (sim_point) where the
+ * decision that let it run says so.
+ */
+#ifndef GS_TESTS_SIMULATION_H
+#define GS_TESTS_SIMULATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/base/clock.h"
+#include "core/base/lock.h"
+#include "core/share/share.h"
+
+#define NEVER         UINT64_MAX
+#define PROCESSES_MAX 12
+#define THREADS       3 /* of a process: its share thread, and two of the program's */
+#define FDS_MAX       96
+#define CHUNKS_MAX    4 /* of one process */
+#define SLOTS         4 /* blocks of one chunk */
+#define OPENS_MAX     8 /* blocks that one process has open */
+#define HANDLES_MAX   24 /* IPC handles that go round */
+#define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long at most when its process ends */
+
+struct process;
+struct file;
+
+/* ---- fibre.c: threads ----------------------------------------------------------------------- */
+
+enum fibre_state { FIBRE_NONE, FIBRE_READY, FIBRE_WAITING, FIBRE_IDLE /* for its program's next */ };
+
+struct fibre {
+    struct fibre_body *body; /* its stack, and where it stands */
+    struct process *process;
+    enum fibre_state state;
+    bool midway;         /* it could run on: another was let run at a point */
+    bool woken;          /* by whom it waited for */
+    uint64_t until_ns;   /* it waits so long at most */
+    const void *waits_on; /* a lock or a condition */
+    struct gs_lock *held[8];
+    unsigned held_count;
+    int error; /* errno */
+    void *(*run)(void *arg);
+    void *arg;
+};
+
+void fibre_start(struct fibre *fibre, struct process *process, void *(*run)(void *), void *arg);
+/* The scheduler lets it run until it waits, ends or has passed so many points. */
+void fibre_resume(struct fibre *fibre, unsigned points);
+void fibre_kill(struct fibre *fibre);
+/* Of the running fibre. Waits to be woken; false: the time has come. */
+bool fibre_wait(const void *on, uint64_t until_ns);
+void fibre_idle(void);
+void fibre_wake(struct fibre *fibre);
+void fibre_wake_all(const struct process *process, const void *on);
+/* Others may run here. */
+void sim_point(void);
+
+/* ---- file.c: files and descriptors ---------------------------------------------------------- */
+
+enum file_kind { FILE_SOCKET, FILE_LISTENER, FILE_DIRECTORY, FILE_PIDFD, FILE_MEMORY, FILE_WORDS,
+                 FILE_OTHER };
+
+struct message {
+    struct message *next;
+    size_t size;       /* of `bytes` */
+    size_t counts;     /* against the sender's limit */
+    struct file *file; /* that came along, or NULL */
+    unsigned char bytes[];
+};
+
+struct file {
+    enum file_kind kind;
+    unsigned refs; /* descriptors, of forked children too, and messages under way */
+    uint64_t id;
+    struct process *holder; /* who is told when something happens to it */
+    struct life *life;      /* FILE_PIDFD; of a socket: who is at the other end */
+    struct phys *phys;      /* FILE_MEMORY */
+    uint64_t *words;        /* FILE_WORDS, and how many bytes */
+    size_t size;
+    struct file *next_mapped; /* of its process */
+    /* Sockets. */
+    struct file *peer; /* NULL: it has hung up */
+    struct message *first, **last;
+    size_t unread, limit; /* what lies here, and how much of what is sent from here may lie there */
+    bool shut;
+    /* Listeners: sockets that nobody has accepted yet, `first_caller` by `next_caller`. */
+    struct file *first_caller, *next_caller;
+    unsigned callers;
+};
+
+struct descriptor {
+    struct file *file;
+    bool is_kept;     /* for long: the program may close it meanwhile */
+    bool is_programs; /* the program's own: not the library's to close */
+};
+
+struct file *file_new(enum file_kind kind);
+void file_ref(struct file *file);
+void file_unref(struct file *file);
+/* Whoever waits for something to happen to it looks again. */
+void file_changed(struct file *file);
+/* Takes the file; -1 with errno: there is no number left, and the file has gone. */
+int fd_new(struct process *process, struct file *file);
+/* NULL: it is none, or of another kind. */
+struct file *fd_file(int fd, enum file_kind kind);
+void fd_close(int fd, const char *who);
+/* What a program does that closes what it does not know; whether there was something to close. */
+bool fd_close_unknown(struct process *process, unsigned which);
+void fd_close_all(struct process *process);
+
+/* ---- process.c ------------------------------------------------------------------------------ */
+
+/* What the process table has of one process, for as long as the world is. */
+struct life {
+    pid_t pid;
+    bool exited, dying;
+    bool stopped;
+    uint64_t stack;
+};
+
+/* A program that a process runs; an exec begins another. */
+struct image {
+    struct life *life;
+    bool over;             /* its memory has gone */
+    bool clean;            /* nothing was done to it that a process can notice */
+    uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
+};
+
+struct child {
+    struct image *image;
+    uint64_t number; /* it has what was there before */
+    struct file *files[FDS_MAX];
+    struct child *next;
+};
+
+enum process_state { PROCESS_NONE, PROCESS_RUNS, PROCESS_DYING };
+
+struct handle { /* of the driver's; 0: none */
+    uint64_t number;
+    struct phys *phys;
+};
+
+struct mapping {
+    uint64_t base;
+    size_t size; /* 0: none */
+    struct phys *phys; /* NULL: addresses alone */
+    bool accessible;
+};
+
+struct event {
+    uint64_t number, done_ns;
+};
+
+enum operation_kind { OP_EXPORT, OP_OPEN, OP_USE, OP_CLOSE, OP_FREE, OP_PASS_ON, OP_PURGE, OP_SHORT,
+                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_KINDS,
+                      /* When all comes to its end: */
+                      OP_CLOSE_ALL = OP_KINDS, OP_FREE_ALL, OP_PURGE_ALL, OP_OPEN_ALL, OP_ALL };
+
+struct operation {
+    enum operation_kind kind;
+    unsigned arg;
+};
+
+/* What the program has opened, as it knows it. */
+struct opened {
+    struct block *block; /* NULL: none */
+    uint64_t address;
+    unsigned count;
+    bool busy; /* one of its threads is at it */
+};
+
+struct chunk {
+    uint64_t id; /* 0: none */
+    uint64_t handle;
+    struct phys *phys;
+    uint64_t address;
+};
+
+struct watch;
+
+struct process {
+    unsigned index;
+    enum process_state state;
+    bool is_broker;
+    struct life *life;
+    struct image *image;
+    uint64_t exit_ns;
+    uint64_t exec_ns;    /* when the GPU work of the program before ends */
+    uint64_t starved_ns; /* how long it could have run and did not */
+    struct gs_share *share;
+    struct fibre threads[THREADS];
+    struct descriptor fds[FDS_MAX];
+    unsigned fd_count, fd_limit;
+    struct heap_block *heap;
+    unsigned heap_count;
+    unsigned allocations_left; /* 0: no limit; else one more fails when it comes to 1 */
+    bool no_flight;            /* no descriptor goes from here */
+    struct child *forked;
+    struct file *mapped_words;
+    /* loop.c */
+    struct watch *watches;
+    bool woken;
+    /* driver.c */
+    struct gs_fences *fences;
+    struct handle handles[64];
+    struct mapping mappings[64];
+    struct event events[64];
+    uint64_t gpu_busy_ns; /* when what was submitted so far is done */
+    unsigned driver_left; /* as allocations_left */
+    /* program.c */
+    struct chunk chunks[CHUNKS_MAX];
+    struct opened opened[OPENS_MAX];
+    struct operation operations[THREADS];
+    struct gs_lock pool; /* protects the blocks, as in core */
+    unsigned contexts;   /* that it has had; it has one at a time */
+    unsigned graceless;  /* threads for which the GPU is full: graces end */
+    bool alone;          /* one of its threads wants no other beside it */
+    enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
+};
+
+struct process *process_here(void); /* whose fibre runs; NULL: the scheduler */
+struct process *process_start(bool is_broker);
+void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns);
+void process_stop(struct process *process, bool stopped);
+void process_exec(struct process *process, uint64_t linger_ns);
+void process_fork(struct process *process);
+void process_child_ends(struct child *child, uint64_t linger_ns);
+/* What is due now. */
+void processes_tick(void);
+uint64_t processes_due(void);
+struct life *life_of(pid_t pid);
+
+/* ---- folder.c, loop.c, heap.c --------------------------------------------------------------- */
+
+/* The names that are of this program's sockets. */
+unsigned folder_count(const struct image *image);
+void folder_clear(void);
+void folder_listener_gone(const struct file *listener);
+void watches_free(struct process *process);
+void heap_free_all(struct process *process);
+void *sim_alloc(size_t size); /* the simulation's own, zeroed */
+void sim_free(void *memory);
+
+/* ---- driver.c: the driver and its GPU -------------------------------------------------------- */
+
+/* Memory of the GPU, of one chunk. */
+struct phys {
+    uint64_t id;
+    unsigned refs; /* handles, mappings, descriptors */
+    bool released; /* its maker has given it back */
+    uint64_t released_ns;
+    struct image *maker;
+    struct block *slots[SLOTS]; /* whose bytes these are now; NULL: nobody's */
+    struct phys *next;
+};
+
+extern const struct gs_driver sim_driver;
+struct phys *phys_new(uint64_t *ret_handle);
+void phys_ref(struct phys *phys);
+void phys_unref(struct phys *phys);
+/* What the process has mapped at the address; NULL: nothing that a GPU may touch. */
+struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *ret_offset);
+void driver_release(uint64_t handle);
+extern struct gs_map sim_map; /* of all processes, whose addresses differ */
+void driver_end_context(struct process *process);
+/* The process is no more. */
+void driver_forget(struct process *process);
+unsigned driver_count(const struct process *process);
+
+/* ---- rules.c --------------------------------------------------------------------------------- */
+
+/* One program's use of a block. */
+struct use {
+    struct image *image;
+    unsigned opens;
+    uint64_t address; /* where it was opened last */
+    uint64_t busy_ns; /* until when its GPU work on it runs, if it lives so long */
+    uint64_t number;  /* of its last open: children of later numbers have its connection, */
+    uint64_t gone_ns; /* and its GPU work ends with them */
+    uint64_t closed_ns;
+    struct use *next;
+};
+
+struct block {
+    uint64_t id; /* of the world */
+    uint64_t wire_id;
+    struct process *maker;
+    struct image *image;
+    struct chunk *chunk;
+    struct phys *phys;
+    unsigned slot;
+    uint64_t address;
+    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_offer *offer;
+    size_t size;
+    /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
+    enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
+    bool granted, graceless;
+    uint64_t freed_ns;
+    struct use *uses;
+    struct block *next;
+};
+
+struct use *use_of(struct block *block, struct image *image);
+/* A child has ended, and its GPU's descriptors are closed by then. */
+void rule_child_ended(const struct child *child, uint64_t gone_ns);
+/* The oracle is told what happens, and says where that breaks a rule. */
+void rule_opened(const struct process *process, struct block *block, uint64_t address);
+void rule_used(const struct process *process, const struct block *block, uint64_t address);
+void rule_handed_out(const struct block *block);
+void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
+void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
+void rule_ended(const struct process *process);
+/* What others had closed was waited for from then to then: whether all of it was back. */
+void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
+
+/* ---- program.c, operations.c ----------------------------------------------------------------- */
+
+extern const char *const operation_names[];
+void *program_run(void *process);
+void *broker_run(void *process);
+/* Whether a thread of its program waits to be told what it does; tells it. */
+bool program_is_idle(const struct process *process, unsigned thread);
+void program_do(struct process *process, unsigned thread, enum operation_kind kind, unsigned arg);
+void program_perform(struct process *process, const struct operation *operation);
+void program_lease_ended(void *process, uint64_t address);
+CUcontext program_context(const struct process *process);
+
+/* ---- decide.c -------------------------------------------------------------------------------- */
+
+enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
+                     DECIDE_GO_ON, DECIDE_EXEC, DECIDE_FORK, DECIDE_CHILD_ENDS, DECIDE_CLOSE,
+                     DECIDE_FDS, DECIDE_MEMORY, DECIDE_DRIVER, DECIDE_FLIGHT, DECIDE_CLEAR,
+                     DECIDE_KINDS };
+
+struct decision {
+    uint8_t kind, process, thread, operation;
+    uint16_t arg;
+};
+
+struct decisions {
+    struct decision *list;
+    size_t count, room;
+};
+
+/* What happens next, by the world's random numbers. */
+struct decision decide(void);
+/* Does it; what cannot be done now is left out. */
+void decision_apply(const struct decision *decision);
+void decisions_add(struct decisions *decisions, const struct decision *decision);
+bool decisions_write(const struct decisions *decisions, const char *path);
+bool decisions_read(struct decisions *decisions, const char *path, uint64_t *ret_seed);
+void decision_trace(const struct decision *decision);
+
+/* ---- world.c ---------------------------------------------------------------------------------- */
+
+#define FAILURE_SIZE 512
+
+extern struct world {
+    uint64_t seed, random;
+    bool broker;
+    unsigned process_count;
+    bool trace;
+    unsigned fault_rate; /* in a thousand steps */
+    bool calm;    /* no fault any more, */
+    bool settled; /* and what they did is over */
+    bool disturbed; /* there was one */
+    bool short_of_memory; /* host memory, descriptors or the driver failed for somebody */
+    uint64_t now_ns;
+    uint64_t stalled_ns; /* somebody who could have run did not until then, for a while */
+    uint64_t steps;
+    unsigned turn; /* whose it was last, in calm */
+    struct fibre *current;
+    unsigned points, clock_looks;
+    struct process processes[PROCESSES_MAX];
+    struct life *lives;
+    unsigned life_count, life_room;
+    struct image *images[512];
+    unsigned image_count;
+    struct child *children;
+    struct phys *memory;
+    struct block *blocks;
+    struct block *handles[HANDLES_MAX]; /* that go round among the programs */
+    unsigned handle_count;
+    uint64_t next_number, next_address, next_file;
+    unsigned file_count; /* that there are */
+    struct gs_share_options options;
+    bool failed;
+    const char *rule; /* that was broken: its words' format */
+    char failure[FAILURE_SIZE];
+} world;
+
+/* One world: by its seed, recorded in `decisions`; or as `decisions` say. True: no rule was broken. */
+bool world_run(uint64_t seed, unsigned steps, struct decisions *decisions, bool replay);
+uint64_t sim_random(void);
+unsigned sim_below(unsigned limit);
+void sim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void sim_trace_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define sim_trace(...) (world.trace ? sim_trace_line(__VA_ARGS__) : (void)0)
+/* Time goes on. */
+void world_advance(uint64_t to_ns);
+/* When something comes by itself; NEVER. */
+uint64_t world_due(void);
+
+/* ---- shrink.c --------------------------------------------------------------------------------- */
+
+void shrink(uint64_t seed, struct decisions *decisions);
+
+#endif

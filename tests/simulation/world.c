@@ -1,0 +1,424 @@
+/* One world: its settings, its days, and how it comes to rest, when nothing may be left of it. */
+#include "simulation.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/gpu/map.h"
+
+#define RUN_NS       1000 /* that a thread runs */
+#define REST_NS      (15 * GS_NS_PER_S) /* then all that was closed has come back */
+#define SOON_NS      (5 * GS_NS_PER_S)
+#define LATER_NS     (40 * GS_NS_PER_S) /* whoever is there no more is given up by then */
+#define BROKER_NS    (40 * GS_NS_PER_S)
+#define CALM_STEPS   200000 /* more are a thread that never rests */
+
+struct world world;
+
+/* ---- Chance --------------------------------------------------------------------------------- */
+
+uint64_t sim_random(void)
+{
+    uint64_t x = world.random += UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+unsigned sim_below(unsigned limit)
+{
+    return (unsigned)((sim_random() >> 32) * limit >> 32);
+}
+
+/* ---- What is said --------------------------------------------------------------------------- */
+
+/* The first one counts; whoever runs then never runs again. */
+void sim_fail(const char *format, ...)
+{
+    va_list arguments;
+
+    if (!world.failed) {
+        va_start(arguments, format);
+        vsnprintf(world.failure, sizeof world.failure, format, arguments);
+        va_end(arguments);
+        world.rule = format;
+        sim_trace("*** %s", world.failure);
+    }
+    world.failed = true;
+    if (world.current)
+        fibre_wait(NULL, NEVER);
+}
+
+void sim_trace_line(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+}
+
+/* ---- Time ----------------------------------------------------------------------------------- */
+
+static bool may_run(const struct process *process, unsigned thread)
+{
+    return process->threads[thread].state == FIBRE_READY && !process->life->stopped;
+}
+
+/* When something comes by itself; NEVER. */
+uint64_t world_due(void)
+{
+    uint64_t due = processes_due();
+
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        const struct process *process = &world.processes[i];
+
+        for (unsigned k = 0; process->state == PROCESS_RUNS && k < THREADS; k++)
+            if (process->threads[k].state == FIBRE_WAITING && !process->life->stopped &&
+                process->threads[k].until_ns < due)
+                due = process->threads[k].until_ns;
+    }
+    return due;
+}
+
+static void starve(struct process *process, uint64_t ns)
+{
+    bool starves = process->life->stopped;
+
+    for (unsigned k = 0; k < THREADS; k++)
+        starves |= may_run(process, k);
+    process->starved_ns += starves ? ns : 0;
+    if (starves && ns > GS_NS_PER_MS)
+        world.stalled_ns = world.now_ns;
+}
+
+void world_advance(uint64_t to_ns)
+{
+    uint64_t ns = to_ns - world.now_ns;
+
+    if (to_ns == NEVER || to_ns < world.now_ns)
+        ns = 0;
+    world.now_ns += ns;
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        if (process->state != PROCESS_RUNS)
+            continue;
+        starve(process, ns);
+        for (unsigned k = 0; k < THREADS; k++) {
+            struct fibre *fibre = &process->threads[k];
+
+            if (fibre->state == FIBRE_WAITING && fibre->until_ns <= world.now_ns)
+                fibre->state = FIBRE_READY;
+        }
+    }
+}
+
+static void step_over(void)
+{
+    world.steps++;
+    world_advance(world.now_ns + RUN_NS);
+    processes_tick();
+}
+
+/* ---- Its settings --------------------------------------------------------------------------- */
+
+static void settle_settings(void)
+{
+    struct gs_share_options *options = &world.options;
+
+    *options = (struct gs_share_options){
+        .enable = true,
+        .dir = "/simulation",
+        .grace_ns = 50 * GS_NS_PER_MS,
+        .settle_ns = 100 * GS_NS_PER_MS,
+        .timeout_ns = 300 * GS_NS_PER_MS,
+        .idle_ns = sim_below(4) == 0 ? 0 : sim_below(2) ? 10 * GS_NS_PER_MS : 100 * GS_NS_PER_S,
+        .idle_blocks = 1 + sim_below(6),
+        .max_clients = sim_below(4) == 0 ? 3 : 64,
+        .isolate = sim_below(6) == 0,
+        .limbo_limit = sim_below(6) == 0 ? GS_PAGE_SIZE : 0,
+        .left_max = 64,
+        .listen_fd = -1,
+        .broker_program = "broker",
+        .keep_ns = 2 * GS_NS_PER_S,
+        .export_ahead = sim_below(2),
+    };
+    world.fault_rate = (unsigned[]){0, 4, 40, 40}[sim_below(4)];
+}
+
+/* ---- Its rest ------------------------------------------------------------------------------- */
+
+/* In turns. */
+static bool run_next(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX * THREADS; i++) {
+        unsigned at = world.turn = (world.turn + 1) % (PROCESSES_MAX * THREADS);
+        struct process *process = &world.processes[at / THREADS];
+
+        if (process->state != PROCESS_RUNS || !may_run(process, at % THREADS))
+            continue;
+        fibre_resume(&process->threads[at % THREADS], 0);
+        return true;
+    }
+    return false;
+}
+
+/* All run as they can until that is so; false: it is not in that time. */
+static bool run_until(bool (*is_so)(void), uint64_t limit_ns)
+{
+    uint64_t end = world.now_ns + limit_ns, begun = world.steps;
+
+    while (!world.failed && !is_so()) {
+        if (!run_next()) {
+            if (world_due() > end)
+                return false;
+            world_advance(world_due());
+        }
+        step_over();
+        if (world.steps - begun > CALM_STEPS)
+            sim_fail("liveness: threads run on and on, and nothing comes of it");
+    }
+    return true;
+}
+
+static bool is_idle(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        const struct process *process = &world.processes[i];
+
+        for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker && k < THREADS;
+             k++)
+            if (process->threads[k].state != FIBRE_IDLE)
+                return false;
+    }
+    return true;
+}
+
+static const struct block *limbo(void)
+{
+    const struct block *block = world.blocks;
+
+    while (block && (block->state != BLOCK_LIMBO || block->image->over))
+        block = block->next;
+    return block;
+}
+
+static bool is_no_limbo(void)
+{
+    return !limbo();
+}
+
+/* What others keep of memory that its maker, who runs, or anybody has given back. */
+static const struct phys *kept(bool any)
+{
+    const struct phys *phys = world.memory;
+
+    while (phys && (!phys->released || phys->refs == 0 || (phys->maker->over && !any)))
+        phys = phys->next;
+    return phys;
+}
+
+static bool is_none_of_the_living_kept(void)
+{
+    return !kept(false);
+}
+
+static bool is_nothing_kept(void)
+{
+    return !kept(true);
+}
+
+static bool is_nobody_left(void)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state != PROCESS_NONE)
+            return false;
+    return true;
+}
+
+static const struct process *ending;
+
+static bool has_ended(void)
+{
+    return ending->state == PROCESS_NONE;
+}
+
+static void await_idle(void)
+{
+    if (!run_until(is_idle, SOON_NS))
+        sim_fail("liveness: a call of a program does not end");
+}
+
+static void some_do(enum operation_kind kind, bool threadless)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
+        struct process *process = &world.processes[i];
+
+        if (!process->is_broker && program_is_idle(process, 1) &&
+            (!threadless || process->threads[0].state == FIBRE_NONE))
+            program_do(process, 1, kind, 0);
+    }
+    await_idle();
+}
+
+static void all_do(enum operation_kind kind)
+{
+    some_do(kind, false);
+}
+
+/* Who could have no share thread gives back with his next call what the GPU was still at. */
+static void await_no_limbo(uint64_t limit_ns)
+{
+    if (run_until(is_no_limbo, SOON_NS))
+        return;
+    some_do(OP_ASK, true);
+    if (run_until(is_no_limbo, limit_ns))
+        return;
+    sim_fail("liveness: block %llu of process %u was freed and everybody has closed it, and it "
+             "does not come back",
+             (unsigned long long)limbo()->id, (unsigned)limbo()->image->life->pid);
+}
+
+static void end_faults(void)
+{
+    world.calm = true;
+    while (world.children)
+        process_child_ends(world.children, 0);
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        process->fd_limit = FDS_MAX;
+        process->allocations_left = process->driver_left = 0;
+        process->no_flight = false;
+        if (process->state == PROCESS_RUNS)
+            process->life->stopped = false;
+    }
+}
+
+/* Whoever shares is served, and what is closed and freed comes back soon. */
+static void serve_once_more(void)
+{
+    world.settled = true;
+    all_do(OP_EXPORT);
+    all_do(OP_OPEN_ALL);
+    all_do(OP_CLOSE_ALL);
+    all_do(OP_FREE_ALL);
+    if (!world.failed)
+        await_no_limbo(SOON_NS);
+    all_do(OP_PURGE_ALL);
+    if (!world.failed && (!run_until(is_none_of_the_living_kept, SOON_NS) ||
+                          !run_until(is_nothing_kept, LATER_NS)))
+        sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",
+                 (unsigned long long)kept(true)->id, (unsigned)kept(true)->maker->life->pid);
+}
+
+static void end_all(void)
+{
+    unsigned first = sim_below(PROCESSES_MAX);
+
+    for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
+        struct process *process = &world.processes[(first + i) % PROCESSES_MAX];
+
+        if (process->is_broker || !program_is_idle(process, 1) || !process->share)
+            continue;
+        program_do(process, 1, OP_END, 0);
+        ending = process;
+        if (!run_until(has_ended, SOON_NS))
+            sim_fail("liveness: process %u does not end", (unsigned)process->life->pid);
+    }
+}
+
+static void rest(void)
+{
+    end_faults();
+    await_idle();
+    all_do(OP_CLOSE_ALL);
+    all_do(OP_FREE_ALL);
+    if (!world.failed)
+        await_no_limbo(REST_NS);
+    serve_once_more();
+    end_all();
+    for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++)
+        if (world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker)
+            process_kill(&world.processes[i], 0, 0); /* that never shared */
+    if (!world.failed && !run_until(is_nobody_left, BROKER_NS))
+        sim_fail("liveness: a broker that nobody needs does not end");
+}
+
+/* ---- From its begin to its end -------------------------------------------------------------- */
+
+static void world_free(void)
+{
+    while (world.children)
+        process_child_ends(world.children, 0);
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state != PROCESS_NONE) {
+            process_kill(&world.processes[i], 0, 0);
+            world.processes[i].state = PROCESS_NONE;
+        }
+    folder_clear();
+    if (!world.failed && world.file_count > 0)
+        sim_fail("nothing is left: there are %u files that nobody has", world.file_count);
+    for (struct phys *phys = world.memory; phys; phys = phys->next)
+        if (!world.failed && phys->refs > 0)
+            sim_fail("nothing is left: there is memory that nobody has");
+    while (world.memory) {
+        struct phys *phys = world.memory;
+
+        world.memory = phys->next;
+        sim_free(phys);
+    }
+    while (world.blocks) {
+        struct block *block = world.blocks;
+
+        world.blocks = block->next;
+        while (block->uses) {
+            struct use *use = block->uses;
+
+            block->uses = use->next;
+            sim_free(use);
+        }
+        sim_free(block);
+    }
+    while (world.image_count > 0)
+        sim_free(world.images[--world.image_count]);
+    if (world.lives)
+        memset(world.lives, 0, world.life_count * sizeof *world.lives);
+    world.life_count = 0;
+}
+
+static void world_begin(uint64_t seed)
+{
+    world.seed = seed;
+    world.random = seed * 2 + world.broker;
+    world.now_ns = GS_NS_PER_S;
+    world.stalled_ns = 0;
+    world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;
+    world.handle_count = world.file_count = world.turn = 0;
+    world.next_number = world.next_address = world.next_file = 0;
+    memset(world.handles, 0, sizeof world.handles);
+    settle_settings();
+}
+
+bool world_run(uint64_t seed, unsigned steps, struct decisions *decisions, bool replay)
+{
+    world_begin(seed);
+    for (size_t i = 0; i < (replay ? decisions->count : steps) && !world.failed; i++) {
+        struct decision decision = replay ? decisions->list[i] : decide();
+
+        if (!replay)
+            decisions_add(decisions, &decision);
+        if (world.trace)
+            decision_trace(&decision);
+        decision_apply(&decision);
+        step_over();
+    }
+    if (!world.failed)
+        rest();
+    world_free();
+    return !world.failed;
+}
