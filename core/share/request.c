@@ -337,8 +337,11 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
             status = connect_or_resume(share, peer);
         if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
-        if (status != GS_OK && peer->astray)
+        if (status != GS_OK && peer->astray) {
             gs_opener_has_thread(share); /* which tells him later what is held */
+            gs_say_unreachable(share, "the process that shared it has closed the connection, and "
+                                      "does not answer at another");
+        }
         if (status != GS_OK)
             return status;
         if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {

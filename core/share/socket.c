@@ -65,6 +65,8 @@ static bool is_lost(struct gs_share *share)
     struct statx info;
     bool any, closed;
 
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* it was taken down */
+        return false;
     gs_lock_take(&share->lock);
     any = share->socket_start == GS_STARTED && share->place.path[0];
     closed = any && !gs_fd_is_there(&share->place.listener_is);
@@ -164,7 +166,9 @@ static gs_status socket_start(struct gs_share *share)
         gs_say_not_offered(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (again)
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down any more */
+        gs_directory_unlink(share->place.directory, share->name);
+    else if (again)
         say_again(share);
     __atomic_store_n(&share->place.sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
     gs_thread_wake(share); /* or it sleeps until somebody connects */
