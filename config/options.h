@@ -101,7 +101,7 @@
 
 #define GS_CONFIG_SHARE_OPTIONS(OPTION)                                                            \
     OPTION(share, enable, BOOL(), "on",                                                            \
-           "Whether the CUDA IPC calls share pool memory with other processes.")                   \
+           "Whether the CUDA IPC calls share the library's memory with other processes.")          \
     OPTION(share, dir, PATH(""), "",                                                               \
            "Folder of the sockets by which processes and containers find each other, the same "    \
            "for all of them; when empty, the first that can be had of /run/user/UID/gpushim, "     \

@@ -125,15 +125,15 @@ int gpushim_registration_counts(struct gpushim_registration_counts *counts);
 
 struct gpushim_memory {
     size_t size; /* of this struct, set by the caller */
-    /* Bytes now: had from the driver, of which are the program's, ready for it, freed and waiting
-     * for the GPU, ready for one stream each, and freed but in use by other processes or devices. */
+    /* Bytes now: had from the driver, of which are the program's, free for it, freed and waiting
+     * for the GPU, free for one stream each, and freed but in use by other processes or devices. */
     uint64_t reserved, live, cached, retiring, ordered, limbo;
     uint64_t reserved_peak, live_peak;
     /* Since the start of the process. */
     uint64_t hits, misses; /* allocations from memory that was there, and that had to look further */
     uint64_t chunks_made, chunks_given_back; /* pieces of memory had from the driver */
     uint64_t in_background; /* of those given back */
-    uint64_t at_once;       /* frees of memory that was ready at once: all work in one stream */
+    uint64_t at_once;       /* frees of memory that was free at once: all work in one stream */
     uint64_t events;        /* that were recorded on the GPU for others */
     uint64_t waits, waits_given_up, wait_ns; /* allocations that waited for the GPU */
     uint64_t map_ns; /* that the program's threads took to make and give back chunks */

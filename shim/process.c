@@ -4,4 +4,4 @@
 _Atomic int gs_state; /* GS_STATE_UNBORN */
 struct gs_core *gs_core;
 const struct gs_map *gs_map;
-struct gs_lone *gs_lone;
+struct gs_single *gs_single;

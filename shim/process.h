@@ -11,7 +11,7 @@
 #define GS_INSIDE __attribute__((visibility("hidden")))
 
 struct gs_core;
-struct gs_lone;
+struct gs_single;
 struct gs_map;
 
 /* A state of state.h. */
@@ -20,6 +20,6 @@ GS_INSIDE extern _Atomic int gs_state;
 /* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
 GS_INSIDE extern struct gs_core *gs_core;
 GS_INSIDE extern const struct gs_map *gs_map;
-GS_INSIDE extern struct gs_lone *gs_lone;
+GS_INSIDE extern struct gs_single *gs_single;
 
 #endif

@@ -27,7 +27,7 @@ static inline CUresult gs_result(gs_status status)
         return CUDA_ERROR_NOT_PERMITTED;
     case GS_NOT_OURS:
     case GS_NOT_LIVE:
-    case GS_BAD_TOKEN:
+    case GS_BAD_HANDLE:
     case GS_UNREACHABLE:
     case GS_INVALID:
         return CUDA_ERROR_INVALID_VALUE;

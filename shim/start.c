@@ -96,7 +96,7 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->keep_ns = config->share.keep;
-    options->left_max = (uint32_t)config->share.broker_blocks;
+    options->published_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
     if (options->broker && strcmp(program, "installed") == 0)
         program = installed_broker(beside, sizeof beside);
@@ -165,7 +165,7 @@ static bool start_core(const struct gs_config *config)
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
-        .decay_ns = config->pool.decay,
+        .purge_ns = config->pool.decay,
         .log = {.line = core_line,
                 .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
     };
@@ -189,7 +189,7 @@ static bool start_core(const struct gs_config *config)
         return false;
     }
     gs_map = gs_core_map(gs_core);
-    gs_lone = gs_core_lone(gs_core);
+    gs_single = gs_core_single(gs_core);
     atexit(at_exit);
     return true;
 }

@@ -8,8 +8,8 @@
 #include "state.h"
 
 #include "core/api/core.h"
-#include "core/gpu/lone.h"
 #include "core/gpu/map.h"
+#include "core/gpu/single.h"
 
 /* Whether an address is in memory of ours; the state was entered. The first question of every hook
  * that is given a pointer: a program's other memory pays for a few instructions. */

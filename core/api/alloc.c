@@ -9,87 +9,87 @@
 /* What an allocation waits at most for a GPU that is behind. */
 #define BEHIND_WAIT_NS UINT64_C(200000000)
 
-/* What a pool that is not the context's first has before it looks for what came back. */
+/* What an arena that is not the context's first has before it looks for what came back. */
 #define LOOKS_FROM ((size_t)32 << 20)
 
 #define CHANGED 1000000 /* a handle has changed its meaning since the context was looked up */
 
 /* A block from what is there, looking at what has come back since the last time. The stream's own
  * list stays: it is nearer to its next use than any epoch. */
-static struct gs_block *take_collected_locked(struct gs_pool *pool, size_t size,
+static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t size,
                                               uint64_t stream_key)
 {
     struct gs_block *block;
 
-    gs_latch_assert_held(&pool->lock);
-    if (gs_pool_settle_locked(pool) && (block = gs_pool_take_locked(pool, size)))
+    gs_latch_assert_held(&arena->lock);
+    if (gs_arena_settle_locked(arena) && (block = gs_arena_take_locked(arena, size)))
         return block;
-    gs_pool_flush_streams_locked(pool, stream_key);
-    gs_pool_look_locked(pool);
-    block = gs_pool_take_locked(pool, size);
-    return !block && gs_pool_settle_locked(pool) ? gs_pool_take_locked(pool, size) : block;
+    gs_arena_flush_streams_locked(arena, stream_key);
+    gs_arena_look_locked(arena);
+    block = gs_arena_take_locked(arena, size);
+    return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the pool grow by it, 200 ms at most, where
- * the driver's own free would have waited. A GPU that does not move (its work may wait for this very
- * thread) is waited for again when the pool has grown a good deal meanwhile. Not for an allocation
- * in the order of a stream, which natively waits for nothing. */
-static struct gs_block *take_waiting_locked(struct gs_pool *pool, size_t size)
+/* The same while too much retires: waits rather than let the arena grow by it, 200 ms at most,
+ * where the driver's own free would have waited. A GPU that does not move (its work may wait for
+ * this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for an
+ * allocation in the order of a stream, which natively waits for nothing. */
+static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 {
     const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS};
-    const uint64_t life = pool->made_ns;
+    const uint64_t life = arena->made_ns;
     struct gs_block *block = NULL;
 
-    gs_latch_assert_held(&pool->lock);
-    while (!block && gs_pool_behind_locked(pool, size) &&
-           gs_pool_wait_oldest_locked(pool, &patience)) {
-        if (pool->dead || pool->made_ns != life) /* meanwhile */
+    gs_latch_assert_held(&arena->lock);
+    while (!block && gs_arena_behind_locked(arena, size) &&
+           gs_arena_wait_oldest_locked(arena, &patience)) {
+        if (arena->dead || arena->made_ns != life) /* meanwhile */
             break;
-        gs_pool_look_locked(pool);
-        gs_pool_settle_locked(pool);
-        block = gs_pool_take_locked(pool, size);
+        gs_arena_look_locked(arena);
+        gs_arena_settle_locked(arena);
+        block = gs_arena_take_locked(arena, size);
     }
     return block;
 }
 
-/* What is not there at once. The pool's lock is held, and is let go here. */
-static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_pool *pool, size_t size,
+/* What is not there at once. The arena's lock is held, and is let go here. */
+static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *arena, size_t size,
                                         uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
-    const uint64_t life = pool->made_ns;
+    const uint64_t life = arena->made_ns;
     gs_status status;
 
-    gs_latch_assert_held(&pool->lock);
-    GS_COUNT(pool->counts.misses);
-    if (pool->first || pool->reserved >= LOOKS_FROM)
-        block = take_collected_locked(pool, size, stream_key);
-    if (!block && !stream_key && gs_pool_behind_locked(pool, size))
-        block = take_waiting_locked(pool, size);
+    gs_latch_assert_held(&arena->lock);
+    GS_COUNT(arena->counts.misses);
+    if (arena->first || arena->reserved >= LOOKS_FROM)
+        block = take_collected_locked(arena, size, stream_key);
+    if (!block && !stream_key && gs_arena_behind_locked(arena, size))
+        block = take_waiting_locked(arena, size);
     if (block) {
         *ret_address = block->base;
     } else {
-        gs_pool_weigh_locked(pool);
-        excess = gs_pool_detach_excess_locked(pool, size);
+        gs_arena_weigh_locked(arena);
+        excess = gs_arena_detach_excess_locked(arena, size);
     }
-    gs_latch_release(&pool->lock);
+    gs_latch_release(&arena->lock);
     if (block)
         return GS_OK;
     GS_UNCANCELLED;
     if (excess)
-        gs_pool_release(core, pool, excess, size);
-    gs_releases_make_room(core, pool, size);
-    gs_context_bury_dead(core);
+        gs_arena_release(core, arena, excess, size);
+    gs_releases_make_room(core, arena, size);
+    gs_context_purge_dead(core);
     if (core->shared.wipe)
-        gs_pool_wipe(core, pool);
-    status = gs_pool_grow(core, pool, life, size, ret_address);
+        gs_arena_wipe(core, arena);
+    status = gs_arena_grow(core, arena, life, size, ret_address);
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
-        status = gs_pool_reclaim(core, pool, life, size, stream_key, ret_address);
+        status = gs_arena_reclaim(core, arena, life, size, stream_key, ret_address);
     return status;
 }
 
-/* A full device may have given the block out of another pool; and a reset by another thread may
+/* A full device may have given the block out of another arena; and a reset by another thread may
  * have taken it back already. */
 static void count_async(struct gs_core *core, CUdeviceptr address)
 {
@@ -100,10 +100,11 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
         return;
-    device = chunk->pool->device->ordinal;
+    device = chunk->arena->device->ordinal;
     block = gs_chunk_start_locked(chunk, address);
-    look = block && block->state == GS_BLOCK_LIVE && gs_pool_count_async_locked(chunk->pool, block);
-    gs_latch_release(&chunk->pool->lock);
+    look =
+        block && block->state == GS_BLOCK_LIVE && gs_arena_count_async_locked(chunk->arena, block);
+    gs_latch_release(&chunk->arena->lock);
     if (look)
         gs_async_look(core, device);
 }
@@ -114,38 +115,38 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
 {
     const struct gs_device *device = context->device;
     struct gs_block *block = NULL;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     gs_status status;
     uint64_t began;
 
-    if (__builtin_expect(device->rung == GS_RUNG_UNKNOWN, 0))
+    if (__builtin_expect(device->mode == GS_MODE_UNKNOWN, 0))
         return GS_NO_MEMORY;
-    if (__builtin_expect(device->rung == GS_RUNG_NATIVE, 0))
+    if (__builtin_expect(device->mode == GS_MODE_NATIVE, 0))
         return GS_NOT_OFFERED;
     if (size == 0)
         return GS_INVALID;
     if (size > device->total)
         return GS_NO_MEMORY;
-    pool = gs_context_lock_pool(core, context, size);
-    if (__builtin_expect(!pool, 0))
+    arena = gs_context_lock_arena(core, context, size);
+    if (__builtin_expect(!arena, 0))
         return CHANGED;
     if (stream_key)
-        block = gs_pool_take_stream_locked(pool, size, stream_key);
+        block = gs_arena_take_stream_locked(arena, size, stream_key);
     if (!block)
-        block = gs_pool_take_locked(pool, size);
+        block = gs_arena_take_locked(arena, size);
     if (__builtin_expect(block != NULL, 1)) {
-        const bool look = stream_key && gs_pool_count_async_locked(pool, block);
+        const bool look = stream_key && gs_arena_count_async_locked(arena, block);
 
         *ret_address = block->base;
-        GS_COUNT(pool->counts.hits);
-        gs_latch_release(&pool->lock);
+        GS_COUNT(arena->counts.hits);
+        gs_latch_release(&arena->lock);
         if (__builtin_expect(look, 0))
             gs_async_look(core, device->ordinal);
         return GS_OK;
     }
     began = gs_now_ns();
-    status = allocate_slowly_locked(core, pool, size, stream_key, ret_address);
-    gs_stats_took(pool, began);
+    status = allocate_slowly_locked(core, arena, size, stream_key, ret_address);
+    gs_stats_took(arena, began);
     if (status == GS_OK && stream_key)
         count_async(core, *ret_address);
     return status;
@@ -166,7 +167,7 @@ gs_status gs_core_alloc(struct gs_core *core, size_t size, CUdeviceptr *ret_addr
     struct gs_context *context;
     gs_status status = gs_context_current(core, &context);
 
-    if (status == GS_OK && context->device->rung == GS_RUNG_UNKNOWN)
+    if (status == GS_OK && context->device->mode == GS_MODE_UNKNOWN)
         status = try_device_again(core, &context);
     if (status == GS_OK)
         status = allocate(core, context, size, 0, ret_address);

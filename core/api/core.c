@@ -11,7 +11,7 @@ static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
 {
     struct gs_core *core = arg;
 
-    return going ? !gs_regcache_settle(core->regcache, base, size)
+    return going ? !gs_regcache_drain(core->regcache, base, size)
                  : gs_regcache_in_use(core->regcache, base, size);
 }
 
@@ -21,7 +21,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     struct gs_core *core = calloc(1, sizeof *core);
     struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
                                      .in_use = import_in_use,
-                                     .asked = gs_decay_asked,
+                                     .asked = gs_purge_asked,
                                      .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;
@@ -36,8 +36,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_peers_init(core);
     gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
-    gs_lone_init(&core->lone, &core->fences, &core->options.log, gs_context_pass_pools, core,
-                 options->lone_stream && !options->free_native && !options->share.isolate);
+    gs_single_init(&core->single, &core->fences, &core->options.log, gs_context_pass_arenas, core,
+                   options->lone_stream && !options->free_native && !options->share.isolate);
     status = gs_share_create(&core->driver, &core->map, &core->fences, &core->options.log,
                              &core->options.share, &events, &core->share);
     if (status == GS_OK)
@@ -49,15 +49,15 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         free(core);
         return status;
     }
-    core->shared = (struct gs_pool_shared){
+    core->shared = (struct gs_arena_shared){
         .driver = &core->driver,
         .log = &core->options.log,
         .map = &core->map,
         .fences = &core->fences,
-        .lone = &core->lone,
+        .single = &core->single,
         .guard = gs_guard_of(core),
         .async = core->async,
-        .debt = core->figures.debt,
+        .waste = core->figures.waste,
         .left = core->figures.left,
         .wipe = options->share.isolate,
         .whole_chunks = options->whole_chunks,
@@ -66,7 +66,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .cache_limit = options->cache_limit,
         .cache_percent = options->cache_percent,
         .retiring_percent = options->retiring_percent,
-        .activity = gs_decay_activity,
+        .activity = gs_purge_activity,
         .activity_arg = core,
     };
     *ret_core = core;
@@ -78,20 +78,20 @@ void gs_core_destroy(struct gs_core *core)
     struct gs_context *context;
     CUcontext popped;
 
-    gs_lone_settle(&core->lone, "the library ends");
-    gs_decay_stop(core);
+    gs_single_drain(&core->single, "the library ends");
+    gs_purge_stop(core);
     for (context = core->contexts; context; context = context->next) {
-        if (context->pools[0]->dead ||
+        if (context->arenas[0]->dead ||
             core->driver.ctx_push_current(context->handle) != CUDA_SUCCESS)
             continue;
         core->driver.ctx_synchronize();
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-            if (!context->pools[i])
+        for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++) {
+            if (!context->arenas[i])
                 continue;
-            gs_latch_take(&context->pools[i]->lock);
-            gs_pool_collect_locked(context->pools[i]);
-            gs_fence_pool_destroy(&context->pools[i]->events);
-            gs_latch_release(&context->pools[i]->lock);
+            gs_latch_take(&context->arenas[i]->lock);
+            gs_arena_collect_locked(context->arenas[i]);
+            gs_fence_pool_destroy(&context->arenas[i]->events);
+            gs_latch_release(&context->arenas[i]->lock);
         }
         core->driver.ctx_pop_current(&popped);
     }
@@ -110,14 +110,14 @@ void gs_core_destroy(struct gs_core *core)
     gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;
-        for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-            free(context->pools[i]);
+        for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++)
+            free(context->arenas[i]);
         free(context);
     }
     gs_map_destroy(&core->map);
     gs_peers_destroy(core);
     gs_fences_destroy(&core->fences);
-    gs_lone_destroy(&core->lone);
+    gs_single_destroy(&core->single);
     gs_lock_destroy(&core->lock);
     free(core);
 }
@@ -130,7 +130,7 @@ void gs_core_forked(struct gs_core *core)
 
 void gs_core_at_exit(struct gs_core *core)
 {
-    gs_decay_at_exit(core);
+    gs_purge_at_exit(core);
     gs_stats_log(core);
     gs_share_at_exit(core->share);
 }

@@ -1,9 +1,9 @@
 /*
  * The public face of core: what the hooks call. One struct gs_core a process.
  *
- *   hook ──► gs_core_* ──► map ──► context's pool ──► chunk          (allocate, free, ask)
+ *   hook ──► gs_core_* ──► map ──► context's arena ──► chunk         (allocate, free, ask)
  *                                   └─► epochs, fences               (GPU work)
- *                                   └─► share: offers, imports       (peers)
+ *                                   └─► share: exports, imports      (remotes)
  *
  * Every function may be called from any thread; errno is preserved by the hooks, not here.
  * Addresses, sizes and strides are bytes; times are nanoseconds of CLOCK_MONOTONIC.
@@ -78,22 +78,22 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
 
-/* The lone stream, for who tells on every call. Lives as long as core. */
-struct gs_lone *gs_core_lone(struct gs_core *core);
+/* Single-stream mode, for who tells on every call. Lives as long as core. */
+struct gs_single *gs_core_single(struct gs_core *core);
 
 /* A copy or a fill is about to be submitted to a stream (NULL: the legacy default one). Where that
- * is not the lone stream nothing ends: the blocks at the addresses (0: none of ours) retire when
+ * is not the single stream nothing ends: the blocks at the addresses (0: none of ours) retire when
  * they are freed. */
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src);
 
 /* ---- Share ------------------------------------------------------------------------------ */
 
-/* The token of the live block or import that covers `address`. GS_NOT_OFFERED: sharing is off or
+/* The handle of the live block or import that covers `address`. GS_NOT_OFFERED: sharing is off or
  * cannot be had (the log said why). */
-gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
-                        unsigned char ret_token[GS_TOKEN_SIZE]);
+gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
+                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 /* As gs_share_open and gs_share_close, in the current context. */
-gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_SIZE],
+gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                        CUdeviceptr *ret_address);
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 

@@ -25,7 +25,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info)
 {
     struct gs_chunk *chunk;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     const struct gs_block *block;
     gs_status status = gs_context_lock_chunk(core, address, &chunk);
     CUdevice orphan_of = -1;
@@ -34,32 +34,32 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
         return find_import(core, address, ret_info);
     if (status != GS_OK)
         return status;
-    pool = chunk->pool;
+    arena = chunk->arena;
     block = gs_chunk_find_locked(chunk, address);
-    if (!gs_pool_usable_locked(pool, block) || address - block->base >= block->size) {
+    if (!gs_arena_usable_locked(arena, block) || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
         *ret_info = (struct gs_block_info){
             .base = block->base,
             .size = block->size,
             .id = block->id,
-            .context = pool->context,
+            .context = arena->context,
             .async = block->async,
             .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
-            .default_pool = pool->device->default_pool,
+            .default_pool = arena->device->default_pool,
         };
-        if (pool->dead)
-            orphan_of = pool->device->ordinal;
+        if (arena->dead)
+            orphan_of = arena->device->ordinal;
     }
-    gs_latch_release(&pool->lock);
+    gs_latch_release(&arena->lock);
     if (orphan_of >= 0)
         ret_info->context = gs_context_of_device(core, orphan_of);
     return status;
 }
 
-struct gs_lone *gs_core_lone(struct gs_core *core)
+struct gs_single *gs_core_single(struct gs_core *core)
 {
-    return &core->lone;
+    return &core->single;
 }
 
 /* False: no live block is there. */
@@ -70,22 +70,22 @@ static bool touch(struct gs_core *core, CUdeviceptr address)
     bool live;
 
     if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
-        return true; /* not the pools' */
+        return true; /* not the arenas' */
     block = gs_chunk_find_locked(chunk, address);
     live = block->state == GS_BLOCK_LIVE;
     if (live)
-        block->elsewhere = true;
-    gs_latch_release(&chunk->pool->lock);
+        block->multi_stream = true;
+    gs_latch_release(&chunk->arena->lock);
     return live;
 }
 
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src)
 {
-    const uint64_t only = __atomic_load_n(&core->lone.stream, __ATOMIC_RELAXED);
+    const uint64_t only = __atomic_load_n(&core->single.stream, __ATOMIC_RELAXED);
 
     if (only == gs_stream_key(stream) || (dst && !touch(core, dst)) ||
-        (src && !touch(core, src)) || !gs_lone_passes_by(&core->lone, stream))
-        gs_lone_submits(&core->lone, stream);
+        (src && !touch(core, src)) || !gs_single_passes_by(&core->single, stream))
+        gs_single_submits(&core->single, stream);
 }
 
 const struct gs_map *gs_core_map(const struct gs_core *core)
@@ -109,7 +109,7 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 {
     CUcontext context;
 
-    gs_lone_settle(&core->lone, "a capture begins");
+    gs_single_drain(&core->single, "a capture begins");
     context = capturing_context(core, stream);
     return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }

@@ -4,7 +4,7 @@
 #include "core/process/context.h"
 #include "core/process/stats.h"
 
-/* The live block that starts at the address, its pool locked. */
+/* The live block that starts at the address, its arena locked. */
 static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
 {
     struct gs_chunk *chunk;
@@ -18,7 +18,7 @@ static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_
         *ret = block;
         return GS_OK;
     }
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
     return GS_NOT_LIVE;
 }
 
@@ -36,21 +36,21 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
     return status;
 }
 
-/* As the driver's free: waits first. The pool's lock is held and let go meanwhile. */
-static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct gs_block *block)
+/* As the driver's free: waits first. The arena's lock is held and let go meanwhile. */
+static gs_status pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *block)
 {
     uint64_t began = gs_now_ns();
     gs_status status;
 
-    gs_pool_unlive_locked(pool, block);
-    gs_latch_release(&pool->lock);
-    status = synchronize(core, pool->context);
-    gs_latch_take(&pool->lock);
-    if (status == GS_OK || pool->dead) /* its work is over, whoever waited */
-        gs_pool_pass_locked(pool, block);
+    gs_arena_unlive_locked(arena, block);
+    gs_latch_release(&arena->lock);
+    status = synchronize(core, arena->context);
+    gs_latch_take(&arena->lock);
+    if (status == GS_OK || arena->dead) /* its work is over, whoever waited */
+        gs_arena_pass_locked(arena, block);
     else
-        gs_pool_retire_more_locked(pool, block);
-    gs_stats_took(pool, began);
+        gs_arena_retire_more_locked(arena, block);
+    gs_stats_took(arena, began);
     return status;
 }
 
@@ -59,14 +59,14 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_pool *pool, struct
  * has ended meanwhile, or there was no host memory for its events. */
 static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence *ret)
 {
-    struct gs_pool *pool = context->pools[0];
+    struct gs_arena *arena = context->arenas[0];
     bool is_there;
 
-    gs_latch_take(&pool->lock);
-    is_there = pool->context == handle && pool->events.line;
+    gs_latch_take(&arena->lock);
+    is_there = arena->context == handle && arena->events.line;
     if (is_there)
-        *ret = gs_fence_next(&pool->events);
-    gs_latch_release(&pool->lock);
+        *ret = gs_fence_next(&arena->events);
+    gs_latch_release(&arena->lock);
     return is_there;
 }
 
@@ -80,10 +80,10 @@ static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
 
     if (status != GS_OK)
         return status;
-    if (!gs_pool_retire_elsewhere_locked(block->chunk->pool, block, fence))
+    if (!gs_arena_retire_elsewhere_locked(block->chunk->arena, block, fence))
         status = GS_NO_HOST_MEMORY;
-    gs_latch_release(&block->chunk->pool->lock);
-    gs_context_bury_dead(core);
+    gs_latch_release(&block->chunk->arena->lock);
+    gs_context_purge_dead(core);
     return status;
 }
 
@@ -111,28 +111,28 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_chunk *surplus = NULL;
     struct gs_block *block;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     gs_status status = lock_live(core, address, &block);
 
     if (status != GS_OK)
         return status;
-    pool = block->chunk->pool;
-    if (__builtin_expect(pool->dead, 0)) {
-        gs_latch_release(&pool->lock);
+    arena = block->chunk->arena;
+    if (__builtin_expect(arena->dead, 0)) {
+        gs_latch_release(&arena->lock);
         return free_orphan(core, address);
     }
     if (core->options.free_native || !core->driver.ctx_record_event)
-        status = pass_waiting(core, pool, block);
+        status = pass_waiting(core, arena, block);
     else
-        gs_pool_retire_locked(pool, block);
-    if (pool->ready > pool->kept.limit)
-        surplus = gs_pool_detach_ready_locked(pool, pool->kept.limit);
-    gs_latch_release(&pool->lock);
+        gs_arena_retire_locked(arena, block);
+    if (arena->free_bytes > arena->kept.limit)
+        surplus = gs_arena_detach_ready_locked(arena, arena->kept.limit);
+    gs_latch_release(&arena->lock);
     if (surplus) {
         uint64_t began = gs_now_ns();
 
-        gs_pool_release(core, pool, surplus, 0);
-        gs_stats_took(pool, began);
+        gs_arena_release(core, arena, surplus, 0);
+        gs_stats_took(arena, began);
     }
     return status;
 }
@@ -161,7 +161,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
 {
     struct gs_context *context;
     struct gs_block *block;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     gs_status status;
     bool owned;
 
@@ -173,16 +173,16 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
-    pool = block->chunk->pool;
-    owned = pool->context == context->handle && !pool->dead;
+    arena = block->chunk->arena;
+    owned = arena->context == context->handle && !arena->dead;
     if (owned && core->driver.ctx_record_event) {
         if (block->async)
-            gs_pool_retire_stream_locked(pool, block, gs_stream_key(stream));
+            gs_arena_retire_stream_locked(arena, block, gs_stream_key(stream));
         else
-            gs_pool_retire_lingering_locked(pool, block, gs_stream_key(stream));
-        gs_latch_release(&pool->lock);
+            gs_arena_retire_lingering_locked(arena, block, gs_stream_key(stream));
+        gs_latch_release(&arena->lock);
         return GS_OK;
     }
-    gs_latch_release(&pool->lock);
+    gs_latch_release(&arena->lock);
     return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
 }

@@ -33,7 +33,7 @@ static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on
     block = gs_chunk_find_locked(chunk, address);
     if (block->id == id)
         block->memops = id << 1 | on;
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
 }
 
 static bool per_thread_stream_is_free(struct gs_core *core)
@@ -75,7 +75,7 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK)
         status = allowed(core, info.context);
     if (status == GS_OK && on) /* so GPUDirect's users begin */
-        gs_lone_settle(&core->lone, "memory is made ready for other devices");
+        gs_single_drain(&core->single, "memory is made ready for other devices");
     if (status == GS_OK && on && info.context)
         status = synchronise(core, info.context);
     if (status == GS_OK)

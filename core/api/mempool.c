@@ -39,7 +39,7 @@ static void survey_chunk(uint64_t address, void *arg)
 
     if (gs_context_lock_chunk(survey->core, address, &chunk) != GS_OK)
         return;
-    if (chunk->pool->device->ordinal == survey->device) {
+    if (chunk->arena->device->ordinal == survey->device) {
         for (const struct gs_block *block = chunk->lowest; block; block = block->above) {
             live = live || block->state == GS_BLOCK_LIVE;
             async = async || (block->state == GS_BLOCK_LIVE && block->async);
@@ -49,7 +49,7 @@ static void survey_chunk(uint64_t address, void *arg)
         if (async)
             survey->in_use += chunk->span.size;
     }
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
 }
 
 void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
@@ -84,21 +84,21 @@ void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
     gs_async_forget_peak(core, device);
 }
 
-/* No more than that many free bytes stay in each pool. */
-static void trim_pools(struct gs_core *core, CUdevice device, uint64_t keep)
+/* No more than that many free bytes stay in each arena. */
+static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    struct gs_pool *pools[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, &core->device[device], pools);
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, &core->device[device], arenas);
 
     for (unsigned i = 0; i < count; i++) {
         struct gs_chunk *released;
 
-        gs_latch_take(&pools[i]->lock);
-        gs_pool_flush_streams_locked(pools[i], 0);
-        gs_pool_collect_locked(pools[i]);
-        released = gs_pool_detach_ready_locked(pools[i], keep);
-        gs_latch_release(&pools[i]->lock);
-        gs_chunks_release(core, released);
+        gs_latch_take(&arenas[i]->lock);
+        gs_arena_flush_streams_locked(arenas[i], 0);
+        gs_arena_collect_locked(arenas[i]);
+        released = gs_arena_detach_ready_locked(arenas[i], keep);
+        gs_latch_release(&arenas[i]->lock);
+        gs_chunks_unmap(core, released);
     }
 }
 
@@ -116,7 +116,7 @@ void gs_core_mempool_trim(struct gs_core *core, CUdevice device, uint64_t keep)
     for (int i = 0; i < TRIM_LOOKS && figures.reserved > keep; i++) {
         if (i)
             nanosleep(&moment, NULL);
-        trim_pools(core, device, keep > used ? keep - used : 0);
+        trim_arenas(core, device, keep > used ? keep - used : 0);
         gs_core_mempool_figures(core, device, &figures);
         if (figures.reserved == figures.in_use)
             break;

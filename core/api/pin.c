@@ -30,19 +30,19 @@ static struct gs_reg_request request_of(const struct gs_pin *pin)
 }
 
 /* Freed in the order of a stream that has not got there yet. */
-static bool is_lingering(const struct gs_block *block)
+static bool is_freed_async(const struct gs_block *block)
 {
-    return block->state == GS_BLOCK_RETIRING && block->lingers;
+    return block->state == GS_BLOCK_RETIRED && block->freed_async;
 }
 
 /* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
- * 64 KiB, so programs round their ranges out to them. Called with the pool's lock held. */
+ * 64 KiB, so programs round their ranges out to them. Called with the arena's lock held. */
 static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
 {
     const struct gs_block *block = gs_chunk_find_locked(chunk, round_down(base));
 
     for (; block && block->base < end; block = block->above)
-        if ((block->state == GS_BLOCK_LIVE || is_lingering(block)) &&
+        if ((block->state == GS_BLOCK_LIVE || is_freed_async(block)) &&
             round_down(block->base) <= base && end <= round_up(block->base + block->entry.size))
             return block;
     return NULL;
@@ -50,7 +50,7 @@ static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t
 
 /*
  * A kept registration may be of memory that the program has freed since. That its pages are a live
- * block's is proven under the pool's lock, and noted with it: the block's pages, and how many
+ * block's is proven under the arena's lock, and noted with it: the block's pages, and how many
  * blocks of the chunk had been freed by then. While that number stays the next hit needs no lock.
  *
  *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
@@ -103,7 +103,7 @@ static void widen(struct gs_reg_request *request, const struct gs_chunk *chunk)
     }
 }
 
-/* The chunk of a live block that has the range; its pool is locked. */
+/* The chunk of a live block that has the range; its arena is locked. */
 static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
                            struct gs_chunk **ret_chunk, uint64_t *ret_proof)
 {
@@ -115,10 +115,10 @@ static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
     if (end <= (*ret_chunk)->span.base + (*ret_chunk)->span.size)
         block = live_around(*ret_chunk, base, end);
     if (block) {
-        *ret_proof = is_lingering(block) ? 0 : proof_of(&(*ret_chunk)->span, block);
+        *ret_proof = is_freed_async(block) ? 0 : proof_of(&(*ret_chunk)->span, block);
         return GS_OK;
     }
-    gs_latch_release(&(*ret_chunk)->pool->lock);
+    gs_latch_release(&(*ret_chunk)->arena->lock);
     return GS_NOT_LIVE;
 }
 
@@ -135,22 +135,22 @@ static gs_status prove(struct gs_core *core, const struct gs_span *span, struct 
     status = lock_live(core, request->base, end, &chunk, &proof);
     if (status == GS_OK) {
         gs_reg_prove(reg, proof);
-        gs_latch_release(&chunk->pool->lock);
+        gs_latch_release(&chunk->arena->lock);
     } else {
         gs_regcache_release(core->regcache, reg);
     }
     return status;
 }
 
-/* The registration is entered under the pool's lock: from then on the chunk stays. */
-static gs_status begin_pool(struct gs_core *core, struct gs_reg_request *request,
-                            struct gs_reg **ret_reg, bool *ret_hit)
+/* The registration is entered under the arena's lock: from then on the chunk stays. */
+static gs_status begin_arena(struct gs_core *core, struct gs_reg_request *request,
+                             struct gs_reg **ret_reg, bool *ret_hit)
 {
     struct gs_chunk *chunk;
     uint64_t proof;
     gs_status status;
 
-    gs_lone_settle(&core->lone, "memory is registered");
+    gs_single_drain(&core->single, "memory is registered");
     status = lock_live(core, request->base, request->base + request->size, &chunk, &proof);
     if (status != GS_OK)
         return status;
@@ -158,7 +158,7 @@ static gs_status begin_pool(struct gs_core *core, struct gs_reg_request *request
     status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
     if (status == GS_OK)
         gs_reg_prove(*ret_reg, proof);
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
     return status;
 }
 
@@ -236,7 +236,7 @@ gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_
         *ret_reg = gs_regcache_hit(core->regcache, &request);
         if (*ret_reg)
             return prove(core, span, *ret_reg, &request);
-        status = begin_pool(core, &request, ret_reg, &hit);
+        status = begin_arena(core, &request, ret_reg, &hit);
         if (status == GS_NOT_OURS) /* it went just now */
             span = NULL;
     }
@@ -260,7 +260,7 @@ gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct g
     if (!span)
         request.id = buffer_id(core, pin->base);
     if (span && span->kind == GS_SPAN_CHUNK)
-        gs_lone_settle(&core->lone, "memory is registered");
+        gs_single_drain(&core->single, "memory is registered");
     if (span ? span->kind == GS_SPAN_IMPORT && import_id(core, &request) != GS_OK
              : request.id == 0 || !is_device_memory(core, pin->base)) {
         gs_regcache_forget(core->regcache, reg);

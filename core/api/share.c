@@ -1,4 +1,4 @@
-/* Sharing: a token of a block, and what others have shared (core/api/core.h). */
+/* Sharing: a handle of a block, and what others have shared (core/api/core.h). */
 #include "core/api/core.h"
 
 #include <string.h>
@@ -16,14 +16,14 @@ static struct gs_share_source source_of(const struct gs_block *block)
         .offset = block->base - chunk->span.base,
         .size = block->size,
         .address = block->base,
-        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->pool->shared->whole_chunks,
+        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->arena->shared->whole_chunks,
     };
 
-    memcpy(source.uuid, chunk->pool->device->uuid, sizeof source.uuid);
+    memcpy(source.uuid, chunk->arena->device->uuid, sizeof source.uuid);
     return source;
 }
 
-/* The live block around an address, its pool locked. */
+/* The live block around an address, its arena locked. */
 static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
 {
     struct gs_chunk *chunk;
@@ -34,21 +34,21 @@ static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct g
     *ret = gs_chunk_find_locked(chunk, address);
     if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
         return GS_OK;
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
     return GS_INVALID;
 }
 
-gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
-                        unsigned char ret_token[GS_TOKEN_SIZE])
+gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
+                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     struct gs_share_source source;
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct gs_block *block;
     gs_status status;
 
-    gs_lone_settle(&core->lone, "memory is shared");
+    gs_single_drain(&core->single, "memory is shared");
     status = lock_around(core, address, &block);
-    if (status == GS_NOT_LIVE && gs_share_pass_on(core->share, address, ret_token) == GS_OK)
+    if (status == GS_NOT_LIVE && gs_share_pass_on(core->share, address, ret_ipc_handle) == GS_OK)
         return GS_OK;
     if (status == GS_NOT_LIVE || status == GS_INVALID)
         gs_log_line(&core->options.log, GS_LOG_DEBUG, "no IPC handle: no block in use lies at %llx",
@@ -56,42 +56,42 @@ gs_status gs_core_token(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
     source = source_of(block);
-    offer = block->offer;
-    if (offer)
-        gs_offer_token(offer, ret_token);
-    gs_latch_release(&block->chunk->pool->lock);
-    if (offer)
+    export = block->export;
+    if (export)
+        gs_export_handle(export, ret_ipc_handle);
+    gs_latch_release(&block->chunk->arena->lock);
+    if (export)
         return GS_OK;
 
-    /* The first offer of a process starts a thread and a socket: not under the pool's lock. */
-    status = gs_share_offer(core->share, &source, &offer);
+    /* The first export of a process starts a thread and a socket: not under the arena's lock. */
+    status = gs_share_export(core->share, &source, &export);
     if (status != GS_OK)
         return status;
     status = lock_around(core, address, &block);
-    if (status == GS_OK && block->id == source.block_id && !block->offer) {
-        block->offer = offer;
-        gs_offer_token(offer, ret_token);
-        gs_share_given_out(core->share, offer);
-        gs_latch_release(&block->chunk->pool->lock);
+    if (status == GS_OK && block->id == source.block_id && !block->export) {
+        block->export = export;
+        gs_export_handle(export, ret_ipc_handle);
+        gs_share_given_out(core->share, export);
+        gs_latch_release(&block->chunk->arena->lock);
         return GS_OK;
     }
     /* Another thread was first, or freed the block meanwhile. */
     if (status == GS_OK) {
         if (block->id == source.block_id)
-            gs_offer_token(block->offer, ret_token);
+            gs_export_handle(block->export, ret_ipc_handle);
         else
             status = GS_INVALID;
-        gs_latch_release(&block->chunk->pool->lock);
+        gs_latch_release(&block->chunk->arena->lock);
     }
     if (status != GS_OK)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
                     "no IPC handle: the block at %llx was freed meanwhile",
                     (unsigned long long)address);
-    gs_share_withdraw(core->share, offer);
+    gs_share_withdraw(core->share, export);
     return status == GS_OK ? GS_OK : GS_INVALID;
 }
 
-gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_SIZE],
+gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                        CUdeviceptr *ret_address)
 {
     struct gs_context *context;
@@ -105,7 +105,7 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char token[GS_TOKEN_
                                              : "no context of a GPU that takes part is current");
     if (status != GS_OK)
         return status;
-    status = gs_share_open(core->share, token, context->handle, context->ordinal, ret_address);
+    status = gs_share_open(core->share, ipc_handle, context->handle, context->ordinal, ret_address);
     if (status == GS_OK)
         gs_peers_admit(core, *ret_address);
     return status;

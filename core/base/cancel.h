@@ -1,8 +1,8 @@
 /*
  * A thread that the program cancels ends at its next cancellation point, which most calls that may
- * sleep are: with it would end what it is at, a lock held or a peer marked busy for ever. Natively
- * no call of the driver's is left half done by that. So whatever of this library may sleep runs to
- * its end first, and the thread is cancelled at its next point outside.
+ * sleep are: with it would end what it is at, a lock held or a remote marked busy for ever.
+ * Natively no call of the driver's is left half done by that. So whatever of this library may sleep
+ * runs to its end first, and the thread is cancelled at its next point outside.
  */
 #ifndef GS_CORE_BASE_CANCEL_H
 #define GS_CORE_BASE_CANCEL_H

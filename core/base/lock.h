@@ -17,11 +17,11 @@
 
 enum gs_rank {
     GS_RANK_OPENER = 10,   /* core/share: what this process has opened of others */
-    GS_RANK_LONE = 15,     /* core/gpu/lone.c: whether all work goes to one stream */
+    GS_RANK_SINGLE = 15,   /* core/gpu/single.c: whether all work goes to one stream */
     GS_RANK_CONTEXTS = 20, /* core/process/context.c: the table of contexts and devices */
-    GS_RANK_POOL = 30,     /* core/pool/pool.h: one context's chunks, blocks and epochs */
+    GS_RANK_ARENA = 30,    /* core/pool/arena.h: one context's chunks, blocks and epochs */
     GS_RANK_PEERS = 35,    /* core/process/peers.c: who has access to whose memory */
-    GS_RANK_SHARE = 40,    /* core/share: offers, clients and leases of this process */
+    GS_RANK_SHARE = 40,    /* core/share: exports, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */

@@ -1,4 +1,4 @@
-/* The capability ladder, and making and unmaking one chunk's memory (core/gpu/device.h). */
+/* What a device can do, and making and unmaking one chunk's memory (core/gpu/device.h). */
 #include "core/gpu/device.h"
 
 #include <fcntl.h>
@@ -80,9 +80,9 @@ static int attribute(const struct gs_driver *driver, CUdevice ordinal, CUdevice_
     return driver->device_get_attribute(&value, which, ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
-/* One full round on the rung that device->properties describe. On failure *ret_step names the
+/* One full round in the mode that device->properties describe. On failure *ret_step names the
  * call that refused, else *ret_fd stands for what was tried and is the caller's. */
-static gs_status try_rung(const struct gs_driver *driver, const struct gs_device *device,
+static gs_status try_mode(const struct gs_driver *driver, const struct gs_device *device,
                           const char **ret_step, int *ret_fd)
 {
     CUmemGenericAllocationHandle handle, imported;
@@ -127,11 +127,11 @@ static gs_status try_usage(const struct gs_driver *driver, struct gs_device *dev
     gs_status status;
 
     device->properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-    status = try_rung(driver, device, ret_step, ret_fd);
+    status = try_mode(driver, device, ret_step, ret_fd);
     if (status == GS_OK || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return status;
     device->properties.allocFlags.usage = 0;
-    return try_rung(driver, device, ret_step, ret_fd);
+    return try_mode(driver, device, ret_step, ret_fd);
 }
 
 bool gs_device_has_vmm(const struct gs_driver *driver)
@@ -160,55 +160,55 @@ static void climb(const struct gs_driver *driver, const struct gs_log *log,
             device->properties.allocFlags.gpuDirectRDMACapable = 1;
             status = try_usage(driver, device, &step, ret_fd);
             if (status == GS_OK) {
-                device->rung = GS_RUNG_FD_RDMA;
+                device->mode = GS_MODE_FD_RDMA;
                 return;
             }
             device->properties.allocFlags.gpuDirectRDMACapable = 0;
         }
         status = try_usage(driver, device, &step, ret_fd);
         if (status == GS_OK) {
-            device->rung = GS_RUNG_FD;
+            device->mode = GS_MODE_FD;
             return;
         }
     }
     /* Full now is not incapable: the next allocation climbs again. */
     if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return;
-    device->rung = GS_RUNG_NATIVE;
+    device->mode = GS_MODE_NATIVE;
     gs_log_line(log, GS_LOG_WARNING,
                 "device %d cannot make memory that is shared by descriptor (%s, status %d): its "
                 "allocations stay the driver's own",
                 (int)device->ordinal, step, status);
 }
 
-/* Keeps `fd` as the device's anchor, or closes it. */
-static void moor(struct gs_device *device, bool anchors, int fd)
+/* Keeps `fd` as the device's warm-up handle, or closes it. */
+static void keep_warm_up(struct gs_device *device, bool warms_up, int fd)
 {
     if (fd < 0)
         return;
-    if (anchors)
-        device->anchor = gs_fd_keep(fd);
-    if (!device->anchor.any)
+    if (warms_up)
+        device->warm_up = gs_fd_keep(fd);
+    if (!device->warm_up.any)
         close(fd);
-    __atomic_store_n(&device->anchored, device->anchor.any, __ATOMIC_RELEASE);
+    __atomic_store_n(&device->warmed_up, device->warm_up.any, __ATOMIC_RELEASE);
 }
 
-size_t gs_device_let_go(struct gs_device *device)
+size_t gs_device_end_warm_up(struct gs_device *device)
 {
-    if (!__atomic_exchange_n(&device->anchored, false, __ATOMIC_ACQ_REL))
+    if (!__atomic_exchange_n(&device->warmed_up, false, __ATOMIC_ACQ_REL))
         return 0;
-    gs_fd_close(&device->anchor);
+    gs_fd_close(&device->warm_up);
     return GS_PAGE_SIZE;
 }
 
 void gs_device_forked(const struct gs_device *device)
 {
-    if (__atomic_load_n(&device->anchored, __ATOMIC_ACQUIRE))
-        gs_fd_close(&device->anchor);
+    if (__atomic_load_n(&device->warmed_up, __ATOMIC_ACQUIRE))
+        gs_fd_close(&device->warm_up);
 }
 
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     bool anchors, bool native, struct gs_device *ret_device)
+                     bool warms_up, bool native, struct gs_device *ret_device)
 {
     int fd = -1;
     CUuuid uuid;
@@ -223,8 +223,8 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
         driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
         ret_device->default_pool = NULL;
     if (native)
-        ret_device->rung = GS_RUNG_NATIVE;
+        ret_device->mode = GS_MODE_NATIVE;
     else
         climb(driver, log, ret_device, &fd);
-    moor(ret_device, anchors, fd);
+    keep_warm_up(ret_device, warms_up, fd);
 }

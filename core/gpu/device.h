@@ -1,6 +1,6 @@
 /*
  * What one GPU can do, found by doing it. Devices lie about support (measured: FABRIC handles are
- * reported and refused; others report descriptors and fail), so the ladder is climbed with real
+ * reported and refused; others report descriptors and fail), so the modes are tried with real
  * calls: a handle that exports as a descriptor with GPUDirect RDMA, the same without RDMA, and
  * last the driver's own allocator, where this library steps aside for the device.
  */
@@ -15,38 +15,38 @@
 #include "core/base/log.h"
 #include "core/base/status.h"
 
-enum gs_rung {
-    GS_RUNG_UNKNOWN = 0,
-    GS_RUNG_FD_RDMA, /* descriptors, and network cards can register the memory */
-    GS_RUNG_FD,      /* descriptors */
-    GS_RUNG_NATIVE,  /* the driver's allocator: nothing of this device is ours */
+enum gs_device_mode {
+    GS_MODE_UNKNOWN = 0,
+    GS_MODE_FD_RDMA, /* descriptors, and network cards can register the memory */
+    GS_MODE_FD,      /* descriptors */
+    GS_MODE_NATIVE,  /* the driver's allocator: nothing of this device is ours */
 };
 
 struct gs_device {
     CUdevice ordinal;
-    enum gs_rung rung;
+    enum gs_device_mode mode;
     CUmemAllocationProp properties; /* for mem_create */
     unsigned char uuid[16];
     size_t total; /* bytes of memory */
     int sync_memops; /* atomic, of memory nobody set it for: 0 not asked yet, 1 off, 2 on */
     CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
-    bool anchored; /* atomic; whether `anchor` is kept: */
-    struct gs_fd anchor; /* of the memory it was probed with */
+    bool warmed_up; /* atomic; whether `warm_up` is kept: */
+    struct gs_fd warm_up; /* of the memory it was probed with */
 };
 
 /*
- * Finds out about a device; needs no current context. Does not fail: a device that cannot is on the
- * last rung, and the log says why; with `native` it is put there, for a reason that is known.
+ * Finds out about a device; needs no current context. Does not fail: a device that cannot is in the
+ * last mode, and the log says why; with `native` it is put there, for a reason that is known.
  *
  * An export takes 650 us where no process has an exported handle of the device's memory, and 20 us
  * where one has (measured on an H200; export_costs.c). So that this process's first one is of the
  * second kind, where `fds` is given the descriptor of the memory that was tried stays there, and
- * 2 MiB with it, until gs_device_let_go: when the device is full, or its last context ends.
+ * 2 MiB with it, until gs_device_end_warm_up: when the device is full, or its last context ends.
  */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
-                     bool anchors, bool native, struct gs_device *ret_device);
+                     bool warms_up, bool native, struct gs_device *ret_device);
 /* Closes it, once; the bytes that come back. */
-size_t gs_device_let_go(struct gs_device *device);
+size_t gs_device_end_warm_up(struct gs_device *device);
 /* In a forked child, which is not to have it. The parent's threads may be at it when it forks. */
 void gs_device_forked(const struct gs_device *device);
 

@@ -12,8 +12,8 @@
  * waits for a host function, other threads' calls that submit something wait with it (measured on
  * an H200): of those below event_record, ctx_record_event, mem_alloc and memset_d8_async, as
  * launches, copies and the begin of a capture; not stream_wait_event, mem_free_async, mem_get_info
- * and mem_create. The first two are made with a pool's lock held, or the lone stream's, and then
- * whoever wants that lock waits as long. The host function ends it. It must not need a call in
+ * and mem_create. The first two are made with an arena's lock held, or single-stream mode's, and
+ * then whoever wants that lock waits as long. The host function ends it. It must not need a call in
  * another thread that would pass natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync,
  * cuMemGetInfo, cuStreamWaitEvent.
  *
@@ -22,7 +22,7 @@
  *   mem_export, mem_import        no current context needed; fine during a capture. None waits
  *                                 for the GPU: a device's first use makes one of each under the
  *                                 lock of the contexts, everything after it does so without.
- *   mem_set_access                to give a device access: may be called with a pool's lock held,
+ *   mem_set_access                to give a device access: may be called with an arena's lock held,
  *                                 it does not wait for the GPU. To take it away: that device's
  *                                 work is done, it faults otherwise.
  *   mem_unmap                     nothing may still touch the range: it does not wait, and work
@@ -35,10 +35,11 @@
  *                                 capture. Neither waits for work, nor the first where a queue is
  *                                 full (measured, 1,021 fills): a capture's begin waits for them.
  *   event_record                  no capture is open, and the stream is known to exist: called with
- *                                 the lock of a pool that its end takes first. As ctx_record_event.
+ *                                 the lock of an arena that its end takes first. As
+ *                                 ctx_record_event.
  *   mem_get_info                  a context is current.
  *   stream_wait_event             no capture is open. Waits for no event, nor where the stream's
- *                                 queue is full (measured). It is called with the lone stream's
+ *                                 queue is full (measured). It is called with single-stream mode's
  *                                 lock held, so that nothing is marked meanwhile.
  *   ctx_set_flags                 a context is current. In a RELAXED capture of a stream that is
  *                                 not blocking it passes; of one that is (flags 0) it seems to be

@@ -28,7 +28,7 @@ struct gs_span {
     uint64_t base; /* device address, a multiple of 2 MiB */
     size_t size;   /* bytes, a multiple of 2 MiB */
     enum gs_span_kind {
-        GS_SPAN_CHUNK = 1,  /* a pool's chunk: struct gs_chunk of core/pool/pool.h */
+        GS_SPAN_CHUNK = 1,  /* an arena's chunk: struct gs_chunk of core/pool/arena.h */
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
     } kind;
     uint32_t frees; /* atomic; of a chunk: counts the blocks freed in it, and wraps */

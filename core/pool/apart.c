@@ -1,5 +1,5 @@
 /*
- * Blocks apart (core/pool/pool.h): freed in an order that is not their context's.
+ * Blocks apart (core/pool/arena.h): freed in an order that is not their context's.
  *
  * An epoch is behind all work of its context. That is too much where memory is out: what was freed
  * in the order of one stream is free when that stream gets there, whatever stops another one. Then
@@ -7,11 +7,11 @@
  * freed in the order of another context's stream: that is behind an event of the other context
  * first, and retires here after that.
  *
- * Nobody waits for blocks apart but for a bounded time (gs_pool_wait_apart_locked), and an
+ * Nobody waits for blocks apart but for a bounded time (gs_arena_wait_apart_locked), and an
  * allocation in the order of a stream not at all: its stream is put behind them
- * (gs_pool_take_in_order_locked).
+ * (gs_arena_take_in_order_locked).
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #include <stdlib.h>
 
@@ -22,10 +22,10 @@ static bool is_same(const struct gs_fence *one, const struct gs_fence *other)
     return one->line == other->line && one->number == other->number;
 }
 
-static struct gs_apart *apart_new_locked(struct gs_pool *pool, const struct gs_fence *fence,
+static struct gs_apart *apart_new_locked(struct gs_arena *arena, const struct gs_fence *fence,
                                          const struct gs_fence *epoch)
 {
-    struct gs_apart *apart = calloc(1, sizeof *apart), **end = &pool->order.apart;
+    struct gs_apart *apart = calloc(1, sizeof *apart), **end = &arena->order.apart;
 
     if (!apart)
         return NULL;
@@ -41,7 +41,7 @@ static struct gs_apart *apart_new_locked(struct gs_pool *pool, const struct gs_f
 /* ---- Parting ---------------------------------------------------------------------------- */
 
 /* One event serves all that is parted of a stream at a time. */
-static struct gs_apart *first_of_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static struct gs_apart *first_of_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                         const struct gs_fence *epoch, uint64_t time)
 {
     struct gs_fence_pool line;
@@ -53,9 +53,9 @@ static struct gs_apart *first_of_locked(struct gs_pool *pool, struct gs_stream_l
         return NULL;
     stream->unparted = time;
     if (!gs_stream_of_key(stream->key, &handle) ||
-        gs_fence_of_stream(pool->shared->fences, &line, pool->context, handle, &fence) != GS_OK)
+        gs_fence_of_stream(arena->shared->fences, &line, arena->context, handle, &fence) != GS_OK)
         return NULL;
-    apart = apart_new_locked(pool, &fence, epoch);
+    apart = apart_new_locked(arena, &fence, epoch);
     if (!apart) {
         gs_fence_pool_destroy(&line);
         return NULL;
@@ -66,11 +66,11 @@ static struct gs_apart *first_of_locked(struct gs_pool *pool, struct gs_stream_l
 
 /* Where a block goes that was freed in the order of the stream and was in the epoch; NULL: it stays
  * there. */
-static struct gs_apart *apart_of_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static struct gs_apart *apart_of_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                         const struct gs_fence *epoch, uint64_t time)
 {
     const struct gs_fence none = {0};
-    struct gs_apart *like = NULL, *apart = pool->order.apart;
+    struct gs_apart *like = NULL, *apart = arena->order.apart;
 
     for (; apart; apart = apart->next) {
         if (apart->stream != stream->id || apart->parted != time)
@@ -79,18 +79,18 @@ static struct gs_apart *apart_of_locked(struct gs_pool *pool, struct gs_stream_l
             return apart;
         like = apart;
     }
-    apart = like ? apart_new_locked(pool, &like->fence, epoch)
-                 : first_of_locked(pool, stream, epoch, time);
+    apart = like ? apart_new_locked(arena, &like->fence, epoch)
+                 : first_of_locked(arena, stream, epoch, time);
     if (!apart)
         return NULL;
     if (like)
-        gs_fence_pool_init(pool->shared->fences, &apart->line, pool->context, &like->line);
+        gs_fence_pool_init(arena->shared->fences, &apart->line, arena->context, &like->line);
     apart->stream = stream->id;
     apart->parted = time;
     return apart;
 }
 
-static void part_list_locked(struct gs_pool *pool, struct gs_block_list *list,
+static void part_list_locked(struct gs_arena *arena, struct gs_block_list *list,
                              const struct gs_fence *epoch, uint64_t time)
 {
     struct gs_block *block = list->first, *next;
@@ -100,47 +100,47 @@ static void part_list_locked(struct gs_pool *pool, struct gs_block_list *list,
 
         next = (struct gs_block *)block->entry.next;
         if (!gs_block_has_stream_locked(block) ||
-            !(apart = apart_of_locked(pool, block->stream, epoch, time)))
+            !(apart = apart_of_locked(arena, block->stream, epoch, time)))
             continue;
-        gs_epoch_remove_locked(&pool->epochs, list, block);
+        gs_epoch_remove_locked(&arena->epochs, list, block);
         gs_block_list_push(&apart->blocks, block);
     }
 }
 
-/* The pool's lock is held all the time: a stream that ends takes it first (gs_core_stream_gone), so
- * each is there while an event is recorded in it. */
-void gs_pool_part_streams_locked(struct gs_pool *pool)
+/* The arena's lock is held all the time: a stream that ends takes it first (gs_core_stream_gone),
+ * so each is there while an event is recorded in it. */
+void gs_arena_part_streams_locked(struct gs_arena *arena)
 {
     uint64_t time;
 
-    gs_latch_assert_held(&pool->lock);
-    if (pool->dead || pool->leaving)
+    gs_latch_assert_held(&arena->lock);
+    if (arena->dead || arena->leaving)
         return;
-    gs_pool_flush_streams_locked(pool, 0);
-    if (gs_fences_capturing(pool->shared->fences))
+    gs_arena_flush_streams_locked(arena, 0);
+    if (gs_fences_capturing(arena->shared->fences))
         return;
-    time = ++pool->order.serial;
-    part_list_locked(pool, &pool->epochs.open, NULL, time);
-    for (struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
-        part_list_locked(pool, &epoch->blocks, &epoch->fence, time);
+    time = ++arena->order.serial;
+    part_list_locked(arena, &arena->epochs.open, NULL, time);
+    for (struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
+        part_list_locked(arena, &epoch->blocks, &epoch->fence, time);
 }
 
 /* ---- Of other contexts ------------------------------------------------------------------ */
 
-bool gs_pool_retire_elsewhere_locked(struct gs_pool *pool, struct gs_block *block,
-                                     const struct gs_fence *fence)
+bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *block,
+                                      const struct gs_fence *fence)
 {
-    struct gs_apart *apart = pool->order.apart;
+    struct gs_apart *apart = arena->order.apart;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     while (apart && (apart->line.line || !is_same(&apart->fence, fence)))
         apart = apart->next;
-    if (!apart && !(apart = apart_new_locked(pool, fence, NULL)))
+    if (!apart && !(apart = apart_new_locked(arena, fence, NULL)))
         return false;
-    gs_pool_unlive_locked(pool, block);
-    block->lingers = !block->async;
+    gs_arena_unlive_locked(arena, block);
+    block->freed_async = !block->async;
     gs_block_list_push(&apart->blocks, block);
-    pool->shared->activity(pool->shared->activity_arg);
+    arena->shared->activity(arena->shared->activity_arg);
     return true;
 }
 
@@ -148,27 +148,28 @@ bool gs_pool_retire_elsewhere_locked(struct gs_pool *pool, struct gs_block *bloc
 
 /* The apart is in no list any more. What came from another context's stream is behind that alone,
  * and retires here as what is freed now. */
-static void end_locked(struct gs_pool *pool, struct gs_apart *apart)
+static void end_locked(struct gs_arena *arena, struct gs_apart *apart)
 {
-    const bool elsewhere = !apart->line.line;
+    const bool multi_stream = !apart->line.line;
     struct gs_block *block;
 
     gs_fence_pool_destroy(&apart->line);
     while ((block = apart->blocks.first)) {
         gs_block_list_remove(&apart->blocks, block);
-        block->lingers = false;
-        if (elsewhere && !pool->dead)
-            gs_pool_retire_more_locked(pool, block);
+        block->freed_async = false;
+        if (multi_stream && !arena->dead)
+            gs_arena_retire_more_locked(arena, block);
         else
-            gs_pool_pass_locked(pool, block);
+            gs_arena_pass_locked(arena, block);
     }
     free(apart);
 }
 
 /* Of one line no more than the first that has not passed is asked for. */
-static bool has_passed_locked(struct gs_pool *pool, struct gs_apart *apart, struct gs_fence *stuck)
+static bool has_passed_locked(struct gs_arena *arena, struct gs_apart *apart,
+                              struct gs_fence *stuck)
 {
-    if (apart->epoch.line && gs_fence_query(&pool->events, &apart->epoch) == GS_OK)
+    if (apart->epoch.line && gs_fence_query(&arena->events, &apart->epoch) == GS_OK)
         return true;
     if (stuck->line == apart->fence.line && apart->fence.number >= stuck->number)
         return false;
@@ -178,20 +179,20 @@ static bool has_passed_locked(struct gs_pool *pool, struct gs_apart *apart, stru
     return false;
 }
 
-bool gs_pool_poll_apart_locked(struct gs_pool *pool)
+bool gs_arena_poll_apart_locked(struct gs_arena *arena)
 {
-    struct gs_apart **link = &pool->order.apart, *apart;
+    struct gs_apart **link = &arena->order.apart, *apart;
     struct gs_fence stuck = {0};
     bool any = false;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     while ((apart = *link)) {
-        if ((pool->leaving && !pool->dead) || !has_passed_locked(pool, apart, &stuck)) {
+        if ((arena->leaving && !arena->dead) || !has_passed_locked(arena, apart, &stuck)) {
             link = &apart->next;
             continue;
         }
         *link = apart->next;
-        end_locked(pool, apart);
+        end_locked(arena, apart);
         any = true;
     }
     return any;
@@ -200,41 +201,41 @@ bool gs_pool_poll_apart_locked(struct gs_pool *pool)
 /* Ends when a stream, or another context, gets there; at the deadline, a second after the wait
  * began, otherwise: a host function of the program may stop it that waits for this very thread.
  * Natively such an allocation fails at once (measured on an H200). */
-bool gs_pool_wait_apart_locked(struct gs_pool *pool, const struct gs_patience *patience)
+bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
     const uint64_t deadline = gs_patience_ends(patience, GS_ORDERED_WAIT_NS);
-    const uint64_t life = pool->made_ns, began = gs_now_ns();
-    bool any = gs_pool_poll_apart_locked(pool);
+    const uint64_t life = arena->made_ns, began = gs_now_ns();
+    bool any = gs_arena_poll_apart_locked(arena);
     gs_status status = (gs_status)CUDA_ERROR_NOT_READY;
 
-    gs_latch_assert_held(&pool->lock);
-    while (!any && pool->order.apart && !pool->leaving && pool->made_ns == life &&
+    gs_latch_assert_held(&arena->lock);
+    while (!any && arena->order.apart && !arena->leaving && arena->made_ns == life &&
            status == (gs_status)CUDA_ERROR_NOT_READY && gs_now_ns() < deadline) {
-        struct gs_fence fence = pool->order.apart->fence;
+        struct gs_fence fence = arena->order.apart->fence;
         uint64_t step = gs_now_ns() + APART_STEP_NS;
 
-        gs_latch_release(&pool->lock);
+        gs_latch_release(&arena->lock);
         status = gs_fence_wait(&fence, step < deadline ? step : deadline);
-        gs_latch_take(&pool->lock);
-        any = gs_pool_poll_apart_locked(pool);
+        gs_latch_take(&arena->lock);
+        any = gs_arena_poll_apart_locked(arena);
     }
-    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
     return any;
 }
 
-void gs_pool_apart_leaving_locked(struct gs_pool *pool, bool leaving)
+void gs_arena_apart_leaving_locked(struct gs_arena *arena, bool leaving)
 {
-    gs_latch_assert_held(&pool->lock);
-    for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next)
+    gs_latch_assert_held(&arena->lock);
+    for (struct gs_apart *apart = arena->order.apart; apart; apart = apart->next)
         gs_fence_pool_leaving(&apart->line, leaving);
 }
 
 /* Work of another context may still touch what is behind that. */
-void gs_pool_apart_over_locked(struct gs_pool *pool)
+void gs_arena_apart_over_locked(struct gs_arena *arena)
 {
-    struct gs_apart **link = &pool->order.apart, *apart;
+    struct gs_apart **link = &arena->order.apart, *apart;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     while ((apart = *link)) {
         if (!apart->line.line) {
             link = &apart->next;
@@ -243,85 +244,85 @@ void gs_pool_apart_over_locked(struct gs_pool *pool)
         *link = apart->next;
         gs_fence_pool_forget(&apart->line);
         apart->line.line = NULL;
-        end_locked(pool, apart);
+        end_locked(arena, apart);
     }
-    gs_pool_poll_apart_locked(pool);
+    gs_arena_poll_apart_locked(arena);
 }
 
 /* ---- Taking in order -------------------------------------------------------------------- */
 
-bool gs_block_suits_next_locked(const struct gs_pool *pool, struct gs_block *block)
+bool gs_block_suits_next_locked(const struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
-    return !block->lingers && !block->wiped &&
-           !gs_block_is_guarded_locked(&pool->shared->guard, block);
+    gs_latch_assert_held(&arena->lock);
+    return !block->freed_async && !block->wiped &&
+           !gs_block_is_guarded_locked(&arena->shared->guard, block);
 }
 
-static bool suits_locked(const struct gs_pool *pool, struct gs_block *block, size_t size)
+static bool suits_locked(const struct gs_arena *arena, struct gs_block *block, size_t size)
 {
     bool small;
 
-    gs_pool_round(pool, size, &small);
+    gs_arena_round(arena, size, &small);
     return block->entry.size >= gs_chunk_round(block->chunk, size) &&
            (small || block->chunk->shift == GS_LARGE_SHIFT) &&
-           gs_block_suits_next_locked(pool, block);
+           gs_block_suits_next_locked(arena, block);
 }
 
-static struct gs_block *smallest_locked(const struct gs_pool *pool,
+static struct gs_block *smallest_locked(const struct gs_arena *arena,
                                         const struct gs_block_list *list, size_t size)
 {
     struct gs_block *found = NULL, *block = list->first;
 
     for (; block; block = (struct gs_block *)block->entry.next)
-        if ((!found || block->entry.size < found->entry.size) && suits_locked(pool, block, size))
+        if ((!found || block->entry.size < found->entry.size) && suits_locked(arena, block, size))
             found = block;
     return found;
 }
 
 /* A block in no list becomes live; what is left of it, or NULL, retires as it did. */
-static struct gs_block *cut_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
+static struct gs_block *cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size)
 {
     size_t need = gs_chunk_round(block->chunk, size);
     struct gs_block *rest;
 
     if (block->chunk->shift == GS_LARGE_SHIFT)
-        gs_block_lies_locked(pool, block->chunk, need);
-    rest = gs_block_cut_locked(pool, block, need);
-    gs_block_live_locked(pool, block, size);
+        gs_block_lies_locked(arena, block->chunk, need);
+    rest = gs_block_cut_locked(arena, block, need);
+    gs_block_live_locked(arena, block, size);
     return rest;
 }
 
-static struct gs_block *take_one_locked(struct gs_pool *pool, size_t size, struct gs_fence *ret)
+static struct gs_block *take_one_locked(struct gs_arena *arena, size_t size, struct gs_fence *ret)
 {
     struct gs_block *block, *rest;
 
-    for (struct gs_apart *apart = pool->order.apart; apart; apart = apart->next) {
-        if (!apart->line.line || !(block = smallest_locked(pool, &apart->blocks, size)))
+    for (struct gs_apart *apart = arena->order.apart; apart; apart = apart->next) {
+        if (!apart->line.line || !(block = smallest_locked(arena, &apart->blocks, size)))
             continue;
         *ret = apart->fence;
         gs_block_list_remove(&apart->blocks, block);
-        if ((rest = cut_locked(pool, block, size)))
+        if ((rest = cut_locked(arena, block, size)))
             gs_block_list_push(&apart->blocks, rest);
         return block;
     }
-    for (struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next) {
-        if (!(block = smallest_locked(pool, &epoch->blocks, size)))
+    for (struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next) {
+        if (!(block = smallest_locked(arena, &epoch->blocks, size)))
             continue;
         *ret = epoch->fence;
-        gs_epoch_remove_locked(&pool->epochs, &epoch->blocks, block);
-        if ((rest = cut_locked(pool, block, size)))
-            gs_epoch_add_locked(&pool->epochs, &epoch->blocks, rest);
+        gs_epoch_remove_locked(&arena->epochs, &epoch->blocks, block);
+        if ((rest = cut_locked(arena, block, size)))
+            gs_epoch_add_locked(&arena->epochs, &epoch->blocks, rest);
         return block;
     }
     return NULL;
 }
 
-struct gs_block *gs_pool_take_in_order_locked(struct gs_pool *pool, size_t size,
-                                              struct gs_behind *ret)
+struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
+                                               struct gs_behind *ret)
 {
-    struct gs_block *block = take_one_locked(pool, size, &ret->fence[0]);
+    struct gs_block *block = take_one_locked(arena, size, &ret->fence[0]);
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     ret->count = block != NULL;
-    return block ? block : gs_pool_take_run_locked(pool, size, ret);
+    return block ? block : gs_arena_take_run_locked(arena, size, ret);
 }

@@ -1,25 +1,25 @@
 /*
- * Blocks within chunks (core/pool/pool.h): cutting, merging, taking, and what may lie beside what.
+ * Blocks within chunks (core/pool/arena.h): cutting, merging, taking, and what may lie beside what.
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define IDS_AT_ONCE 65536 /* so seldom do pools write what others read */
+#define IDS_AT_ONCE 65536 /* so seldom do arenas write what others read */
 #define QUICK_BYTES_MIN ((size_t)4 << 20) /* what may lie unmerged, and */
 #define QUICK_SHARE 64                     /* this part of what is live */
 #define POLLED_ONCE_IN 8 /* small allocations that no quick list serves */
-/* What may lie stranded: the larger of the first and a part of what was live lately. */
-#define STRANDED_MIN ((size_t)16 << 20)
-#define STRANDED_PERCENT 8
-#define STRANDED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
-#define STRANDED_PER_SPARE 2 /* percent more for one more of spare_percent */
-#define DEBT_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
-#define DEBT_LEFT 2   /* and less where the device has not much left: this part of that */
-#define DEBT_MIN ((size_t)16 << 20)
+/* What may be fragmented: the larger of the first and a part of what was live lately. */
+#define FRAGMENTED_MIN ((size_t)16 << 20)
+#define FRAGMENTED_PERCENT 8
+#define FRAGMENTED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
+#define FRAGMENTED_PER_SLACK 2 /* percent more for one more of slack_percent */
+#define WASTE_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
+#define WASTE_LEFT 2   /* and less where the device has not much left: this part of that */
+#define WASTE_MIN ((size_t)16 << 20)
 #define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
-#define MIXED_PER_SPARE 2 /* and that much more for one more of spare_percent */
+#define MIXED_PER_SLACK 2 /* and that much more for one more of slack_percent */
 #define MIXED_MIN ((size_t)112 << 20)
 /* A whole chunk that fits is taken before a part of one that leaves more than this. */
 #define PART_SLACK (4 * GS_PAGE_SIZE)
@@ -38,46 +38,46 @@ static enum gs_bin_kind kind_of(const struct gs_block *block)
     return whole ? GS_BIN_SMALL_WHOLE : GS_BIN_SMALL_PART;
 }
 
-static void make_ready_locked(struct gs_pool *pool, struct gs_block *block)
+static void make_ready_locked(struct gs_arena *arena, struct gs_block *block)
 {
     enum gs_bin_kind kind = kind_of(block);
 
-    block->state = GS_BLOCK_READY;
-    gs_bins_insert(&pool->free.bins[kind], &block->entry);
+    block->state = GS_BLOCK_FREE;
+    gs_bins_insert(&arena->free.bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
-        pool->free.stranded += block->entry.size;
+        arena->free.fragmented += block->entry.size;
     if (kind == GS_BIN_LARGE_WHOLE)
-        gs_chunk_settle_debt_locked(pool, block->chunk);
+        gs_chunk_settle_debt_locked(arena, block->chunk);
 }
 
-static void unbin_locked(struct gs_pool *pool, struct gs_block *block)
+static void unbin_locked(struct gs_arena *arena, struct gs_block *block)
 {
     enum gs_bin_kind kind = kind_of(block);
 
-    gs_bins_remove(&pool->free.bins[kind], &block->entry);
+    gs_bins_remove(&arena->free.bins[kind], &block->entry);
     if (kind == GS_BIN_LARGE_PART)
-        pool->free.stranded -= block->entry.size;
+        arena->free.fragmented -= block->entry.size;
 }
 
-/* ---- Debt -------------------------------------------------------------------------------- */
+/* ---- Waste ------------------------------------------------------------------------------- */
 
-static size_t debt_of(const struct gs_chunk *chunk, size_t need)
+static size_t waste_of(const struct gs_chunk *chunk, size_t need)
 {
     size_t pages = (need + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
 
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }
 
-bool gs_pool_may_owe_locked(const struct gs_pool *pool, size_t bytes, unsigned part)
+bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part)
 {
-    int ordinal = pool->device->ordinal;
-    size_t owed = __atomic_load_n(&pool->shared->debt[ordinal], __ATOMIC_RELAXED);
-    size_t left = __atomic_load_n(&pool->shared->left[ordinal], __ATOMIC_RELAXED);
-    size_t most = pool->device->total / DEBT_SHARE;
+    int ordinal = arena->device->ordinal;
+    size_t owed = __atomic_load_n(&arena->shared->waste[ordinal], __ATOMIC_RELAXED);
+    size_t left = __atomic_load_n(&arena->shared->left[ordinal], __ATOMIC_RELAXED);
+    size_t most = arena->device->total / WASTE_SHARE;
 
-    gs_latch_assert_held(&pool->lock);
-    if (left > 0 && left / DEBT_LEFT + DEBT_MIN < most)
-        most = left / DEBT_LEFT + DEBT_MIN;
+    gs_latch_assert_held(&arena->lock);
+    if (left > 0 && left / WASTE_LEFT + WASTE_MIN < most)
+        most = left / WASTE_LEFT + WASTE_MIN;
     return owed + bytes <= most / part;
 }
 
@@ -88,49 +88,51 @@ static size_t mixed_by(const struct gs_chunk *chunk, size_t need)
     return is_large(chunk) && size / GS_MIXED_TIMES > need ? size - GS_MIXED_TIMES * need : 0;
 }
 
-static bool may_mix_locked(const struct gs_pool *pool, const struct gs_chunk *chunk, size_t need)
+static bool may_mix_locked(const struct gs_arena *arena, const struct gs_chunk *chunk, size_t need)
 {
     size_t mixed = mixed_by(chunk, need);
-    unsigned more = MIXED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN);
-    size_t most = pool->kept.live_peak / 100 * (MIXED_PERCENT + more);
+    unsigned more = MIXED_PER_SLACK * (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
+    size_t most = arena->kept.live_peak / 100 * (MIXED_PERCENT + more);
 
-    return mixed <= chunk->mixed || pool->free.mixed + mixed - chunk->mixed <= most + MIXED_MIN;
+    return mixed <= chunk->mixed || arena->free.mixed + mixed - chunk->mixed <= most + MIXED_MIN;
 }
 
-bool gs_block_may_lie_locked(const struct gs_pool *pool, const struct gs_block *block, size_t need)
+bool gs_block_may_lie_locked(const struct gs_arena *arena, const struct gs_block *block,
+                             size_t need)
 {
-    size_t debt = debt_of(block->chunk, need);
+    size_t waste = waste_of(block->chunk, need);
 
-    gs_latch_assert_held(&pool->lock);
-    if (!may_mix_locked(pool, block->chunk, need))
+    gs_latch_assert_held(&arena->lock);
+    if (!may_mix_locked(arena, block->chunk, need))
         return false;
-    return debt <= block->chunk->debt || gs_pool_may_owe_locked(pool, debt - block->chunk->debt, 1);
+    return waste <= block->chunk->waste ||
+           gs_arena_may_owe_locked(arena, waste - block->chunk->waste, 1);
 }
 
-void gs_block_lies_locked(struct gs_pool *pool, struct gs_chunk *chunk, size_t need)
+void gs_block_lies_locked(struct gs_arena *arena, struct gs_chunk *chunk, size_t need)
 {
-    size_t debt = debt_of(chunk, need), mixed = mixed_by(chunk, need);
+    size_t waste = waste_of(chunk, need), mixed = mixed_by(chunk, need);
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (mixed > chunk->mixed) {
-        pool->free.mixed += mixed - chunk->mixed;
+        arena->free.mixed += mixed - chunk->mixed;
         chunk->mixed = mixed;
     }
-    if (debt <= chunk->debt)
+    if (waste <= chunk->waste)
         return;
-    __atomic_add_fetch(&pool->shared->debt[pool->device->ordinal], debt - chunk->debt,
+    __atomic_add_fetch(&arena->shared->waste[arena->device->ordinal], waste - chunk->waste,
                        __ATOMIC_RELAXED);
-    chunk->debt = debt;
+    chunk->waste = waste;
 }
 
-void gs_chunk_settle_debt_locked(struct gs_pool *pool, struct gs_chunk *chunk)
+void gs_chunk_settle_debt_locked(struct gs_arena *arena, struct gs_chunk *chunk)
 {
-    gs_latch_assert_held(&pool->lock);
-    if (chunk->debt)
-        __atomic_sub_fetch(&pool->shared->debt[pool->device->ordinal], chunk->debt,
+    gs_latch_assert_held(&arena->lock);
+    if (chunk->waste)
+        __atomic_sub_fetch(&arena->shared->waste[arena->device->ordinal], chunk->waste,
                            __ATOMIC_RELAXED);
-    chunk->debt = 0;
-    pool->free.mixed -= chunk->mixed;
+    chunk->waste = 0;
+    arena->free.mixed -= chunk->mixed;
     chunk->mixed = 0;
 }
 
@@ -138,16 +140,16 @@ void gs_chunk_settle_debt_locked(struct gs_pool *pool, struct gs_chunk *chunk)
 
 /* NULL also without host memory, or where blocks have their chunks alone: the block simply stays
  * larger. */
-struct gs_block *gs_block_cut_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
+struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size)
 {
     struct gs_block *rest;
 
-    gs_latch_assert_held(&pool->lock);
-    if (pool->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
+    gs_latch_assert_held(&arena->lock);
+    if (arena->shared->whole_chunks && block->chunk->shift == GS_LARGE_SHIFT)
         return NULL;
     if (block->entry.size == size || (!block->chunk->index && !gs_index_make_locked(block->chunk)))
         return NULL;
-    rest = gs_block_record_new_locked(pool);
+    rest = gs_block_record_new_locked(arena);
     if (!rest)
         return NULL;
     rest->chunk = block->chunk;
@@ -166,62 +168,62 @@ struct gs_block *gs_block_cut_locked(struct gs_pool *pool, struct gs_block *bloc
 }
 
 /* `upper` becomes part of `lower`, its neighbour below; both are in no bin. */
-void gs_block_merge_locked(struct gs_pool *pool, struct gs_block *lower, struct gs_block *upper)
+void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struct gs_block *upper)
 {
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     lower->entry.size += upper->entry.size;
     lower->above = upper->above;
     if (upper->above)
         upper->above->below = lower;
     gs_index_clear_locked(upper->chunk, upper);
-    gs_block_record_free_locked(pool, upper);
+    gs_block_record_free_locked(arena, upper);
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
 
-size_t gs_pool_round(const struct gs_pool *pool, size_t size, bool *ret_small)
+size_t gs_arena_round(const struct gs_arena *arena, size_t size, bool *ret_small)
 {
     size_t unit;
 
-    *ret_small = size < pool->shared->small_limit;
+    *ret_small = size < arena->shared->small_limit;
     unit = *ret_small ? GS_UNIT_SIZE : (size_t)1 << GS_LARGE_SHIFT;
     return (size + unit - 1) & ~(unit - 1);
 }
 
-static uint64_t next_id_locked(struct gs_pool *pool)
+static uint64_t next_id_locked(struct gs_arena *arena)
 {
-    if (__builtin_expect(pool->id % IDS_AT_ONCE == 0, 0))
-        pool->id = __atomic_add_fetch(&pool->shared->next_id, IDS_AT_ONCE, __ATOMIC_RELAXED);
-    return pool->id++;
+    if (__builtin_expect(arena->id % IDS_AT_ONCE == 0, 0))
+        arena->id = __atomic_add_fetch(&arena->shared->next_id, IDS_AT_ONCE, __ATOMIC_RELAXED);
+    return arena->id++;
 }
 
-void gs_block_live_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
+void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t size)
 {
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     block->state = GS_BLOCK_LIVE;
     block->size = size;
-    block->async = block->elsewhere = false;
-    block->id = next_id_locked(pool);
-    GS_ADD(pool->live, block->entry.size);
-    if (pool->live > pool->kept.live_high) {
-        pool->kept.live_high = pool->live;
-        if (pool->live > pool->kept.live_peak)
-            pool->kept.live_peak = pool->live;
-        if (pool->live > pool->counts.live_peak)
-            __atomic_store_n(&pool->counts.live_peak, pool->live, __ATOMIC_RELAXED);
+    block->async = block->multi_stream = false;
+    block->id = next_id_locked(arena);
+    GS_ADD(arena->live, block->entry.size);
+    if (arena->live > arena->kept.live_high) {
+        arena->kept.live_high = arena->live;
+        if (arena->live > arena->kept.live_peak)
+            arena->kept.live_peak = arena->live;
+        if (arena->live > arena->counts.live_peak)
+            __atomic_store_n(&arena->counts.live_peak, arena->live, __ATOMIC_RELAXED);
     }
 }
 
-size_t gs_pool_strandable_locked(const struct gs_pool *pool)
+size_t gs_arena_strandable_locked(const struct gs_arena *arena)
 {
-    size_t most = pool->kept.live_peak / 100 *
-                  (STRANDED_PERCENT +
-                   STRANDED_PER_SPARE * (pool->kept.spare_percent - GS_SPARE_PERCENT_MIN));
+    size_t most = arena->kept.live_peak / 100 *
+                  (FRAGMENTED_PERCENT +
+                   FRAGMENTED_PER_SLACK * (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN));
 
-    gs_latch_assert_held(&pool->lock);
-    if (most < STRANDED_MIN)
-        most = STRANDED_MIN;
-    return most > pool->free.stranded ? most - pool->free.stranded : 0;
+    gs_latch_assert_held(&arena->lock);
+    if (most < FRAGMENTED_MIN)
+        most = FRAGMENTED_MIN;
+    return most > arena->free.fragmented ? most - arena->free.fragmented : 0;
 }
 
 static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
@@ -229,240 +231,241 @@ static bool may_lie(const struct gs_bin_entry *entry, const struct gs_bin_wish *
     return gs_block_may_lie_locked(wish->arg, (const struct gs_block *)entry, wish->size);
 }
 
-static struct gs_bin_entry *find_where_it_may_lie_locked(const struct gs_pool *pool,
+static struct gs_bin_entry *find_where_it_may_lie_locked(const struct gs_arena *arena,
                                                          enum gs_bin_kind kind, size_t need,
                                                          size_t limit)
 {
-    const struct gs_bin_wish wish = {need, limit, may_lie, pool};
+    const struct gs_bin_wish wish = {need, limit, may_lie, arena};
 
-    return pool->free.bins[kind].levels ? gs_bins_find_wish(&pool->free.bins[kind], &wish) : NULL;
+    return arena->free.bins[kind].levels ? gs_bins_find_wish(&arena->free.bins[kind], &wish) : NULL;
 }
 
-/* What is left of a used chunk first; a whole one only if it would strand little. */
-static struct gs_bin_entry *find_large_locked(struct gs_pool *pool, size_t need)
+/* What is left of a used chunk first; a whole one only if it would fragment little. */
+static struct gs_bin_entry *find_large_locked(struct gs_arena *arena, size_t need)
 {
     struct gs_bin_entry *part =
-        find_where_it_may_lie_locked(pool, GS_BIN_LARGE_PART, need, SIZE_MAX);
+        find_where_it_may_lie_locked(arena, GS_BIN_LARGE_PART, need, SIZE_MAX);
     struct gs_bin_entry *whole;
     size_t slack;
 
-    if ((part && part->size - need <= PART_SLACK) || !pool->free.bins[GS_BIN_LARGE_WHOLE].levels)
+    if ((part && part->size - need <= PART_SLACK) || !arena->free.bins[GS_BIN_LARGE_WHOLE].levels)
         return part;
-    slack = part || pool->shared->whole_chunks ? 0 : gs_pool_strandable_locked(pool);
-    if (slack > STRANDED_EACH && pool->kept.spare_percent == GS_SPARE_PERCENT_MIN)
-        slack = STRANDED_EACH;
+    slack = part || arena->shared->whole_chunks ? 0 : gs_arena_strandable_locked(arena);
+    if (slack > FRAGMENTED_EACH && arena->kept.slack_percent == GS_SLACK_PERCENT_MIN)
+        slack = FRAGMENTED_EACH;
     if (slack < GS_PAGE_SIZE - 1)
         slack = GS_PAGE_SIZE - 1;
-    whole = find_where_it_may_lie_locked(pool, GS_BIN_LARGE_WHOLE, need, need + slack);
+    whole = find_where_it_may_lie_locked(arena, GS_BIN_LARGE_WHOLE, need, need + slack);
     return whole ? whole : part;
 }
 
-static struct gs_bin_entry *find_small_locked(struct gs_pool *pool, size_t need)
+static struct gs_bin_entry *find_small_locked(struct gs_arena *arena, size_t need)
 {
-    struct gs_bin_entry *part = gs_bins_find(&pool->free.bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
+    struct gs_bin_entry *part = gs_bins_find(&arena->free.bins[GS_BIN_SMALL_PART], need, SIZE_MAX);
 
-    return part ? part : gs_bins_find(&pool->free.bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
+    return part ? part : gs_bins_find(&arena->free.bins[GS_BIN_SMALL_WHOLE], need, SIZE_MAX);
 }
 
-static void note_ready_locked(struct gs_pool *pool)
+static void note_ready_locked(struct gs_arena *arena)
 {
-    if (pool->ready < pool->kept.ready_low)
-        pool->kept.ready_low = pool->ready;
+    if (arena->free_bytes < arena->kept.free_low)
+        arena->kept.free_low = arena->free_bytes;
 }
 
-void gs_block_unready_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
-    unbin_locked(pool, block);
-    block->state = GS_BLOCK_RETIRING;
-    GS_SUB(pool->ready, block->entry.size);
-    note_ready_locked(pool);
+    gs_latch_assert_held(&arena->lock);
+    unbin_locked(arena, block);
+    block->state = GS_BLOCK_RETIRED;
+    GS_SUB(arena->free_bytes, block->entry.size);
+    note_ready_locked(arena);
 }
 
-static struct gs_block *take_entry_locked(struct gs_pool *pool, struct gs_bin_entry *entry,
+static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_bin_entry *entry,
                                           size_t need, size_t size)
 {
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
-    unbin_locked(pool, block);
+    unbin_locked(arena, block);
     if (is_large(block->chunk))
-        gs_block_lies_locked(pool, block->chunk, need);
-    rest = gs_block_cut_locked(pool, block, need);
+        gs_block_lies_locked(arena, block->chunk, need);
+    rest = gs_block_cut_locked(arena, block, need);
     if (rest)
-        make_ready_locked(pool, rest);
-    GS_SUB(pool->ready, block->entry.size);
-    note_ready_locked(pool);
-    gs_block_live_locked(pool, block, size);
+        make_ready_locked(arena, rest);
+    GS_SUB(arena->free_bytes, block->entry.size);
+    note_ready_locked(arena);
+    gs_block_live_locked(arena, block, size);
     return block;
 }
 
-static struct gs_block *take_quick_locked(struct gs_pool *pool, size_t unit, size_t size)
+static struct gs_block *take_quick_locked(struct gs_arena *arena, size_t unit, size_t size)
 {
-    struct gs_block *block = pool->free.quick[unit];
+    struct gs_block *block = arena->free.quick[unit];
 
-    pool->free.quick[unit] = (struct gs_block *)block->entry.next;
-    pool->free.quick_bytes -= block->entry.size;
-    GS_SUB(pool->ready, block->entry.size);
-    note_ready_locked(pool);
-    gs_block_live_locked(pool, block, size);
+    arena->free.quick[unit] = (struct gs_block *)block->entry.next;
+    arena->free.quick_bytes -= block->entry.size;
+    GS_SUB(arena->free_bytes, block->entry.size);
+    note_ready_locked(arena);
+    gs_block_live_locked(arena, block, size);
     return block;
 }
 
-static struct gs_block *take_small_locked(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, size_t size)
 {
     size_t unit = need >> GS_UNIT_SHIFT;
     struct gs_bin_entry *entry;
 
     if (unit < GS_QUICK_CLASSES) {
-        if (__builtin_expect(!pool->free.quick[unit] && pool->epochs.oldest, 0) &&
-            pool->epochs.polls++ % POLLED_ONCE_IN == 0)
-            gs_pool_poll_locked(pool);
-        if (pool->free.quick[unit])
-            return take_quick_locked(pool, unit, size);
+        if (__builtin_expect(!arena->free.quick[unit] && arena->epochs.oldest, 0) &&
+            arena->epochs.polls++ % POLLED_ONCE_IN == 0)
+            gs_arena_poll_locked(arena);
+        if (arena->free.quick[unit])
+            return take_quick_locked(arena, unit, size);
     }
-    entry = find_small_locked(pool, need);
-    return entry ? take_entry_locked(pool, entry, need, size) : NULL;
+    entry = find_small_locked(arena, need);
+    return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
-/* Among the ready ones proper; false: there was none. */
-static bool settle_whole_locked(struct gs_pool *pool)
+/* Among the free ones proper; false: there was none. */
+static bool settle_whole_locked(struct gs_arena *arena)
 {
-    struct gs_block *block = pool->free.whole;
+    struct gs_block *block = arena->free.whole;
 
-    pool->free.whole = NULL;
+    arena->free.whole = NULL;
     if (block)
-        make_ready_locked(pool, block);
+        make_ready_locked(arena, block);
     return block != NULL;
 }
 
-static struct gs_block *take_whole_locked(struct gs_pool *pool, size_t size)
+static struct gs_block *take_whole_locked(struct gs_arena *arena, size_t size)
 {
-    struct gs_block *block = pool->free.whole;
+    struct gs_block *block = arena->free.whole;
 
-    pool->free.whole = NULL;
-    GS_SUB(pool->ready, block->entry.size);
-    note_ready_locked(pool);
-    gs_block_live_locked(pool, block, size);
+    arena->free.whole = NULL;
+    GS_SUB(arena->free_bytes, block->entry.size);
+    note_ready_locked(arena);
+    gs_block_live_locked(arena, block, size);
     return block;
 }
 
-static struct gs_block *take_large_ready_locked(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t need, size_t size)
 {
     struct gs_bin_entry *entry;
 
-    if (pool->free.whole && pool->free.whole->entry.size == need)
-        return take_whole_locked(pool, size);
-    settle_whole_locked(pool);
-    entry = find_large_locked(pool, need);
-    return entry ? take_entry_locked(pool, entry, need, size) : NULL;
+    if (arena->free.whole && arena->free.whole->entry.size == need)
+        return take_whole_locked(arena, size);
+    settle_whole_locked(arena);
+    entry = find_large_locked(arena, need);
+    return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
 /* Looks at what has come back rather than find nothing: one large block is often all of it. */
-static struct gs_block *take_large_locked(struct gs_pool *pool, size_t need, size_t size)
+static struct gs_block *take_large_locked(struct gs_arena *arena, size_t need, size_t size)
 {
-    struct gs_block *block = take_large_ready_locked(pool, need, size);
+    struct gs_block *block = take_large_ready_locked(arena, need, size);
 
-    if (block || (!pool->epochs.oldest && !pool->epochs.open.first && !pool->order.apart))
+    if (block || (!arena->epochs.oldest && !arena->epochs.open.first && !arena->order.apart))
         return block;
-    gs_pool_look_locked(pool);
-    return take_large_ready_locked(pool, need, size);
+    gs_arena_look_locked(arena);
+    return take_large_ready_locked(arena, need, size);
 }
 
-struct gs_block *gs_pool_take_locked(struct gs_pool *pool, size_t size)
+struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size)
 {
     bool small;
-    size_t need = gs_pool_round(pool, size, &small);
+    size_t need = gs_arena_round(arena, size, &small);
 
-    gs_latch_assert_held(&pool->lock);
-    return small ? take_small_locked(pool, need, size) : take_large_locked(pool, need, size);
+    gs_latch_assert_held(&arena->lock);
+    return small ? take_small_locked(arena, need, size) : take_large_locked(arena, need, size);
 }
 
-struct gs_block *gs_pool_take_from_locked(struct gs_pool *pool, struct gs_block *block, size_t size)
+struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
+                                           size_t size)
 {
     bool small;
-    size_t need = gs_pool_round(pool, size, &small);
+    size_t need = gs_arena_round(arena, size, &small);
 
-    gs_latch_assert_held(&pool->lock);
-    return take_entry_locked(pool, &block->entry, need, size);
+    gs_latch_assert_held(&arena->lock);
+    return take_entry_locked(arena, &block->entry, need, size);
 }
 
-struct gs_block *gs_pool_take_any_locked(struct gs_pool *pool, size_t size)
+struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size)
 {
     static const enum gs_bin_kind order[] = {GS_BIN_LARGE_PART, GS_BIN_LARGE_WHOLE,
                                              GS_BIN_SMALL_PART, GS_BIN_SMALL_WHOLE};
-    struct gs_block *block = gs_pool_take_locked(pool, size);
+    struct gs_block *block = gs_arena_take_locked(arena, size);
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     for (size_t i = 0; !block && i < sizeof order / sizeof *order; i++) {
         size_t unit = i < 2 ? (size_t)1 << GS_LARGE_SHIFT : GS_UNIT_SIZE;
         size_t need = (size + unit - 1) & ~(unit - 1);
-        struct gs_bin_entry *entry = gs_bins_find(&pool->free.bins[order[i]], need, SIZE_MAX);
+        struct gs_bin_entry *entry = gs_bins_find(&arena->free.bins[order[i]], need, SIZE_MAX);
 
         if (entry)
-            block = take_entry_locked(pool, entry, need, size);
+            block = take_entry_locked(arena, entry, need, size);
     }
     return block;
 }
 
 /* ---- Giving ----------------------------------------------------------------------------- */
 
-void gs_pool_give_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block)
 {
     struct gs_block *below = block->below, *above = block->above;
 
-    gs_latch_assert_held(&pool->lock);
-    GS_ADD(pool->ready, block->entry.size);
-    if (above && above->state == GS_BLOCK_READY) {
-        unbin_locked(pool, above);
-        gs_block_merge_locked(pool, block, above);
+    gs_latch_assert_held(&arena->lock);
+    GS_ADD(arena->free_bytes, block->entry.size);
+    if (above && above->state == GS_BLOCK_FREE) {
+        unbin_locked(arena, above);
+        gs_block_merge_locked(arena, block, above);
     }
-    if (below && below->state == GS_BLOCK_READY) {
-        unbin_locked(pool, below);
-        gs_block_merge_locked(pool, below, block);
+    if (below && below->state == GS_BLOCK_FREE) {
+        unbin_locked(arena, below);
+        gs_block_merge_locked(arena, below, block);
         block = below;
     }
-    make_ready_locked(pool, block);
+    make_ready_locked(arena, block);
 }
 
-void gs_pool_give_quick_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
 {
     size_t unit = block->entry.size >> GS_UNIT_SHIFT;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
-        settle_whole_locked(pool);
-        gs_chunk_settle_debt_locked(pool, block->chunk);
+        settle_whole_locked(arena);
+        gs_chunk_settle_debt_locked(arena, block->chunk);
         block->state = GS_BLOCK_QUICK;
-        pool->free.whole = block;
-        GS_ADD(pool->ready, block->entry.size);
+        arena->free.whole = block;
+        GS_ADD(arena->free_bytes, block->entry.size);
         return;
     }
     if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
-        (pool->free.quick_bytes > QUICK_BYTES_MIN &&
-         pool->free.quick_bytes > pool->live / QUICK_SHARE)) {
-        gs_pool_give_locked(pool, block);
+        (arena->free.quick_bytes > QUICK_BYTES_MIN &&
+         arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
+        gs_arena_give_locked(arena, block);
         return;
     }
     block->state = GS_BLOCK_QUICK;
-    block->entry.next = (struct gs_bin_entry *)pool->free.quick[unit];
-    pool->free.quick[unit] = block;
-    pool->free.quick_bytes += block->entry.size;
-    GS_ADD(pool->ready, block->entry.size);
+    block->entry.next = (struct gs_bin_entry *)arena->free.quick[unit];
+    arena->free.quick[unit] = block;
+    arena->free.quick_bytes += block->entry.size;
+    GS_ADD(arena->free_bytes, block->entry.size);
 }
 
-bool gs_pool_settle_locked(struct gs_pool *pool)
+bool gs_arena_settle_locked(struct gs_arena *arena)
 {
-    bool any = settle_whole_locked(pool);
+    bool any = settle_whole_locked(arena);
 
-    gs_latch_assert_held(&pool->lock);
-    for (size_t unit = 0; pool->free.quick_bytes > 0; unit++) {
+    gs_latch_assert_held(&arena->lock);
+    for (size_t unit = 0; arena->free.quick_bytes > 0; unit++) {
         struct gs_block *block;
 
-        while ((block = pool->free.quick[unit])) {
-            pool->free.quick[unit] = (struct gs_block *)block->entry.next;
-            pool->free.quick_bytes -= block->entry.size;
-            GS_SUB(pool->ready, block->entry.size);
-            gs_pool_give_locked(pool, block);
+        while ((block = arena->free.quick[unit])) {
+            arena->free.quick[unit] = (struct gs_block *)block->entry.next;
+            arena->free.quick_bytes -= block->entry.size;
+            GS_SUB(arena->free_bytes, block->entry.size);
+            gs_arena_give_locked(arena, block);
             any = true;
         }
     }
@@ -470,57 +473,57 @@ bool gs_pool_settle_locked(struct gs_pool *pool)
 }
 
 /* Not before there is a chunk: until then the device may not have been looked at. */
-static size_t cache_limit_locked(const struct gs_pool *pool)
+static size_t cache_limit_locked(const struct gs_arena *arena)
 {
-    size_t share = pool->device->total / 100 * pool->shared->cache_percent;
+    size_t share = arena->device->total / 100 * arena->shared->cache_percent;
 
-    return share && share < pool->shared->cache_limit ? share : pool->shared->cache_limit;
+    return share && share < arena->shared->cache_limit ? share : arena->shared->cache_limit;
 }
 
-gs_status gs_pool_add_chunk_locked(struct gs_pool *pool, CUdeviceptr address, size_t size,
-                                   bool small, CUmemGenericAllocationHandle handle,
-                                   struct gs_block **ret_block)
+gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address, size_t size,
+                                    bool small, CUmemGenericAllocationHandle handle,
+                                    struct gs_block **ret_block)
 {
     struct gs_chunk *chunk = gs_chunk_record_new();
-    struct gs_block *block = gs_block_record_new_locked(pool);
+    struct gs_block *block = gs_block_record_new_locked(arena);
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (!chunk || !block)
         goto no_memory;
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
-    __atomic_store_n(&chunk->pool, pool, __ATOMIC_RELAXED);
+    __atomic_store_n(&chunk->arena, arena, __ATOMIC_RELAXED);
     chunk->handle = handle;
-    chunk->reach = 0;
-    chunk->debt = chunk->mixed = 0;
+    chunk->peer_access = 0;
+    chunk->waste = chunk->mixed = 0;
     chunk->freed = (struct gs_fence){0};
-    chunk->id = next_id_locked(pool);
+    chunk->id = next_id_locked(arena);
     chunk->lowest = block;
     chunk->shift = small ? GS_UNIT_SHIFT : GS_LARGE_SHIFT;
     block->chunk = chunk;
     block->base = address;
     block->entry.size = size;
-    if (gs_map_insert(pool->shared->map, &chunk->span) != GS_OK)
+    if (gs_map_insert(arena->shared->map, &chunk->span) != GS_OK)
         goto no_memory;
     chunk->prev = NULL;
-    chunk->next = pool->chunks;
+    chunk->next = arena->chunks;
     if (chunk->next)
         chunk->next->prev = chunk;
-    pool->chunks = chunk;
-    GS_ADD(pool->reserved, size);
-    GS_ADD(pool->ready, size);
-    if (pool->reserved > pool->counts.reserved_peak)
-        __atomic_store_n(&pool->counts.reserved_peak, pool->reserved, __ATOMIC_RELAXED);
-    GS_COUNT(pool->counts.grown);
-    pool->kept.limit = cache_limit_locked(pool);
+    arena->chunks = chunk;
+    GS_ADD(arena->reserved, size);
+    GS_ADD(arena->free_bytes, size);
+    if (arena->reserved > arena->counts.reserved_peak)
+        __atomic_store_n(&arena->counts.reserved_peak, arena->reserved, __ATOMIC_RELAXED);
+    GS_COUNT(arena->counts.grown);
+    arena->kept.limit = cache_limit_locked(arena);
     if (small)
-        gs_block_lies_locked(pool, chunk, GS_PAGE_SIZE);
-    make_ready_locked(pool, block);
+        gs_block_lies_locked(arena, chunk, GS_PAGE_SIZE);
+    make_ready_locked(arena, block);
     *ret_block = block;
     return GS_OK;
 no_memory:
     if (chunk)
         gs_chunk_record_free(chunk);
     if (block)
-        gs_block_record_free_locked(pool, block);
+        gs_block_record_free_locked(arena, block);
     return GS_NO_HOST_MEMORY;
 }

@@ -1,6 +1,6 @@
 /*
- * Chunks and blocks (core/pool/pool.h has what becomes of them). Of a chunk in a pool everything is
- * under the pool's lock, and so it is called with that held.
+ * Chunks and blocks (core/pool/arena.h has what becomes of them). Of a chunk in an arena everything
+ * is under the arena's lock, and so it is called with that held.
  */
 #ifndef GS_CORE_POOL_BLOCK_H
 #define GS_CORE_POOL_BLOCK_H
@@ -14,27 +14,27 @@
 #define GS_UNIT_SIZE ((size_t)1 << GS_UNIT_SHIFT)
 #define GS_LARGE_SHIFT 16 /* large ones of 64 KiB, the GPU's own page and a network card's */
 
-struct gs_offer;
+struct gs_export;
 
 enum gs_block_state {
-    GS_BLOCK_READY, /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* ready as well, in a quick list or its pool's free.whole, not merged */
+    GS_BLOCK_FREE,  /* in a bin, merged with its neighbours */
+    GS_BLOCK_QUICK, /* free as well, in a quick list or its arena's free.whole, not merged */
     GS_BLOCK_LIVE,
-    GS_BLOCK_RETIRING,
-    GS_BLOCK_ORDERED, /* ready for one stream, in that stream's bins */
-    GS_BLOCK_RECENT,  /* the same, and the last that was freed there: in no bin */
-    GS_BLOCK_LIMBO,
+    GS_BLOCK_RETIRED,
+    GS_BLOCK_ORDERED,    /* free for one stream, in that stream's bins */
+    GS_BLOCK_LAST_FREED, /* the same, and the last that was freed there: in no bin */
+    GS_BLOCK_HELD,
 };
 
 struct gs_block {
-    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not ready,
+    struct gs_bin_entry entry;        /* first; entry.size is the bytes covered. While not free,
                                          prev and next are the links of the list it is in */
     uint64_t base;
     size_t size;                      /* bytes the program asked for */
     uint64_t id;                      /* never reused; given when it becomes live */
     struct gs_chunk *chunk;
     struct gs_block *below, *above;   /* neighbours in the chunk */
-    struct gs_offer *offer;           /* not NULL: a token of it was given out */
+    struct gs_export *export;         /* not NULL: a handle of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
                                          it was freed: */
     uint64_t stream_id;               /* of that list, while the block is in an epoch */
@@ -42,21 +42,21 @@ struct gs_block {
     enum gs_block_state state;
     bool async;
     bool wiped; /* retires behind that */
-    bool lingers; /* retiring, and the program's until the GPU has passed its free */
-    bool elsewhere; /* another stream than the lone one has work on it */
+    bool freed_async; /* retired, and the program's until the GPU has passed its free */
+    bool multi_stream; /* another stream than the single one has work on it */
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */
 static inline bool gs_block_may_go_locked(const struct gs_guard *guard, struct gs_block *block)
 {
-    return (!block->offer && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
+    return (!block->export && __atomic_load_n(guard->registered, __ATOMIC_ACQUIRE) == 0) ||
            guard->may_go(guard->arg, block);
 }
 
 /* Whether somebody may have it beyond its free. What is exported stays so. */
 static inline bool gs_block_is_guarded_locked(const struct gs_guard *guard, struct gs_block *block)
 {
-    return block->offer || !gs_block_may_go_locked(guard, block);
+    return block->export || !gs_block_may_go_locked(guard, block);
 }
 
 /* Blocks linked through entry.prev and entry.next. */
@@ -68,20 +68,20 @@ struct gs_block_list {
 
 struct gs_chunk {
     struct gs_span span; /* first */
-    struct gs_pool *pool; /* atomic: read before the pool's lock is taken */
+    struct gs_arena *arena; /* atomic: read before the arena's lock is taken */
     CUmemGenericAllocationHandle handle;
     uint64_t id;
     struct gs_block *lowest;
-    struct gs_chunk *prev, *next; /* in the pool's list */
-    uint64_t reach;               /* devices besides its own that have access, one bit each */
-    size_t debt, mixed;           /* gs_block_may_lie_locked */
-    bool releasing;               /* counted in struct gs_pool_shared */
-    struct gs_fence freed;        /* of the last block in it that was ready at once */
+    struct gs_chunk *prev, *next; /* in the arena's list */
+    uint64_t peer_access;         /* devices besides its own that have access, one bit each */
+    size_t waste, mixed;          /* gs_block_may_lie_locked */
+    bool releasing;               /* counted in struct gs_arena_shared */
+    struct gs_fence freed;        /* of the last block in it that was free at once */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */
 };
 
-/* As gs_pool_round, whichever kind of block of the chunk it is for. */
+/* As gs_arena_round, whichever kind of block of the chunk it is for. */
 static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
 {
     size_t unit = (size_t)1 << chunk->shift;

@@ -1,4 +1,4 @@
-/* What a pool counts, and how figures are written that others read without its lock. */
+/* What an arena counts, and how figures are written that others read without its lock. */
 #ifndef GS_CORE_POOL_COUNTS_H
 #define GS_CORE_POOL_COUNTS_H
 
@@ -8,14 +8,14 @@
 
 #define GS_TOOK 24 /* the last one is for all above 4 s */
 
-/* Counted from the pool's start. Written with its lock held, read by anyone. */
-struct gs_pool_counts {
+/* Counted from the arena's start. Written with its lock held, read by anyone. */
+struct gs_arena_counts {
     uint64_t hits;   /* allocations served by memory that was there */
     uint64_t misses; /* those that had to look for what has come back, or grow */
     uint64_t grown;  /* chunks made */
     uint64_t trims;  /* chunks given back to the driver, */
     uint64_t later;  /* and those of them that an allocation left to the background */
-    uint64_t at_once; /* frees that were ready at once */
+    uint64_t at_once; /* frees of what was free at once */
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
@@ -31,13 +31,13 @@ struct gs_pool_counts {
 
 /*
  * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
- * figure for all pools of the device, and pools share nothing that is written at each allocation. So
- * each is granted an amount up to which it tells nobody, all of them together no more than that
- * figure; one that needs more has all pools looked at (gs_async_look). One that is alone knows.
+ * figure for all arenas of the device, and arenas share nothing that is written at each allocation.
+ * So each is granted an amount up to which it tells nobody, all of them together no more than that
+ * figure; one that needs more has all arenas looked at (gs_async_look). One that is alone knows.
  */
 struct gs_async_count {
     uint64_t peak;          /* atomic */
-    unsigned pools;         /* that have been granted something; atomic */
+    unsigned arenas;        /* that have been granted something; atomic */
     uint64_t reserved_high; /* atomic; core/api/mempool.c */
     bool ever;              /* there was any; atomic */
 };

@@ -1,6 +1,6 @@
 /*
  * Who may have a block beyond its free, and memory beyond its last block: another process that
- * holds a lease of it, a device that has it registered. The pool knows neither of them. It asks
+ * holds a lease of it, a device that has it registered. The arena knows neither of them. It asks
  * here, with its lock held; what answers waits for nobody, and takes locks of higher ranks alone.
  *
  * Asked is only of blocks that may be guarded: those that are exported, and any while something is
@@ -20,7 +20,7 @@ struct gs_guard {
     /* The program has freed an exported block. */
     void (*freed)(void *arg, struct gs_block *block);
     /* Whether nobody has the block, nor may come for it. It is not exported any more then. Else
-     * whoever looks after it says so when that has ended (gs_pool_unguard_locked). */
+     * whoever looks after it says so when that has ended (gs_arena_unguard_locked). */
     bool (*may_go)(void *arg, struct gs_block *block);
     /* Whether a range in which no block lies may be unmapped: nothing will use it any more. */
     bool (*may_unmap)(void *arg, uint64_t base, size_t size);

@@ -3,7 +3,7 @@
  * each unit, set where a block starts, and a word of summary for 64 of such words, so that the block
  * around any address is found by looking backwards over few words.
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,23 +42,23 @@ void gs_chunk_record_free(struct gs_chunk *chunk)
     gs_lock_release(&spare_chunks.lock);
 }
 
-struct gs_block *gs_block_record_new_locked(struct gs_pool *pool)
+struct gs_block *gs_block_record_new_locked(struct gs_arena *arena)
 {
-    struct gs_block *block = pool->free.spare;
+    struct gs_block *block = arena->free.spare;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (!block)
         return calloc(1, sizeof *block);
-    pool->free.spare = block->above;
+    arena->free.spare = block->above;
     memset(block, 0, sizeof *block);
     return block;
 }
 
-void gs_block_record_free_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
-    block->above = pool->free.spare;
-    pool->free.spare = block;
+    gs_latch_assert_held(&arena->lock);
+    block->above = arena->free.spare;
+    arena->free.spare = block;
 }
 
 /* ---- Finding ---------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /*
- * Stream order (core/pool/pool.h): what was freed on a stream is ready for that stream at once.
+ * Stream order (core/pool/arena.h): what was freed on a stream is free for that stream at once.
  * Each stream has a small index of its own in which neighbours freed on it merge; the last block
  * freed stays apart, since the next allocation so often is the same again.
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #include <stdlib.h>
 
@@ -11,12 +11,12 @@
 #define HELD_BACK_MIN ((size_t)64 << 20)
 #define HELD_BACK_SHARE 4
 
-static struct gs_stream_list **bucket_of_locked(struct gs_pool_order *order, uint64_t key)
+static struct gs_stream_list **bucket_of_locked(struct gs_arena_order *order, uint64_t key)
 {
     return &order->streams[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
 }
 
-static struct gs_stream_list *list_find_locked(struct gs_pool_order *order, uint64_t key)
+static struct gs_stream_list *list_find_locked(struct gs_arena_order *order, uint64_t key)
 {
     struct gs_stream_list *stream = *bucket_of_locked(order, key);
 
@@ -25,7 +25,7 @@ static struct gs_stream_list *list_find_locked(struct gs_pool_order *order, uint
     return stream;
 }
 
-static struct gs_stream_list *list_make_locked(struct gs_pool_order *order, uint64_t key)
+static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uint64_t key)
 {
     struct gs_stream_list **bucket = bucket_of_locked(order, key);
     struct gs_stream_list *stream = order->spare;
@@ -37,7 +37,7 @@ static struct gs_stream_list *list_make_locked(struct gs_pool_order *order, uint
     stream->key = key;
     stream->id = ++order->serial;
     stream->unparted = 0;
-    stream->recent = NULL;
+    stream->last_freed = NULL;
     stream->bytes = 0;
     gs_bins_init(&stream->small, GS_UNIT_SHIFT);
     gs_bins_init(&stream->large, GS_LARGE_SHIFT);
@@ -57,189 +57,192 @@ static bool joins(const struct gs_block *neighbour, const struct gs_stream_list 
 }
 
 /* A block of the stream in no bin goes to its bins, merged with its neighbours there. */
-static void bin_locked(struct gs_pool *pool, struct gs_stream_list *stream, struct gs_block *block)
+static void bin_locked(struct gs_arena *arena, struct gs_stream_list *stream,
+                       struct gs_block *block)
 {
     struct gs_block *below = block->below, *above = block->above;
 
     if (joins(above, stream)) {
         gs_bins_remove(bins_of(stream, above), &above->entry);
-        gs_block_merge_locked(pool, block, above);
+        gs_block_merge_locked(arena, block, above);
     }
     if (joins(below, stream)) {
         gs_bins_remove(bins_of(stream, below), &below->entry);
-        gs_block_merge_locked(pool, below, block);
+        gs_block_merge_locked(arena, below, block);
         block = below;
     }
     block->state = GS_BLOCK_ORDERED;
     gs_bins_insert(bins_of(stream, block), &block->entry);
 }
 
-static void flush_block_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static void flush_block_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                struct gs_block *block)
 {
     block->stream_id = stream->id;
-    gs_pool_retire_more_locked(pool, block);
+    gs_arena_retire_more_locked(arena, block);
 }
 
-static void flush_bins_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static void flush_bins_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                               struct gs_bins *bins)
 {
     struct gs_bin_entry *entry;
 
     while ((entry = gs_bins_largest(bins))) {
         gs_bins_remove(bins, entry);
-        flush_block_locked(pool, stream, (struct gs_block *)entry);
+        flush_block_locked(arena, stream, (struct gs_block *)entry);
     }
 }
 
-static void flush_locked(struct gs_pool *pool, struct gs_stream_list *stream)
+static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
 {
-    if (stream->recent)
-        flush_block_locked(pool, stream, stream->recent);
-    stream->recent = NULL;
-    flush_bins_locked(pool, stream, &stream->small);
-    flush_bins_locked(pool, stream, &stream->large);
-    GS_SUB(pool->order.bytes, stream->bytes);
+    if (stream->last_freed)
+        flush_block_locked(arena, stream, stream->last_freed);
+    stream->last_freed = NULL;
+    flush_bins_locked(arena, stream, &stream->small);
+    flush_bins_locked(arena, stream, &stream->large);
+    GS_SUB(arena->order.bytes, stream->bytes);
     stream->bytes = 0;
 }
 
-void gs_pool_retire_stream_locked(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *block,
+                                   uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find_locked(&pool->order, stream_key);
-    size_t most = pool->live / HELD_BACK_SHARE;
+    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
+    size_t most = arena->live / HELD_BACK_SHARE;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (!stream)
-        stream = list_make_locked(&pool->order, stream_key);
+        stream = list_make_locked(&arena->order, stream_key);
     /* What others hold or may hold goes the long way: its next owner is not only a stream. */
-    if (!stream || gs_block_is_guarded_locked(&pool->shared->guard, block)) {
-        gs_pool_retire_in_order_locked(pool, block, stream_key);
+    if (!stream || gs_block_is_guarded_locked(&arena->shared->guard, block)) {
+        gs_arena_retire_in_order_locked(arena, block, stream_key);
         return;
     }
-    gs_pool_unlive_locked(pool, block);
-    if (stream->recent)
-        bin_locked(pool, stream, stream->recent);
-    block->state = GS_BLOCK_RECENT;
+    gs_arena_unlive_locked(arena, block);
+    if (stream->last_freed)
+        bin_locked(arena, stream, stream->last_freed);
+    block->state = GS_BLOCK_LAST_FREED;
     block->stream = stream;
-    stream->recent = block;
+    stream->last_freed = block;
     stream->bytes += block->entry.size;
-    GS_ADD(pool->order.bytes, block->entry.size);
+    GS_ADD(arena->order.bytes, block->entry.size);
     if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0)) {
-        flush_locked(pool, stream);
-        gs_pool_collect_locked(pool);
+        flush_locked(arena, stream);
+        gs_arena_collect_locked(arena);
     }
 }
 
-void gs_block_of_stream_locked(struct gs_pool *pool, struct gs_block *block, uint64_t stream_key)
+void gs_block_of_stream_locked(struct gs_arena *arena, struct gs_block *block, uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find_locked(&pool->order, stream_key);
+    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
 
-    gs_latch_assert_held(&pool->lock);
-    if (!stream && !(stream = list_make_locked(&pool->order, stream_key)))
+    gs_latch_assert_held(&arena->lock);
+    if (!stream && !(stream = list_make_locked(&arena->order, stream_key)))
         return;
     block->stream = stream;
     block->stream_id = stream->id;
 }
 
 /* The part of the entry that is needed; the rest stays the stream's. */
-static struct gs_block *take_entry_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                           struct gs_bin_entry *entry, size_t need)
 {
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
     gs_bins_remove(bins_of(stream, block), entry);
     if (block->chunk->shift == GS_LARGE_SHIFT)
-        gs_block_lies_locked(pool, block->chunk, need);
-    rest = gs_block_cut_locked(pool, block, need);
+        gs_block_lies_locked(arena, block->chunk, need);
+    rest = gs_block_cut_locked(arena, block, need);
     if (rest)
         gs_bins_insert(bins_of(stream, rest), &rest->entry);
     return block;
 }
 
 /* In the stream's bins. A whole large chunk is not cut for less than most of it, as elsewhere. */
-static struct gs_block *take_binned_locked(struct gs_pool *pool, struct gs_stream_list *stream,
+static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
                                            size_t need, bool small)
 {
     size_t limit = SIZE_MAX;
     struct gs_bin_entry *entry;
 
     if (!small) {
-        size_t slack = gs_pool_strandable_locked(pool);
+        size_t slack = gs_arena_strandable_locked(arena);
 
         limit = need + (slack > need / 8 ? slack : need / 8);
     }
     entry = gs_bins_find(small ? &stream->small : &stream->large, need, limit);
-    if (!entry || (!small && !gs_block_may_lie_locked(pool, (struct gs_block *)entry, need)))
+    if (!entry || (!small && !gs_block_may_lie_locked(arena, (struct gs_block *)entry, need)))
         return NULL;
-    return take_entry_locked(pool, stream, entry, need);
+    return take_entry_locked(arena, stream, entry, need);
 }
 
-struct gs_block *gs_pool_take_stream_locked(struct gs_pool *pool, size_t size, uint64_t stream_key)
+struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
+                                             uint64_t stream_key)
 {
-    struct gs_stream_list *stream = list_find_locked(&pool->order, stream_key);
+    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
     struct gs_block *block;
     bool small;
     size_t need;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (!stream || !stream->bytes)
         return NULL;
-    need = gs_pool_round(pool, size, &small);
-    block = stream->recent;
+    need = gs_arena_round(arena, size, &small);
+    block = stream->last_freed;
     if (block && block->entry.size == need) {
-        stream->recent = NULL;
+        stream->last_freed = NULL;
     } else {
         if (block)
-            bin_locked(pool, stream, block);
-        stream->recent = NULL;
-        block = take_binned_locked(pool, stream, need, small);
+            bin_locked(arena, stream, block);
+        stream->last_freed = NULL;
+        block = take_binned_locked(arena, stream, need, small);
         if (!block)
             return NULL;
     }
     stream->bytes -= block->entry.size;
-    GS_SUB(pool->order.bytes, block->entry.size);
-    gs_block_live_locked(pool, block, size);
+    GS_SUB(arena->order.bytes, block->entry.size);
+    gs_block_live_locked(arena, block, size);
     return block;
 }
 
 /* The key may never come again, or mean another stream. */
-static void forget_locked(struct gs_pool *pool, struct gs_stream_list **link)
+static void forget_locked(struct gs_arena *arena, struct gs_stream_list **link)
 {
     struct gs_stream_list *stream = *link;
 
-    flush_locked(pool, stream);
+    flush_locked(arena, stream);
     stream->id = 0;
     *link = stream->next;
-    stream->next = pool->order.spare;
-    pool->order.spare = stream;
+    stream->next = arena->order.spare;
+    arena->order.spare = stream;
 }
 
-void gs_pool_flush_stream_locked(struct gs_pool *pool, uint64_t stream_key)
+void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)
 {
-    struct gs_stream_list **link = bucket_of_locked(&pool->order, stream_key);
+    struct gs_stream_list **link = bucket_of_locked(&arena->order, stream_key);
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     while (*link && (*link)->key != stream_key)
         link = &(*link)->next;
     if (*link)
-        forget_locked(pool, link);
+        forget_locked(arena, link);
 }
 
-void gs_pool_forget_streams_locked(struct gs_pool *pool)
+void gs_arena_forget_streams_locked(struct gs_arena *arena)
 {
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        while (pool->order.streams[i])
-            forget_locked(pool, &pool->order.streams[i]);
+        while (arena->order.streams[i])
+            forget_locked(arena, &arena->order.streams[i]);
 }
 
-void gs_pool_flush_streams_locked(struct gs_pool *pool, uint64_t keep)
+void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep)
 {
-    gs_latch_assert_held(&pool->lock);
-    if (!pool->order.bytes)
+    gs_latch_assert_held(&arena->lock);
+    if (!arena->order.bytes)
         return;
     for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
-        for (struct gs_stream_list *stream = pool->order.streams[i]; stream; stream = stream->next)
+        for (struct gs_stream_list *stream = arena->order.streams[i]; stream; stream = stream->next)
             if (stream->key != keep || !keep)
-                flush_locked(pool, stream);
+                flush_locked(arena, stream);
 }

@@ -1,22 +1,22 @@
 /*
- * The way of freed blocks back to ready (core/pool/pool.h): epochs behind fences, stream lists,
- * limbo.
+ * The way of freed blocks back to free (core/pool/arena.h): epochs behind fences, stream lists,
+ * guards.
  *
  * An epoch is closed when enough was freed into it or when an allocation misses. Its fence covers
  * all work submitted to the context before, and so all work submitted before each of its blocks'
  * frees. While a capture is open no fence can be recorded: the open epoch just grows.
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define EPOCH_SHARE 32 /* an epoch closes at this part of what was live lately, */
 #define EPOCH_LEAST ((size_t)4 << 20) /* but at no less than this, */
-#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in a pool that is not the first; */
+#define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in an arena that is not the first; */
 #define EPOCH_BLOCKS 128                     /* and with so many blocks */
 #define EPOCH_BLOCKS_OTHER 512
-#define TOLD_ONCE_IN 64 /* small blocks that are ready at once, until the decay thread is told */
+#define TOLD_ONCE_IN 64 /* small blocks that are free at once, until the purge thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block)
@@ -66,64 +66,64 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 
 /* Another process had the block: it is overwritten before anybody gets it. What has no context any
  * more cannot be; its chunk goes to the driver. */
-static bool is_to_wipe_locked(const struct gs_pool *pool, bool shared)
+static bool is_to_wipe_locked(const struct gs_arena *arena, bool shared)
 {
-    return shared && pool->shared->wipe && !pool->dead;
+    return shared && arena->shared->wipe && !arena->dead;
 }
 
 /* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the chunk
  * by himself would see its next block. */
-static void go_on_locked(struct gs_pool *pool, struct gs_block *block, bool shared, bool quick)
+static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool shared, bool quick)
 {
-    if (is_to_wipe_locked(pool, shared)) {
-        block->state = GS_BLOCK_RETIRING;
-        gs_block_list_push(&pool->guarded.unwiped, block);
+    if (is_to_wipe_locked(arena, shared)) {
+        block->state = GS_BLOCK_RETIRED;
+        gs_block_list_push(&arena->guarded.unwiped, block);
     } else if (block->wiped) {
         block->wiped = false;
-        gs_pool_give_locked(pool, block);
-        gs_pool_spend_locked(pool, block);
+        gs_arena_give_locked(arena, block);
+        gs_arena_spend_locked(arena, block);
     } else if (quick) {
-        gs_pool_give_quick_locked(pool, block);
+        gs_arena_give_quick_locked(arena, block);
     } else {
-        gs_pool_give_locked(pool, block);
+        gs_arena_give_locked(arena, block);
     }
 }
 
-/* No GPU work can touch the block any more; a peer or a network card may. */
-static void passed_locked(struct gs_pool *pool, struct gs_block *block)
+/* No GPU work can touch the block any more; another process or a network card may. */
+static void passed_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    bool shared = block->offer != NULL;
+    bool shared = block->export != NULL;
 
-    gs_latch_assert_held(&pool->lock);
-    if (!gs_block_may_go_locked(&pool->shared->guard, block)) {
-        block->state = GS_BLOCK_LIMBO;
-        GS_ADD(pool->guarded.limbo, block->entry.size);
+    gs_latch_assert_held(&arena->lock);
+    if (!gs_block_may_go_locked(&arena->shared->guard, block)) {
+        block->state = GS_BLOCK_HELD;
+        GS_ADD(arena->guarded.held, block->entry.size);
         return;
     }
-    go_on_locked(pool, block, shared, true);
+    go_on_locked(arena, block, shared, true);
 }
 
 /* Sizes that share a count cost a wait in vain at times. */
-static unsigned *retiring_of_locked(struct gs_pool_epochs *epochs, size_t size)
+static unsigned *retiring_of_locked(struct gs_arena_epochs *epochs, size_t size)
 {
     uint64_t hash = (uint64_t)(size >> GS_LARGE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
 
-    return &epochs->sizes[(hash >> 32) % GS_RETIRING_SIZES];
+    return &epochs->sizes[(hash >> 32) % GS_RETIRED_SIZES];
 }
 
-bool gs_epochs_have_locked(struct gs_pool_epochs *epochs, size_t size)
+bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size)
 {
     return *retiring_of_locked(epochs, size) > 0;
 }
 
 /* Whether a block serves another of its size as soon as its epoch has passed. That does not change
- * while it is in one: only live blocks are offered, and only those in no list are wiped. */
+ * while it is in one: only live blocks are exported, and only those in no list are wiped. */
 static bool serves_next(const struct gs_block *block)
 {
-    return block->chunk->shift == GS_LARGE_SHIFT && !block->offer && !block->wiped;
+    return block->chunk->shift == GS_LARGE_SHIFT && !block->export && !block->wiped;
 }
 
-void gs_epoch_add_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
                          struct gs_block *block)
 {
     gs_block_list_push(list, block);
@@ -131,14 +131,14 @@ void gs_epoch_add_locked(struct gs_pool_epochs *epochs, struct gs_block_list *li
         ++*retiring_of_locked(epochs, block->entry.size);
 }
 
-static void leaves_epoch_locked(struct gs_pool_epochs *epochs, struct gs_block *block)
+static void leaves_epoch_locked(struct gs_arena_epochs *epochs, struct gs_block *block)
 {
     if (serves_next(block))
         --*retiring_of_locked(epochs, block->entry.size);
     block->stream_id = 0;
 }
 
-void gs_epoch_remove_locked(struct gs_pool_epochs *epochs, struct gs_block_list *list,
+void gs_epoch_remove_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
                             struct gs_block *block)
 {
     gs_block_list_remove(list, block);
@@ -146,330 +146,331 @@ void gs_epoch_remove_locked(struct gs_pool_epochs *epochs, struct gs_block_list 
 }
 
 /* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
-static void all_passed_locked(struct gs_pool *pool, struct gs_block_list *list)
+static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list)
 {
     struct gs_block *block = list->first, *next;
 
     memset(list, 0, sizeof *list);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
-        leaves_epoch_locked(&pool->epochs, block);
-        passed_locked(pool, block);
+        leaves_epoch_locked(&arena->epochs, block);
+        passed_locked(arena, block);
     }
 }
 
-size_t gs_epoch_limit_locked(const struct gs_pool *pool)
+size_t gs_epoch_limit_locked(const struct gs_arena *arena)
 {
-    size_t limit = pool->kept.live_peak / EPOCH_SHARE;
-    size_t least = pool->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
+    size_t limit = arena->kept.live_peak / EPOCH_SHARE;
+    size_t least = arena->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (limit < least)
         limit = least;
-    return limit < pool->shared->epoch_bytes ? limit : pool->shared->epoch_bytes;
+    return limit < arena->shared->epoch_bytes ? limit : arena->shared->epoch_bytes;
 }
 
-/* Another pool records the next event, in its own time; where much depends on when, it is recorded
+/* Another arena records the next event, in its own time; where much depends on when, it is recorded
  * now. */
-static __attribute__((cold, noinline)) uint64_t wait_for_later_locked(struct gs_pool *pool,
+static __attribute__((cold, noinline)) uint64_t wait_for_later_locked(struct gs_arena *arena,
                                                                       const struct gs_epoch *epoch)
 {
     struct gs_fence fence = epoch->fence;
 
-    if (pool->epochs.open.bytes >= EXACT_MIN)
-        gs_fence_query(&pool->events, &fence);
+    if (arena->epochs.open.bytes >= EXACT_MIN)
+        gs_fence_query(&arena->events, &fence);
     return gs_fence_is_recorded(&epoch->fence) ? UINT64_MAX : GS_LATER_WAIT_NS;
 }
 
 /* `at_free`: nothing was submitted since the last block came into it that native frees would not
  * have waited for. */
-static uint64_t wait_for_locked(struct gs_pool *pool, const struct gs_epoch *epoch, bool at_free)
+static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *epoch, bool at_free)
 {
-    if (!pool->epochs.plain)
+    if (!arena->epochs.plain)
         return GS_ORDERED_WAIT_NS;
     if (!at_free)
         return GS_LATER_WAIT_NS;
     return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1)
                ? UINT64_MAX
-               : wait_for_later_locked(pool, epoch);
+               : wait_for_later_locked(arena, epoch);
 }
 
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
-void gs_epoch_close_locked(struct gs_pool *pool, bool at_free)
+void gs_epoch_close_locked(struct gs_arena *arena, bool at_free)
 {
-    struct gs_epoch *epoch = pool->epochs.spare;
+    struct gs_epoch *epoch = arena->epochs.spare;
 
-    gs_latch_assert_held(&pool->lock);
-    if (!pool->epochs.open.first || pool->dead || pool->leaving)
+    gs_latch_assert_held(&arena->lock);
+    if (!arena->epochs.open.first || arena->dead || arena->leaving)
         return;
-    pool->epochs.limit = gs_epoch_limit_locked(pool);
+    arena->epochs.limit = gs_epoch_limit_locked(arena);
     if (epoch)
-        pool->epochs.spare = epoch->next;
+        arena->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
         return;
     epoch->next = NULL;
-    if (gs_fence_record(&pool->events, &epoch->fence) != GS_OK) {
-        epoch->next = pool->epochs.spare;
-        pool->epochs.spare = epoch;
+    if (gs_fence_record(&arena->events, &epoch->fence) != GS_OK) {
+        epoch->next = arena->epochs.spare;
+        arena->epochs.spare = epoch;
         return;
     }
-    GS_COUNT(pool->counts.events);
-    epoch->wait_ns = wait_for_locked(pool, epoch, at_free);
-    pool->epochs.plain = false;
-    list_join(&epoch->blocks, &pool->epochs.open);
-    if (pool->epochs.newest)
-        pool->epochs.newest->next = epoch;
+    GS_COUNT(arena->counts.events);
+    epoch->wait_ns = wait_for_locked(arena, epoch, at_free);
+    arena->epochs.plain = false;
+    list_join(&epoch->blocks, &arena->epochs.open);
+    if (arena->epochs.newest)
+        arena->epochs.newest->next = epoch;
     else
-        pool->epochs.oldest = epoch;
-    pool->epochs.newest = epoch;
+        arena->epochs.oldest = epoch;
+    arena->epochs.newest = epoch;
 }
 
-static void oldest_passed_locked(struct gs_pool *pool)
+static void oldest_passed_locked(struct gs_arena *arena)
 {
-    struct gs_epoch *epoch = pool->epochs.oldest;
+    struct gs_epoch *epoch = arena->epochs.oldest;
 
-    pool->epochs.oldest = epoch->next;
-    if (!pool->epochs.oldest)
-        pool->epochs.newest = NULL;
-    all_passed_locked(pool, &epoch->blocks);
-    epoch->next = pool->epochs.spare;
-    pool->epochs.spare = epoch;
+    arena->epochs.oldest = epoch->next;
+    if (!arena->epochs.oldest)
+        arena->epochs.newest = NULL;
+    all_passed_locked(arena, &epoch->blocks);
+    epoch->next = arena->epochs.spare;
+    arena->epochs.spare = epoch;
 }
 
-/* The pool needs more than it was granted. */
-static bool needs_more_locked(struct gs_pool *pool)
+/* The arena needs more than it was granted. */
+static bool needs_more_locked(struct gs_arena *arena)
 {
-    struct gs_async_count *count = &pool->shared->async[pool->device->ordinal];
+    struct gs_async_count *count = &arena->shared->async[arena->device->ordinal];
 
-    if (pool->async.granted == 0) {
-        __atomic_add_fetch(&count->pools, 1, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&pool->async.granted, 1, __ATOMIC_RELAXED);
+    if (arena->async.granted == 0) {
+        __atomic_add_fetch(&count->arenas, 1, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&arena->async.granted, 1, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&count->pools, __ATOMIC_SEQ_CST) > 1)
+    if (__atomic_load_n(&count->arenas, __ATOMIC_SEQ_CST) > 1)
         return true;
-    __atomic_store_n(&pool->async.granted, pool->async.live + 1, __ATOMIC_RELAXED);
-    if (pool->async.live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->peak, pool->async.live, __ATOMIC_RELAXED);
+    __atomic_store_n(&arena->async.granted, arena->async.live + 1, __ATOMIC_RELAXED);
+    if (arena->async.live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
+        __atomic_store_n(&count->peak, arena->async.live, __ATOMIC_RELAXED);
     return false;
 }
 
-bool gs_pool_count_async_locked(struct gs_pool *pool, struct gs_block *block)
+bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     block->async = true;
-    GS_ADD(pool->async.live, block->size);
-    return __builtin_expect(pool->async.live >= pool->async.granted, 0) && needs_more_locked(pool);
+    GS_ADD(arena->async.live, block->size);
+    return __builtin_expect(arena->async.live >= arena->async.granted, 0) &&
+           needs_more_locked(arena);
 }
 
-void gs_pool_unlive_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (block->async)
-        GS_ADD(pool->async.live, -block->size);
-    block->state = GS_BLOCK_RETIRING;
-    block->lingers = false;
+        GS_ADD(arena->async.live, -block->size);
+    block->state = GS_BLOCK_RETIRED;
+    block->freed_async = false;
     GS_COUNT(block->chunk->span.frees);
-    GS_SUB(pool->live, block->entry.size);
-    if (block->offer)
-        pool->shared->guard.freed(pool->shared->guard.arg, block);
+    GS_SUB(arena->live, block->entry.size);
+    if (block->export)
+        arena->shared->guard.freed(arena->shared->guard.arg, block);
 }
 
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
-static void pass_at_once_locked(struct gs_pool *pool, struct gs_block *block)
+static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
 {
     struct gs_chunk *chunk = block->chunk;
 
-    pool->freed = chunk->freed = gs_lone_freed(pool->shared->lone);
-    if (chunk->shift == GS_LARGE_SHIFT || pool->counts.at_once % TOLD_ONCE_IN == 0)
-        pool->shared->activity(pool->shared->activity_arg);
-    GS_COUNT(pool->counts.at_once);
-    passed_locked(pool, block);
+    arena->freed = chunk->freed = gs_single_freed(arena->shared->single);
+    if (chunk->shift == GS_LARGE_SHIFT || arena->counts.at_once % TOLD_ONCE_IN == 0)
+        arena->shared->activity(arena->shared->activity_arg);
+    GS_COUNT(arena->counts.at_once);
+    passed_locked(arena, block);
 }
 
 /* What was recorded just now is looked at when it is needed. */
-static inline void close_full_locked(struct gs_pool *pool, bool at_free)
+static inline void close_full_locked(struct gs_arena *arena, bool at_free)
 {
-    const unsigned blocks = pool->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
+    const unsigned blocks = arena->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
 
-    if (__builtin_expect(pool->epochs.open.count < blocks &&
-                             pool->epochs.open.bytes < pool->epochs.limit, 1))
+    if (__builtin_expect(arena->epochs.open.count < blocks &&
+                             arena->epochs.open.bytes < arena->epochs.limit, 1))
         return;
-    gs_pool_poll_locked(pool);
-    gs_epoch_close_locked(pool, at_free);
-    pool->shared->activity(pool->shared->activity_arg);
+    gs_arena_poll_locked(arena);
+    gs_epoch_close_locked(arena, at_free);
+    arena->shared->activity(arena->shared->activity_arg);
 }
 
 /* What cuMemFree freed, or what is waited for as that, comes into the open epoch. */
-static inline void becomes_plain_locked(struct gs_pool *pool)
+static inline void becomes_plain_locked(struct gs_arena *arena)
 {
-    if (pool->epochs.plain)
+    if (arena->epochs.plain)
         return;
-    pool->epochs.plain = true;
-    gs_lone_retires(pool->shared->lone);
+    arena->epochs.plain = true;
+    gs_single_retires(arena->shared->single);
 }
 
-void gs_pool_retire_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_unlive_locked(pool, block);
-    if (!block->elsewhere && !pool->leaving && gs_lone_is(pool->shared->lone)) {
-        pass_at_once_locked(pool, block);
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_unlive_locked(arena, block);
+    if (!block->multi_stream && !arena->leaving && gs_single_is(arena->shared->single)) {
+        pass_at_once_locked(arena, block);
         return;
     }
-    becomes_plain_locked(pool);
-    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
-    close_full_locked(pool, true);
+    becomes_plain_locked(arena);
+    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+    close_full_locked(arena, true);
 }
 
-void gs_pool_retire_in_order_locked(struct gs_pool *pool, struct gs_block *block,
-                                    uint64_t stream_key)
-{
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_unlive_locked(pool, block);
-    gs_block_of_stream_locked(pool, block, stream_key);
-    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
-    close_full_locked(pool, false);
-}
-
-void gs_pool_retire_lingering_locked(struct gs_pool *pool, struct gs_block *block,
+void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block,
                                      uint64_t stream_key)
 {
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_unlive_locked(pool, block);
-    gs_block_of_stream_locked(pool, block, stream_key);
-    block->lingers = true;
-    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
-    gs_epoch_close_locked(pool, false);
-    pool->shared->activity(pool->shared->activity_arg);
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_unlive_locked(arena, block);
+    gs_block_of_stream_locked(arena, block, stream_key);
+    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+    close_full_locked(arena, false);
+}
+
+void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
+                                      uint64_t stream_key)
+{
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_unlive_locked(arena, block);
+    gs_block_of_stream_locked(arena, block, stream_key);
+    block->freed_async = true;
+    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
+    gs_epoch_close_locked(arena, false);
+    arena->shared->activity(arena->shared->activity_arg);
 }
 
 /* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
-void gs_pool_close_locked(struct gs_pool *pool)
+void gs_arena_close_locked(struct gs_arena *arena)
 {
-    gs_latch_assert_held(&pool->lock);
-    if (!pool->epochs.plain)
+    gs_latch_assert_held(&arena->lock);
+    if (!arena->epochs.plain)
         return;
-    gs_epoch_close_locked(pool, true);
-    if (pool->epochs.plain && pool->epochs.open.first)
-        gs_lone_retires(pool->shared->lone);
+    gs_epoch_close_locked(arena, true);
+    if (arena->epochs.plain && arena->epochs.open.first)
+        gs_single_retires(arena->shared->single);
 }
 
-bool gs_pool_usable_locked(struct gs_pool *pool, const struct gs_block *block)
+bool gs_arena_usable_locked(struct gs_arena *arena, const struct gs_block *block)
 {
     uint64_t id = block->id;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     if (__builtin_expect(block->state == GS_BLOCK_LIVE, 1))
         return true;
-    if (block->state != GS_BLOCK_RETIRING || !block->lingers)
+    if (block->state != GS_BLOCK_RETIRED || !block->freed_async)
         return false;
-    gs_pool_collect_locked(pool); /* it may have passed, and be merged into another or gone */
-    return block->id == id && block->state == GS_BLOCK_RETIRING && block->lingers;
+    gs_arena_collect_locked(arena); /* it may have passed, and be merged into another or gone */
+    return block->id == id && block->state == GS_BLOCK_RETIRED && block->freed_async;
 }
 
-void gs_pool_retire_more_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&pool->lock);
-    block->state = GS_BLOCK_RETIRING;
-    gs_epoch_add_locked(&pool->epochs, &pool->epochs.open, block);
+    gs_latch_assert_held(&arena->lock);
+    block->state = GS_BLOCK_RETIRED;
+    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
 }
 
-bool gs_pool_poll_locked(struct gs_pool *pool)
+bool gs_arena_poll_locked(struct gs_arena *arena)
 {
-    bool any = __builtin_expect(pool->order.apart != NULL, 0) && gs_pool_poll_apart_locked(pool);
+    bool any = __builtin_expect(arena->order.apart != NULL, 0) && gs_arena_poll_apart_locked(arena);
 
-    gs_latch_assert_held(&pool->lock);
-    while (pool->epochs.oldest && !pool->leaving &&
-           gs_fence_query(&pool->events, &pool->epochs.oldest->fence) == GS_OK) {
-        oldest_passed_locked(pool);
+    gs_latch_assert_held(&arena->lock);
+    while (arena->epochs.oldest && !arena->leaving &&
+           gs_fence_query(&arena->events, &arena->epochs.oldest->fence) == GS_OK) {
+        oldest_passed_locked(arena);
         any = true;
     }
     return any;
 }
 
-void gs_pool_collect_locked(struct gs_pool *pool)
+void gs_arena_collect_locked(struct gs_arena *arena)
 {
-    gs_epoch_close_locked(pool, false);
-    gs_pool_poll_locked(pool);
+    gs_epoch_close_locked(arena, false);
+    gs_arena_poll_locked(arena);
 }
 
-void gs_pool_look_locked(struct gs_pool *pool)
+void gs_arena_look_locked(struct gs_arena *arena)
 {
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_poll_locked(pool);
-    if (!pool->epochs.oldest && pool->epochs.open.first)
-        gs_pool_collect_locked(pool);
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_poll_locked(arena);
+    if (!arena->epochs.oldest && arena->epochs.open.first)
+        gs_arena_collect_locked(arena);
 }
 
-static void leave_limbo_locked(struct gs_pool *pool, struct gs_block *block)
+static void leave_limbo_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    bool shared = block->offer != NULL;
+    bool shared = block->export != NULL;
 
-    if (!gs_block_may_go_locked(&pool->shared->guard, block))
+    if (!gs_block_may_go_locked(&arena->shared->guard, block))
         return;
-    GS_SUB(pool->guarded.limbo, block->entry.size);
-    go_on_locked(pool, block, shared, false);
+    GS_SUB(arena->guarded.held, block->entry.size);
+    go_on_locked(arena, block, shared, false);
 }
 
 /* A block that goes may become part of a neighbour, and the chunk's only one takes it along. */
-void gs_pool_unguard_locked(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t base,
-                            size_t size)
+void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_chunk *chunk, uint64_t base,
+                             size_t size)
 {
     uint64_t end = chunk->span.base + chunk->span.size;
 
-    gs_latch_assert_held(&pool->lock);
+    gs_latch_assert_held(&arena->lock);
     end = base + size < end ? base + size : end;
     while (base < end) {
         struct gs_block *block = gs_chunk_find_locked(chunk, base);
 
         base = block->base + block->entry.size;
-        if (block->state == GS_BLOCK_LIMBO)
-            leave_limbo_locked(pool, block);
+        if (block->state == GS_BLOCK_HELD)
+            leave_limbo_locked(arena, block);
     }
 }
 
 /* While a capture is open nothing is overwritten: the thread's own stream may be the one that
  * captures. */
-struct gs_block *gs_pool_take_unwiped_locked(struct gs_pool *pool)
+struct gs_block *gs_arena_take_unwiped_locked(struct gs_arena *arena)
 {
-    struct gs_block *block = pool->guarded.unwiped.first;
+    struct gs_block *block = arena->guarded.unwiped.first;
 
-    gs_latch_assert_held(&pool->lock);
-    if (pool->leaving || gs_fences_capturing(pool->shared->fences))
+    gs_latch_assert_held(&arena->lock);
+    if (arena->leaving || gs_fences_capturing(arena->shared->fences))
         return NULL;
-    memset(&pool->guarded.unwiped, 0, sizeof pool->guarded.unwiped);
+    memset(&arena->guarded.unwiped, 0, sizeof arena->guarded.unwiped);
     return block;
 }
 
-void gs_pool_wiped_locked(struct gs_pool *pool, struct gs_block_list *done,
-                          struct gs_block_list *failed)
+void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
+                           struct gs_block_list *failed)
 {
-    gs_latch_assert_held(&pool->lock);
-    if (pool->dead) { /* meanwhile */
-        all_passed_locked(pool, done);
-        all_passed_locked(pool, failed);
+    gs_latch_assert_held(&arena->lock);
+    if (arena->dead) { /* meanwhile */
+        all_passed_locked(arena, done);
+        all_passed_locked(arena, failed);
     }
     if (done->first)
-        becomes_plain_locked(pool);
-    list_join(&pool->epochs.open, done);
-    list_join(&pool->guarded.unwiped, failed);
+        becomes_plain_locked(arena);
+    list_join(&arena->epochs.open, done);
+    list_join(&arena->guarded.unwiped, failed);
 }
 
-void gs_pool_pass_locked(struct gs_pool *pool, struct gs_block *block)
+void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    passed_locked(pool, block);
+    passed_locked(arena, block);
 }
 
-void gs_pool_context_over_locked(struct gs_pool *pool)
+void gs_arena_context_over_locked(struct gs_arena *arena)
 {
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_flush_streams_locked(pool, 0);
-    all_passed_locked(pool, &pool->epochs.open);
-    all_passed_locked(pool, &pool->guarded.unwiped);
-    while (pool->epochs.oldest) {
-        pool->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
-        oldest_passed_locked(pool);
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_flush_streams_locked(arena, 0);
+    all_passed_locked(arena, &arena->epochs.open);
+    all_passed_locked(arena, &arena->guarded.unwiped);
+    while (arena->epochs.oldest) {
+        arena->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
+        oldest_passed_locked(arena);
     }
-    gs_pool_apart_over_locked(pool);
+    gs_arena_apart_over_locked(arena);
 }

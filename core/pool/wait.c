@@ -1,29 +1,29 @@
 /*
- * Waiting for the GPU (core/pool/pool.h): for the oldest epoch or for what was ready at once, and
- * whether an allocation should rather than let its pool grow.
+ * Waiting for the GPU (core/pool/arena.h): for the oldest epoch or for what was free at once, and
+ * whether an allocation should rather than let its arena grow.
  */
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
-/* What retires, or what a pool has beyond what was live, is no reason to wait below this. */
+/* What retires, or what an arena has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
-#define STALLED_MORE 2 /* a pool that grew by this part waits again for a GPU that does not move */
+#define STALLED_MORE 2 /* an arena that grew by this part waits again for a GPU that does not move */
 
-bool gs_pool_touched_locked(struct gs_pool *pool)
+bool gs_arena_touched_locked(struct gs_arena *arena)
 {
-    gs_latch_assert_held(&pool->lock);
-    return gs_fence_query(&pool->events, &pool->freed) != GS_OK;
+    gs_latch_assert_held(&arena->lock);
+    return gs_fence_query(&arena->events, &arena->freed) != GS_OK;
 }
 
-/* Bytes of the chunks that are ready as a whole and that work may still touch; also the fence that
+/* Bytes of the chunks that are free as a whole and that work may still touch; also the fence that
  * the first of them is behind. */
-static size_t touched_chunks_locked(const struct gs_pool *pool, struct gs_fence *ret_first)
+static size_t touched_chunks_locked(const struct gs_arena *arena, struct gs_fence *ret_first)
 {
     size_t bytes = 0;
 
-    for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next) {
+    for (const struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next) {
         const struct gs_block *block = chunk->lowest;
 
-        if ((block->state != GS_BLOCK_READY && block->state != GS_BLOCK_QUICK) ||
+        if ((block->state != GS_BLOCK_FREE && block->state != GS_BLOCK_QUICK) ||
             block->entry.size != chunk->span.size || gs_fence_passed(&chunk->freed))
             continue;
         if (bytes == 0 || chunk->freed.number < ret_first->number)
@@ -33,84 +33,84 @@ static size_t touched_chunks_locked(const struct gs_pool *pool, struct gs_fence 
     return bytes;
 }
 
-static void gave_up_locked(struct gs_pool *pool, const struct gs_fence *fence)
+static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
 {
-    pool->epochs.stalled = *fence;
-    pool->epochs.stalled_most = pool->reserved + pool->reserved / STALLED_MORE;
-    GS_COUNT(pool->counts.late);
+    arena->epochs.stalled = *fence;
+    arena->epochs.stalled_most = arena->reserved + arena->reserved / STALLED_MORE;
+    GS_COUNT(arena->counts.late);
 }
 
 /* For the first chunk that can be given back then, or for all there is. While all work goes to one
  * stream, nothing is submitted between a free and the event behind it. */
-static bool wait_for_freed_locked(struct gs_pool *pool, const struct gs_patience *patience)
+static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
-    struct gs_fence fence = pool->freed;
+    struct gs_fence fence = arena->freed;
     uint64_t began = gs_now_ns(), deadline_ns;
     bool known; /* what is before it */
 
-    if (pool->leaving || !gs_pool_touched_locked(pool))
+    if (arena->leaving || !gs_arena_touched_locked(arena))
         return false;
-    touched_chunks_locked(pool, &fence);
-    known = gs_lone_is(pool->shared->lone) || gs_fence_is_recorded(&fence);
+    touched_chunks_locked(arena, &fence);
+    known = gs_single_is(arena->shared->single) || gs_fence_is_recorded(&fence);
     deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
-    GS_COUNT(pool->counts.waits);
-    gs_latch_release(&pool->lock);
+    GS_COUNT(arena->counts.waits);
+    gs_latch_release(&arena->lock);
     gs_fence_wait(&fence, deadline_ns);
-    gs_latch_take(&pool->lock);
-    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
+    gs_latch_take(&arena->lock);
+    GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
     if (gs_fence_passed(&fence))
         return true;
-    gave_up_locked(pool, &fence);
+    gave_up_locked(arena, &fence);
     return false;
 }
 
 /* The work before an epoch's fence is also before those of all epochs after it. */
-static uint64_t longest_locked(const struct gs_pool *pool)
+static uint64_t longest_locked(const struct gs_arena *arena)
 {
     uint64_t longest = 0;
 
-    for (const struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
+    for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
         if (epoch->wait_ns > longest)
             longest = epoch->wait_ns;
     return longest;
 }
 
 /* The epoch stays where it is: other threads may wait for it as well. */
-bool gs_pool_wait_oldest_locked(struct gs_pool *pool, const struct gs_patience *patience)
+bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
     struct gs_epoch *epoch;
     struct gs_fence fence;
     uint64_t began, deadline_ns;
 
-    gs_latch_assert_held(&pool->lock);
-    if (!pool->epochs.oldest)
-        gs_epoch_close_locked(pool, false);
-    if (!pool->epochs.oldest)
-        return wait_for_freed_locked(pool, patience);
-    if (pool->leaving)
+    gs_latch_assert_held(&arena->lock);
+    if (!arena->epochs.oldest)
+        gs_epoch_close_locked(arena, false);
+    if (!arena->epochs.oldest)
+        return wait_for_freed_locked(arena, patience);
+    if (arena->leaving)
         return false;
-    epoch = pool->epochs.oldest;
+    epoch = arena->epochs.oldest;
     fence = epoch->fence;
-    GS_COUNT(pool->counts.waits);
-    deadline_ns = gs_patience_ends(patience, longest_locked(pool));
-    gs_latch_release(&pool->lock);
+    GS_COUNT(arena->counts.waits);
+    deadline_ns = gs_patience_ends(patience, longest_locked(arena));
+    gs_latch_release(&arena->lock);
     began = gs_now_ns();
     gs_fence_wait(&fence, deadline_ns);
-    gs_latch_take(&pool->lock);
-    GS_ADD(pool->counts.wait_ns, gs_now_ns() - began);
-    if (gs_pool_poll_locked(pool) || pool->epochs.oldest != epoch ||
+    gs_latch_take(&arena->lock);
+    GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
+    if (gs_arena_poll_locked(arena) || arena->epochs.oldest != epoch ||
         epoch->fence.line != fence.line || epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
-    gave_up_locked(pool, &fence);
+    gave_up_locked(arena, &fence);
     return false;
 }
 
-/* A GPU that was waited for in vain is so again only when it has moved, or the pool has grown a good
- * deal. */
-static bool may_move_locked(const struct gs_pool *pool, size_t size)
+/* A GPU that was waited for in vain is so again only when it has moved, or the arena has grown a
+ * good deal. */
+static bool may_move_locked(const struct gs_arena *arena, size_t size)
 {
-    return gs_fence_passed(&pool->epochs.stalled) ||
-           pool->reserved + size > pool->epochs.stalled_most;
+    return gs_fence_passed(&arena->epochs.stalled) ||
+           arena->reserved + size > arena->epochs.stalled_most;
 }
 
 static bool exceeds(size_t bytes, size_t basis, size_t most)
@@ -118,31 +118,31 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
     return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
-/* Whether the pool holds too much because the GPU is still at chunks that should go back. Where it
+/* Whether the arena holds too much because the GPU is still at chunks that should go back. Where it
  * has passed the last free, as for good where work goes to several streams, none is looked at. */
-static bool keeps_touched_locked(const struct gs_pool *pool, size_t size)
+static bool keeps_touched_locked(const struct gs_arena *arena, size_t size)
 {
-    size_t most = pool->live / 400 * pool->shared->retiring_percent;
+    size_t most = arena->live / 400 * arena->shared->retiring_percent;
     struct gs_fence first;
 
-    if (gs_fence_passed(&pool->freed) || !exceeds(gs_pool_excess_locked(pool, size), 0, most))
+    if (gs_fence_passed(&arena->freed) || !exceeds(gs_arena_excess_locked(arena, size), 0, most))
         return false;
-    return exceeds(touched_chunks_locked(pool, &first), 0, most);
+    return exceeds(touched_chunks_locked(arena, &first), 0, most);
 }
 
-bool gs_pool_behind_locked(struct gs_pool *pool, size_t size)
+bool gs_arena_behind_locked(struct gs_arena *arena, size_t size)
 {
-    const unsigned percent = pool->shared->retiring_percent;
-    size_t behind = gs_pool_behind_bytes_locked(pool);
+    const unsigned percent = arena->shared->retiring_percent;
+    size_t behind = gs_arena_behind_bytes_locked(arena);
     bool small;
-    size_t need = gs_pool_round(pool, size, &small);
+    size_t need = gs_arena_round(arena, size, &small);
 
-    gs_latch_assert_held(&pool->lock);
-    if (percent == 0 || !may_move_locked(pool, size))
+    gs_latch_assert_held(&arena->lock);
+    if (percent == 0 || !may_move_locked(arena, size))
         return false;
-    if (exceeds(behind, 0, pool->live / 100 * percent) || keeps_touched_locked(pool, size))
+    if (exceeds(behind, 0, arena->live / 100 * percent) || keeps_touched_locked(arena, size))
         return true;
-    return !small && gs_epochs_have_locked(&pool->epochs, need) &&
-           exceeds(pool->reserved + need, pool->kept.live_peak,
-                   pool->kept.live_peak / 200 * percent);
+    return !small && gs_epochs_have_locked(&arena->epochs, need) &&
+           exceeds(arena->reserved + need, arena->kept.live_peak,
+                   arena->kept.live_peak / 200 * percent);
 }

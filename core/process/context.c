@@ -23,12 +23,12 @@ static _Thread_local struct {
     uint64_t looked_up; /* the generation that the last look-up was of */
 } cached;
 
-/* Which of a context's pools this thread uses for small blocks: the first, as all do, until it
+/* Which of a context's arenas this thread uses for small blocks: the first, as all do, until it
  * has met others there too often. */
 #define MEETINGS_MAX 16
 #define MOVES_MAX 8
 static _Thread_local struct {
-    unsigned pool, meetings, moves;
+    unsigned arena, meetings, moves;
 } place;
 
 void gs_context_handles_changed(struct gs_core *core)
@@ -58,17 +58,17 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
         context = aligned_alloc(_Alignof(struct gs_context), sizeof *context);
         if (context) {
             memset(context, 0, sizeof *context);
-            context->pools[0] = gs_pool_new();
+            context->arenas[0] = gs_arena_new();
         }
-        if (!context || !context->pools[0]) {
+        if (!context || !context->arenas[0]) {
             free(context);
             return GS_NO_HOST_MEMORY;
         }
     }
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++)
-        if (context->pools[i])
-            gs_pool_init(context->pools[i], &core->shared, device, handle,
-                         i == 0 ? NULL : &context->pools[0]->events);
+    for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++)
+        if (context->arenas[i])
+            gs_arena_init(context->arenas[i], &core->shared, device, handle,
+                          i == 0 ? NULL : &context->arenas[0]->events);
     context->handle = handle;
     context->ordinal = ordinal;
     context->device = device;
@@ -118,7 +118,7 @@ static bool may_go_locked(const struct gs_core *core, CUcontext handle)
 {
     gs_lock_assert_held(&core->lock);
     for (const struct gs_context *context = core->contexts; context; context = context->next)
-        if (context->handle == handle && context->detached && !context->pools[0]->dead)
+        if (context->handle == handle && context->detached && !context->arenas[0]->dead)
             return true;
     return false;
 }
@@ -141,7 +141,7 @@ static struct gs_context *context_await_locked(struct gs_core *core, CUcontext h
 }
 
 /* Whether the first export is to find one there. */
-static bool keeps_anchor(const struct gs_core *core)
+static bool keeps_warm_up(const struct gs_core *core)
 {
     return core->options.share.enable && core->options.share.export_ahead;
 }
@@ -197,12 +197,12 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
         if (status == GS_OK && !*ret)
             status = context_make_locked(core, handle, ordinal, ret);
     }
-    if (status == GS_OK && probe && core->device[(*ret)->ordinal].rung == GS_RUNG_UNKNOWN)
-        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal, keeps_anchor(core),
+    if (status == GS_OK && probe && core->device[(*ret)->ordinal].mode == GS_MODE_UNKNOWN)
+        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal, keeps_warm_up(core),
                         stays_native_locked(core), &core->device[(*ret)->ordinal]);
     gs_lock_release(&core->lock);
     if (status == GS_OK)
-        gs_lone_context(&core->lone, (*ret)->handle);
+        gs_single_context(&core->single, (*ret)->handle);
     return status;
 }
 
@@ -215,7 +215,7 @@ static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint6
         return status;
     cached.handle = handle;
     cached.seen = seen;
-    cached.generation = probe && (*ret)->device->rung != GS_RUNG_UNKNOWN ? seen : 0;
+    cached.generation = probe && (*ret)->device->mode != GS_MODE_UNKNOWN ? seen : 0;
     cached.context = *ret;
     return GS_OK;
 }
@@ -241,7 +241,7 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
     first = !core->contexts;
     gs_lock_release(&core->lock);
     if (!first || look_up(core, handle, true, &made) != GS_OK) /* then it is asked when it is used */
-        gs_lone_context(&core->lone, handle);
+        gs_single_context(&core->single, handle);
 }
 
 static inline gs_status current_handle(const struct gs_core *core, CUcontext *ret_handle)
@@ -299,7 +299,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     if (status != GS_OK)
         return status;
     status = of_handle(core, handle, ret_context);
-    if (status == GS_OK && (*ret_context)->device->rung != GS_RUNG_UNKNOWN) {
+    if (status == GS_OK && (*ret_context)->device->mode != GS_MODE_UNKNOWN) {
         cached.stream = stream;
         cached.stream_generation = seen;
         cached.stream_context = *ret_context;
@@ -307,18 +307,18 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     return status;
 }
 
-/* How many threads use each pool; the first has all that never moved, counted as one. */
-static unsigned members[GS_CONTEXT_POOLS] = {1};
+/* How many threads use each arena; the first has all that never moved, counted as one. */
+static unsigned members[GS_CONTEXT_ARENAS] = {1};
 
 static pthread_key_t thread_end;
 static bool thread_end_known; /* whether the key was made */
 
-/* What the thread's pool has is the next thread's that comes to it. */
+/* What the thread's arena has is the next thread's that comes to it. */
 static void leave(void *ignored)
 {
-    if (place.pool)
-        __atomic_fetch_sub(&members[place.pool], 1, __ATOMIC_RELAXED);
-    place.pool = 0;
+    if (place.arena)
+        __atomic_fetch_sub(&members[place.arena], 1, __ATOMIC_RELAXED);
+    place.arena = 0;
     place.moves = MOVES_MAX; /* a thread that frees in its very last moments stays where it is */
 }
 
@@ -331,14 +331,14 @@ static unsigned least_used(void)
 {
     unsigned least = 0;
 
-    for (unsigned i = 1; i < GS_CONTEXT_POOLS; i++)
+    for (unsigned i = 1; i < GS_CONTEXT_ARENAS; i++)
         if (__atomic_load_n(&members[i], __ATOMIC_RELAXED) <
             __atomic_load_n(&members[least], __ATOMIC_RELAXED))
             least = i;
     return least;
 }
 
-/* To the context's pool with the fewest threads, made if need be; the first where that fails. */
+/* To the context's arena with the fewest threads, made if need be; the first where that fails. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -351,62 +351,63 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     place.moves++;
     gs_lock_take(&core->lock);
     next = least_used();
-    if (place.pool)
-        __atomic_fetch_sub(&members[place.pool], 1, __ATOMIC_RELAXED);
+    if (place.arena)
+        __atomic_fetch_sub(&members[place.arena], 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&members[next], 1, __ATOMIC_RELAXED);
-    if (!context->pools[next]) {
-        struct gs_pool *pool = gs_pool_new();
+    if (!context->arenas[next]) {
+        struct gs_arena *arena = gs_arena_new();
 
-        if (pool) {
-            gs_pool_init(pool, &core->shared, context->device, context->handle,
-                         &context->pools[0]->events);
-            pool->dead = context->pools[0]->dead;
-            pool->leaving = context->pools[0]->leaving;
+        if (arena) {
+            gs_arena_init(arena, &core->shared, context->device, context->handle,
+                          &context->arenas[0]->events);
+            arena->dead = context->arenas[0]->dead;
+            arena->leaving = context->arenas[0]->leaving;
         }
-        __atomic_store_n(&context->pools[next], pool, __ATOMIC_RELEASE);
+        __atomic_store_n(&context->arenas[next], arena, __ATOMIC_RELEASE);
     }
     gs_lock_release(&core->lock);
-    place.pool = next;
+    place.arena = next;
 }
 
-__attribute__((cold, noinline)) static struct gs_pool *not_known(struct gs_pool *pool)
+__attribute__((cold, noinline)) static struct gs_arena *not_known(struct gs_arena *arena)
 {
-    gs_latch_release(&pool->lock);
+    gs_latch_release(&arena->lock);
     return NULL;
 }
 
-/* A record changes hands under its pools' locks, after the generation has changed. */
-static inline struct gs_pool *known(const struct gs_core *core, struct gs_pool *pool)
+/* A record changes hands under its arenas' locks, after the generation has changed. */
+static inline struct gs_arena *known(const struct gs_core *core, struct gs_arena *arena)
 {
     if (__builtin_expect(__atomic_load_n(&core->generation, __ATOMIC_RELAXED) != cached.looked_up,
                          0))
-        return not_known(pool);
-    return pool;
+        return not_known(arena);
+    return arena;
 }
 
 /* By itself, so that who meets nobody saves no registers for it. */
-__attribute__((noinline)) static struct gs_pool *
-lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_pool *pool, size_t size)
+__attribute__((noinline)) static struct gs_arena *
+lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_arena *arena, size_t size)
 {
-    gs_latch_take(&pool->lock);
+    gs_latch_take(&arena->lock);
     if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
         place.moves >= MOVES_MAX)
-        return known(core, pool);
-    gs_latch_release(&pool->lock);
+        return known(core, arena);
+    gs_latch_release(&arena->lock);
     move_on(core, context);
-    return gs_context_lock_pool(core, context, size);
+    return gs_context_lock_arena(core, context, size);
 }
 
-struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size)
+struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *context,
+                                       size_t size)
 {
-    unsigned i = size < core->shared.small_limit ? place.pool : 0;
-    struct gs_pool *pool = __atomic_load_n(&context->pools[i], __ATOMIC_ACQUIRE);
+    unsigned i = size < core->shared.small_limit ? place.arena : 0;
+    struct gs_arena *arena = __atomic_load_n(&context->arenas[i], __ATOMIC_ACQUIRE);
 
-    if (!pool)
-        pool = context->pools[0];
-    if (__builtin_expect(gs_latch_try(&pool->lock), 1))
-        return known(core, pool);
-    return lock_slowly(core, context, pool, size);
+    if (!arena)
+        arena = context->arenas[0];
+    if (__builtin_expect(gs_latch_try(&arena->lock), 1))
+        return known(core, arena);
+    return lock_slowly(core, context, arena, size);
 }
 
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
@@ -415,24 +416,24 @@ gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
     for (;;) {
         struct gs_span *span = gs_map_find(&core->map, address);
         struct gs_chunk *chunk = (struct gs_chunk *)span;
-        struct gs_pool *pool;
+        struct gs_arena *arena;
 
         if (!span)
             return GS_NOT_OURS;
         if (span->kind == GS_SPAN_IMPORT)
             return GS_NOT_LIVE;
-        pool = __atomic_load_n(&chunk->pool, __ATOMIC_RELAXED);
-        if (!pool)
+        arena = __atomic_load_n(&chunk->arena, __ATOMIC_RELAXED);
+        if (!arena)
             continue; /* just taken out of the map */
-        gs_latch_take(&pool->lock);
-        /* A record is a pool's chunk while it names the pool, and only under the pool's lock does
-         * that change. */
-        if (__atomic_load_n(&chunk->pool, __ATOMIC_RELAXED) == pool &&
+        gs_latch_take(&arena->lock);
+        /* A record is an arena's chunk while it names the arena, and only under the arena's lock
+         * does that change. */
+        if (__atomic_load_n(&chunk->arena, __ATOMIC_RELAXED) == arena &&
             address - span->base < span->size) {
             *ret_chunk = chunk;
             return GS_OK;
         }
-        gs_latch_release(&pool->lock);
+        gs_latch_release(&arena->lock);
     }
 }
 

@@ -1,5 +1,5 @@
 /*
- * The contexts this process allocates in, each with its pool, and the devices behind them.
+ * The contexts this process allocates in, each with its arena, and the devices behind them.
  *
  * A record is found by the handle of the current context. Handles are reused by the driver after
  * a context's end, so a context that is about to go is detached first: from then on its handle
@@ -12,30 +12,30 @@
 #ifndef GS_CORE_PROCESS_CONTEXT_H
 #define GS_CORE_PROCESS_CONTEXT_H
 
-#include "core/gpu/lone.h"
-#include "core/pool/pool.h"
-#include "core/process/decay.h"
+#include "core/gpu/single.h"
+#include "core/pool/arena.h"
 #include "core/process/neighbour.h"
 #include "core/process/peers.h"
 #include "core/process/process.h"
+#include "core/process/purge.h"
 #include "core/process/release.h"
 
-#define GS_CONTEXT_POOLS 16
+#define GS_CONTEXT_ARENAS 16
 
 struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
     CUcontext handle;
     CUdevice ordinal;
     bool detached; /* its handle is not looked up any more */
-    const struct gs_device *device; /* asked here: a pool's line is written by its threads */
+    const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there. Atomic: set once, under the contexts' lock. */
-    struct gs_pool *pools[GS_CONTEXT_POOLS];
+    struct gs_arena *arenas[GS_CONTEXT_ARENAS];
 } __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
 
 /* By device; atomic. */
 struct gs_device_figures {
-    size_t debt[GS_DEVICES_MAX]; /* core/pool/pool.h */
+    size_t waste[GS_DEVICES_MAX]; /* core/pool/arena.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
 
@@ -47,7 +47,7 @@ struct gs_graph_memory {
 
 /* Contexts that are gone. */
 struct gs_gone {
-    struct gs_pool_counts counts[GS_DEVICES_MAX];
+    struct gs_arena_counts counts[GS_DEVICES_MAX];
     unsigned dead; /* those that have memory still; atomic for readers */
 };
 
@@ -55,14 +55,14 @@ struct gs_core {
     struct gs_driver driver;
     struct gs_core_options options;
     struct gs_fences fences;
-    struct gs_lone lone;
+    struct gs_single single;
     struct gs_share *share;
     struct gs_regcache *regcache;
-    struct gs_pool_shared shared;
+    struct gs_arena_shared shared;
     void (*unmapping)(uint64_t address, size_t size); /* the program's; atomic; may be NULL */
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
-    struct gs_decay decay;
+    struct gs_purge purge;
     struct gs_neighbour neighbour;
     uint64_t shortage_ns; /* atomic: when core/process/shortage.h said something last */
     struct gs_releases releases;
@@ -82,41 +82,41 @@ struct gs_core {
     struct gs_graph_memory graphs;
 };
 
-/* The pools of a context, one after the other; *at is 0 at first. NULL: those were all. */
-static inline struct gs_pool *gs_context_next_pool(const struct gs_context *context, unsigned *at)
+/* The arenas of a context, one after the other; *at is 0 at first. NULL: those were all. */
+static inline struct gs_arena *gs_context_next_pool(const struct gs_context *context, unsigned *at)
 {
-    struct gs_pool *pool = NULL;
+    struct gs_arena *arena = NULL;
 
-    while (!pool && *at < GS_CONTEXT_POOLS)
-        pool = context->pools[(*at)++];
-    return pool;
+    while (!arena && *at < GS_CONTEXT_ARENAS)
+        arena = context->arenas[(*at)++];
+    return arena;
 }
 
 /* The same of all contexts; begins with {0}. The contexts' lock is held. */
-struct gs_pool_walk {
+struct gs_arena_walk {
     struct gs_context *context; /* that of the last one */
     unsigned at;
 };
-static inline struct gs_pool *gs_next_pool_locked(const struct gs_core *core,
-                                                  struct gs_pool_walk *walk)
+static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
+                                                   struct gs_arena_walk *walk)
 {
-    struct gs_pool *pool = NULL;
+    struct gs_arena *arena = NULL;
 
     if (!walk->context)
         walk->context = core->contexts;
-    while (walk->context && !(pool = gs_context_next_pool(walk->context, &walk->at))) {
+    while (walk->context && !(arena = gs_context_next_pool(walk->context, &walk->at))) {
         walk->context = walk->context->next;
         walk->at = 0;
     }
-    return pool;
+    return arena;
 }
 
 #define GS_POOLS_MAX 1024
-/* Those of a device (NULL: any), for who takes their locks one by one afterwards: a record that is a
- * pool stays one (they are recycled, not freed), and one that dies meanwhile has nothing to give.
- * No lock is held. Returns how many. */
+/* Those of a device (NULL: any), for who takes their locks one by one afterwards: a record that is
+ * an arena stays one (they are recycled, not freed), and one that dies meanwhile has nothing to
+ * give. No lock is held. Returns how many. */
 unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
-                     struct gs_pool *ret_pools[GS_POOLS_MAX]);
+                     struct gs_arena *ret_arenas[GS_POOLS_MAX]);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */
@@ -135,28 +135,30 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
 /* From now on no thread relies on what it looked up before. */
 void gs_context_handles_changed(struct gs_core *core);
 
-/* The pool for a block of `size` bytes of this thread's, locked, of the context that this thread has
- * just looked up. NULL: a handle has changed its meaning since, and the record may be another's. */
-struct gs_pool *gs_context_lock_pool(struct gs_core *core, struct gs_context *context, size_t size);
+/* The arena for a block of `size` bytes of this thread's, locked, of the context that this thread
+ * has just looked up. NULL: a handle has changed its meaning since, and the record may be
+ * another's. */
+struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *context,
+                                       size_t size);
 
 /* The record of the context that a stream belongs to. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
                                struct gs_context **ret_context);
 
-/* Locks the pool of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
+/* Locks the arena of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
  * then. GS_NOT_LIVE: an import does; no lock. */
 gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
                                 struct gs_chunk **ret_chunk);
 
-/* What its pools ask (core/process/guard.c). Sharing and registrations are there. */
+/* What its arenas ask (core/process/guard.c). Sharing and registrations are there. */
 struct gs_guard gs_guard_of(struct gs_core *core);
 /* What held a range does so no more (struct gs_regcache_events, struct gs_share_events); `core` is
  * the argument. No lock is held. */
 void gs_guard_ended(void *core, uint64_t base, size_t size);
 void gs_guard_lease_ended(void *core, uint64_t address);
 
-/* The lone stream's callback (core/gpu/lone.h); `core` is the argument. */
-gs_lone_pools_fn gs_context_pass_pools;
+/* Single-stream mode's callback (core/gpu/single.h); `core` is the argument. */
+gs_single_arenas_fn gs_context_pass_arenas;
 
 /*
  * A dead context has no work any more, but may have memory: what others hold, and what is not its
@@ -164,10 +166,10 @@ gs_lone_pools_fn gs_context_pass_pools;
  * it is until it is freed (measured on an H200, of a destroyed context and of a reset). Nothing is
  * allocated beside it meanwhile.
  *
- * Gives back what has left limbo, or was freed. True: some was freed and waits for the GPU. Takes
- * all locks it needs; none is held.
+ * Gives back what is not held any more, or was freed. True: some was freed and waits for the GPU.
+ * Takes all locks it needs; none is held.
  */
-bool gs_context_bury_dead(struct gs_core *core);
+bool gs_context_purge_dead(struct gs_core *core);
 /* For the end of core: what lives on there ends too. */
 void gs_context_end_dead(struct gs_core *core);
 

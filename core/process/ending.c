@@ -7,21 +7,22 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* The contexts' lock is held. Other threads, the decay thread first of all, make no events in a
+/* The contexts' lock is held. Other threads, the purge thread first of all, make no events in a
  * context that the driver may be ending. */
 static void set_leaving_locked(struct gs_context *context, bool leaving)
 {
-    struct gs_pool *pool;
+    struct gs_arena *arena;
 
-    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
-        gs_latch_take(&pool->lock);
-        pool->leaving = leaving;
-        gs_pool_apart_leaving_locked(pool, leaving);
+    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+        gs_latch_take(&arena->lock);
+        arena->leaving = leaving;
+        gs_arena_apart_leaving_locked(arena, leaving);
         if (leaving) /* where it stays, a green one may go, and its streams with it */
-            gs_pool_forget_streams_locked(pool);
-        gs_latch_release(&pool->lock);
+            gs_arena_forget_streams_locked(arena);
+        gs_latch_release(&arena->lock);
     }
-    gs_fence_pool_leaving(&context->pools[0]->events, leaving); /* for who waits without the lock */
+    gs_fence_pool_leaving(&context->arenas[0]->events,
+                          leaving); /* for who waits without the lock */
 }
 
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)
@@ -37,7 +38,7 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
     }
     gs_lock_release(&core->lock);
     if (context)
-        gs_lone_context_leaving(&core->lone, handle, true);
+        gs_single_context_leaving(&core->single, handle, true);
     gs_share_context_leaving(core->share, handle);
     return context;
 }
@@ -47,7 +48,7 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_share_context_stays(core->share, handle);
     if (!context)
         return;
-    gs_lone_context_leaving(&core->lone, handle, false);
+    gs_single_context_leaving(&core->single, handle, false);
     gs_lock_take(&core->lock);
     context->detached = false;
     set_leaving_locked(context, false);
@@ -55,16 +56,16 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
     gs_lock_release(&core->lock);
 }
 
-/* Called with the pool's lock held: every live block is freed, as the driver does; stream-ordered
+/* Called with the arena's lock held: every live block is freed, as the driver does; stream-ordered
  * memory is its device's, and lives on. */
-static void free_all_locked(struct gs_pool *pool, bool async_too)
+static void free_all_locked(struct gs_arena *arena, bool async_too)
 {
-    gs_latch_assert_held(&pool->lock);
-    for (struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
+    gs_latch_assert_held(&arena->lock);
+    for (struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next)
         for (struct gs_block *block = chunk->lowest; block; block = block->above)
             if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
-                gs_pool_unlive_locked(pool, block);
-                gs_pool_retire_more_locked(pool, block);
+                gs_arena_unlive_locked(arena, block);
+                gs_arena_retire_more_locked(arena, block);
             }
 }
 
@@ -72,43 +73,43 @@ static void free_all_locked(struct gs_pool *pool, bool async_too)
 static void recycle_locked(struct gs_core *core, struct gs_context *context)
 {
     struct gs_context **link = &core->contexts;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
 
     gs_lock_assert_held(&core->lock);
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
-    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
-        gs_counts_add(&core->gone.counts[context->ordinal], &pool->counts);
-        if (pool->async.granted > 0)
-            __atomic_sub_fetch(&core->async[context->ordinal].pools, 1, __ATOMIC_SEQ_CST);
-        gs_pool_fini(pool);
+    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+        gs_counts_add(&core->gone.counts[context->ordinal], &arena->counts);
+        if (arena->async.granted > 0)
+            __atomic_sub_fetch(&core->async[context->ordinal].arenas, 1, __ATOMIC_SEQ_CST);
+        gs_arena_fini(arena);
     }
     context->next = core->spare_contexts;
     core->spare_contexts = context;
     __atomic_store_n(&core->gone.dead, core->gone.dead - 1, __ATOMIC_RELAXED);
 }
 
-/* Detaches onto a list what a dead pool can give; true: nothing is left. Sets *ret_waits where
+/* Detaches onto a list what a dead arena can give; true: nothing is left. Sets *ret_waits where
  * something is behind other contexts' work. */
-static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_waits)
+static bool detach_dead(struct gs_arena *arena, struct gs_chunk **released, bool *ret_waits)
 {
     struct gs_chunk *detached, *last;
     bool empty;
 
-    gs_latch_take(&pool->lock);
-    gs_pool_poll_apart_locked(pool);
-    detached = gs_pool_detach_ready_locked(pool, 0);
-    while (pool->guarded.spent) {
-        struct gs_chunk *spent = pool->guarded.spent;
+    gs_latch_take(&arena->lock);
+    gs_arena_poll_apart_locked(arena);
+    detached = gs_arena_detach_ready_locked(arena, 0);
+    while (arena->guarded.spent) {
+        struct gs_chunk *spent = arena->guarded.spent;
 
-        pool->guarded.spent = spent->next;
+        arena->guarded.spent = spent->next;
         spent->next = detached;
         detached = spent;
     }
-    empty = !pool->chunks;
-    *ret_waits |= pool->order.apart != NULL;
-    gs_latch_release(&pool->lock);
+    empty = !arena->chunks;
+    *ret_waits |= arena->order.apart != NULL;
+    gs_latch_release(&arena->lock);
     if (detached) {
         for (last = detached; last->next;)
             last = last->next;
@@ -118,11 +119,11 @@ static bool bury(struct gs_pool *pool, struct gs_chunk **released, bool *ret_wai
     return empty;
 }
 
-bool gs_context_bury_dead(struct gs_core *core)
+bool gs_context_purge_dead(struct gs_core *core)
 {
     struct gs_chunk *released = NULL;
     struct gs_context *next;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     bool waits = false;
 
     if (__atomic_load_n(&core->gone.dead, __ATOMIC_RELAXED) == 0)
@@ -132,34 +133,34 @@ bool gs_context_bury_dead(struct gs_core *core)
         bool empty = true;
 
         next = context->next;
-        if (!context->pools[0]->dead)
+        if (!context->arenas[0]->dead)
             continue;
-        for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));)
-            empty &= bury(pool, &released, &waits);
+        for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));)
+            empty &= detach_dead(arena, &released, &waits);
         if (empty)
             recycle_locked(core, context);
     }
     gs_lock_release(&core->lock);
-    gs_chunks_release(core, released);
+    gs_chunks_unmap(core, released);
     return waits;
 }
 
 void gs_context_end_dead(struct gs_core *core)
 {
-    struct gs_pool_walk walk = {0};
-    struct gs_pool *pool;
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
 
     gs_lock_take(&core->lock);
-    while ((pool = gs_next_pool_locked(core, &walk))) {
-        if (!pool->dead)
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        if (!arena->dead)
             continue;
-        gs_latch_take(&pool->lock);
-        free_all_locked(pool, true);
-        gs_pool_context_over_locked(pool);
-        gs_latch_release(&pool->lock);
+        gs_latch_take(&arena->lock);
+        free_all_locked(arena, true);
+        gs_arena_context_over_locked(arena);
+        gs_latch_release(&arena->lock);
     }
     gs_lock_release(&core->lock);
-    gs_context_bury_dead(core);
+    gs_context_purge_dead(core);
 }
 
 /* Whether no other context of its device has memory of ours. The contexts' lock is held. */
@@ -168,37 +169,37 @@ static bool is_last_locked(const struct gs_core *core, const struct gs_context *
     const struct gs_context *other = core->contexts;
 
     gs_lock_assert_held(&core->lock);
-    while (other && (other->device != context->device || other->pools[0]->dead))
+    while (other && (other->device != context->device || other->arenas[0]->dead))
         other = other->next;
     return !other;
 }
 
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     CUdevice ordinal;
     bool last;
 
     gs_fences_capture_context_gone(&core->fences, handle);
     gs_share_context_gone(core->share, handle);
-    gs_lone_context_gone(&core->lone, handle);
+    gs_single_context_gone(&core->single, handle);
     if (!context)
         return;
     gs_lock_take(&core->lock);
-    for (unsigned at = 0; (pool = gs_context_next_pool(context, &at));) {
-        gs_latch_take(&pool->lock);
-        pool->dead = true;
-        pool->leaving = false; /* it has gone */
-        gs_fence_pool_forget(&pool->events);
-        free_all_locked(pool, false);
-        gs_pool_context_over_locked(pool);
-        gs_latch_release(&pool->lock);
+    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
+        gs_latch_take(&arena->lock);
+        arena->dead = true;
+        arena->leaving = false; /* it has gone */
+        gs_fence_pool_forget(&arena->events);
+        free_all_locked(arena, false);
+        gs_arena_context_over_locked(arena);
+        gs_latch_release(&arena->lock);
     }
     __atomic_store_n(&core->gone.dead, core->gone.dead + 1, __ATOMIC_RELAXED);
     last = is_last_locked(core, context);
     ordinal = context->ordinal; /* its record may be another's soon */
     gs_lock_release(&core->lock);
     if (last)
-        gs_device_let_go(&core->device[ordinal]);
-    gs_context_bury_dead(core);
+        gs_device_end_warm_up(&core->device[ordinal]);
+    gs_context_purge_dead(core);
 }

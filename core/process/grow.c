@@ -1,18 +1,18 @@
-/* A pool grows (core/process/reclaim.h): by how much, and from what the device has left. */
+/* An arena grows (core/process/reclaim.h): by how much, and from what the device has left. */
 #include "core/process/reclaim.h"
 
 #include <string.h>
 
 #include "core/process/context.h"
 
-#define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in a pool of few threads, */
+#define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in an arena of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
 #define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live, */
 #define FEWER_PART 64 /* or that where one alone wastes nothing */
-#define LOOKED_AGAIN 16 /* when a pool has grown by this part of what the device had left */
+#define LOOKED_AGAIN 16 /* when an arena has grown by this part of what the device had left */
 
-/* What the device has left decides what chunks may owe (gs_pool_may_owe_locked). Looking takes some
- * microseconds, so it is done when what grew since may have changed the answer. */
+/* What the device has left decides what chunks may owe (gs_arena_may_owe_locked). Looking takes
+ * some microseconds, so it is done when what grew since may have changed the answer. */
 static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
 {
     size_t *since = &core->figures.grown[device], *known = &core->figures.left[device], left, total;
@@ -33,7 +33,7 @@ static void look_at_left(struct gs_core *core, CUdevice device, CUcontext contex
 }
 
 /* Whether a chunk was made for a block of that size lately; from now on there was. */
-static bool grows_again_locked(struct gs_pool_kept *kept, size_t need)
+static bool grows_again_locked(struct gs_arena_kept *kept, size_t need)
 {
     bool again = false;
 
@@ -51,10 +51,10 @@ static size_t wasted(size_t need)
 
 /* Less of its pages is wasted; or nothing, as before, and there are fewer chunks: each takes calls
  * of the driver to make, to share and to open. */
-static bool is_better_locked(const struct gs_pool *pool, size_t need, size_t best, size_t all)
+static bool is_better_locked(const struct gs_arena *arena, size_t need, size_t best, size_t all)
 {
     if (wasted(best) == 0)
-        return wasted(all) == 0 && all - need <= pool->live / FEWER_PART;
+        return wasted(all) == 0 && all - need <= arena->live / FEWER_PART;
     return wasted(all) * best < wasted(best) * all;
 }
 
@@ -63,35 +63,36 @@ static bool is_better_locked(const struct gs_pool *pool, size_t need, size_t bes
  * goes on: layers of a network, say. So the chunk is made for the number of such blocks that is
  * best. Only the first may ever come, which must be within bounds.
  */
-static size_t size_for_several_locked(struct gs_pool *pool, size_t need)
+static size_t size_for_several_locked(struct gs_arena *arena, size_t need)
 {
-    bool again = grows_again_locked(&pool->kept, need);
+    bool again = grows_again_locked(&arena->kept, need);
     size_t best = need;
 
-    if (!again || pool->live + need <= pool->kept.live_peak || pool->shared->whole_chunks)
+    if (!again || arena->live + need <= arena->kept.live_peak || arena->shared->whole_chunks)
         return gs_page_round(need);
     for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
-                                gs_page_round(all) - need <= pool->live / SEVERAL_PART;
+                                gs_page_round(all) - need <= arena->live / SEVERAL_PART;
          all += need)
-        if (is_better_locked(pool, need, best, all))
+        if (is_better_locked(arena, need, best, all))
             best = all;
     /* Half of what may be owed is for those that waste less by it. */
-    if (!gs_pool_may_owe_locked(pool, gs_page_round(best) - gs_page_round(need),
-                                wasted(need) ? 1 : 2))
+    if (!gs_arena_may_owe_locked(arena, gs_page_round(best) - gs_page_round(need),
+                                 wasted(need) ? 1 : 2))
         best = need;
     return gs_page_round(best);
 }
 
-static size_t choose_chunk_size_locked(struct gs_pool *pool, size_t need, bool small)
+static size_t choose_chunk_size_locked(struct gs_arena *arena, size_t need, bool small)
 {
     if (small)
-        return !pool->first && gs_pool_may_owe_locked(pool, GROWN_OTHER, 1) ? GROWN_OTHER
-                                                                            : gs_page_round(need);
-    return size_for_several_locked(pool, need);
+        return !arena->first && gs_arena_may_owe_locked(arena, GROWN_OTHER, 1)
+                   ? GROWN_OTHER
+                   : gs_page_round(need);
+    return size_for_several_locked(arena, need);
 }
 
-gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                       CUdeviceptr *ret_address)
+gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
+                        CUdeviceptr *ret_address)
 {
     CUmemGenericAllocationHandle handle;
     struct gs_block *block;
@@ -103,14 +104,14 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     gs_status status;
     bool small, again;
 
-    /* Without the lock nothing of the pool may be read: its context may end, and another begin. */
-    gs_latch_take(&pool->lock);
-    device = pool->device;
-    context = pool->context;
-    need = gs_pool_round(pool, size, &small);
-    chunk_size = choose_chunk_size_locked(pool, need, small);
-    status = gs_pool_is_over_locked(pool, life) ? GS_NO_CONTEXT : GS_OK;
-    gs_latch_release(&pool->lock);
+    /* Without the lock nothing of the arena may be read: its context may end, and another begin. */
+    gs_latch_take(&arena->lock);
+    device = arena->device;
+    context = arena->context;
+    need = gs_arena_round(arena, size, &small);
+    chunk_size = choose_chunk_size_locked(arena, need, small);
+    status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_OK;
+    gs_latch_release(&arena->lock);
     if (status != GS_OK)
         return status;
     status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
@@ -120,23 +121,23 @@ gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life
     }
     if (status != GS_OK)
         return status;
-    gs_latch_take(&pool->lock);
+    gs_latch_take(&arena->lock);
     /* With what it held once it would not have had to. */
-    again = pool->reserved + chunk_size <= pool->counts.reserved_peak;
-    status = gs_pool_is_over_locked(pool, life)
+    again = arena->reserved + chunk_size <= arena->counts.reserved_peak;
+    status = gs_arena_is_over_locked(arena, life)
                  ? GS_NO_CONTEXT
-                 : gs_pool_add_chunk_locked(pool, address, chunk_size, small, handle, &block);
+                 : gs_arena_add_chunk_locked(arena, address, chunk_size, small, handle, &block);
     if (status == GS_OK)
-        *ret_address = gs_pool_take_from_locked(pool, block, size)->base;
-    reserved = pool->reserved;
-    gs_pool_felt_locked(pool, gs_now_ns() - began, again);
-    gs_latch_release(&pool->lock);
+        *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
+    reserved = arena->reserved;
+    gs_arena_felt_locked(arena, gs_now_ns() - began, again);
+    gs_latch_release(&arena->lock);
     if (status == GS_OK) {
         gs_peers_admit(core, address);
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size);
     }
-    gs_decay_grown(core, reserved);
+    gs_purge_grown(core, reserved);
     return status;
 }

@@ -1,4 +1,4 @@
-/* What the pools ask of sharing and of registrations (core/pool/guard.h). */
+/* What the arenas ask of sharing and of registrations (core/pool/guard.h). */
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 
@@ -6,7 +6,7 @@ static void freed(void *arg, struct gs_block *block)
 {
     struct gs_core *core = arg;
 
-    gs_share_freed(core->share, block->offer, gs_now_ns());
+    gs_share_freed(core->share, block->export, gs_now_ns());
 }
 
 static bool may_go(void *arg, struct gs_block *block)
@@ -15,9 +15,9 @@ static bool may_go(void *arg, struct gs_block *block)
 
     if (gs_regcache_in_use(core->regcache, block->base, block->entry.size))
         return false;
-    if (block->offer && !gs_share_withdraw(core->share, block->offer))
+    if (block->export && !gs_share_withdraw(core->share, block->export))
         return false;
-    block->offer = NULL;
+    block->export = NULL;
     return true;
 }
 
@@ -25,7 +25,7 @@ static bool may_unmap(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
 
-    return gs_regcache_doom(core->regcache, base, size);
+    return gs_regcache_invalidate(core->regcache, base, size);
 }
 
 struct gs_guard gs_guard_of(struct gs_core *core)
@@ -37,12 +37,12 @@ struct gs_guard gs_guard_of(struct gs_core *core)
                              .arg = core};
 }
 
-/* A block that has not come to limbo yet is asked about when it does. */
+/* A block that is not held yet is asked about when it does. */
 void gs_guard_ended(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
     struct gs_chunk *chunk;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     gs_status status = gs_context_lock_chunk(core, base, &chunk);
     bool wipes;
 
@@ -50,13 +50,13 @@ void gs_guard_ended(void *arg, uint64_t base, size_t size)
         gs_share_look_again(core->share);
     if (status != GS_OK)
         return;
-    pool = chunk->pool;
-    gs_pool_unguard_locked(pool, chunk, base, size);
-    wipes = pool->guarded.unwiped.first || pool->guarded.spent;
-    gs_latch_release(&pool->lock);
+    arena = chunk->arena;
+    gs_arena_unguard_locked(arena, chunk, base, size);
+    wipes = arena->guarded.unwiped.first || arena->guarded.spent;
+    gs_latch_release(&arena->lock);
     if (wipes)
-        gs_pool_wipe(core, pool);
-    gs_context_bury_dead(core);
+        gs_arena_wipe(core, arena);
+    gs_context_purge_dead(core);
 }
 
 void gs_guard_lease_ended(void *arg, uint64_t address)

@@ -18,7 +18,7 @@
 
 static bool is_ending(const struct gs_core *core)
 {
-    return __atomic_load_n(&core->decay.ending, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
 }
 
 /* ---- Being asked ---------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
     for (;;) {
         bytes += gs_device_yield(core, device, (size_t)(wanted - bytes));
         gs_stats_read(core, device->ordinal, &stats);
-        if (bytes >= wanted || stats.retiring == 0 || gs_now_ns() >= end || is_ending(core))
+        if (bytes >= wanted || stats.retired == 0 || gs_now_ns() >= end || is_ending(core))
             return bytes;
         gs_rest_ns(GS_NS_PER_MS / 4);
     }
@@ -161,7 +161,7 @@ bool gs_neighbour_ask(struct gs_core *core, const struct gs_device *device, CUco
     int saved = errno;
     bool any;
 
-    if (!core->options.neighbours || gs_decay_is_this(core) ||
+    if (!core->options.neighbours || gs_purge_is_this(core) ||
         begun < __atomic_load_n(&neighbour->quiet_until_ns, __ATOMIC_RELAXED))
         return false;
     size = missing_of(core, context, size);

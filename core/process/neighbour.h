@@ -3,7 +3,7 @@
  * they only keep for later. How they speak is core/share/pressure.c's; here is who asks for how much,
  * and who gives how much, how often.
  *
- * A process can be asked once it has a decay thread, which puts its socket up. Nobody is waited for
+ * A process can be asked once it has a purge thread, which puts its socket up. Nobody is waited for
  * longer than a bound, and a process that does not answer is not waited for again until it does.
  */
 #ifndef GS_CORE_PROCESS_NEIGHBOUR_H
@@ -28,7 +28,7 @@ struct gs_neighbour_counts {
 
 struct gs_neighbour {
     struct gs_neighbour_counts counts;
-    /* The decay thread's own. */
+    /* The purge thread's own. */
     bool joined;                     /* others can ask */
     uint64_t gave_ns;                /* when it gave something, */
     uint64_t gave_grown, gave_asked; /* and how often it had grown and asked others by then */
@@ -40,9 +40,9 @@ struct gs_neighbour {
     int silent_pid;  /* and one of them; 0: not seen from here */
 };
 
-/* The decay thread: from now on others can ask. Where that cannot be it may be tried again. */
+/* The purge thread: from now on others can ask. Where that cannot be it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
-/* The decay thread: gives what others ask for, as far as it is idle, and tells them. */
+/* The purge thread: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 
 /*

@@ -11,7 +11,7 @@
 
 static void unlock(struct gs_chunk *chunk)
 {
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
 }
 
 /* The devices that were given access to all memory of a context, by `from` (NULL: any context of
@@ -37,11 +37,11 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->pool->device->ordinal];
-    if (!chunk->pool->dead) /* its handle may be another's */
-        devices |= let_in_locked(peers, chunk->pool->context, NULL);
+    devices = peers->pool_access[chunk->arena->device->ordinal];
+    if (!chunk->arena->dead) /* its handle may be another's */
+        devices |= let_in_locked(peers, chunk->arena->context, NULL);
     gs_lock_release(&core->peers.lock);
-    return devices & ~(UINT64_C(1) << chunk->pool->device->ordinal);
+    return devices & ~(UINT64_C(1) << chunk->arena->device->ordinal);
 }
 
 bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
@@ -53,7 +53,7 @@ bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
     if (block->async)
         return wanted(core, chunk) >> device & 1;
     gs_lock_take(&core->peers.lock);
-    devices = let_in_locked(peers, chunk->pool->context, from);
+    devices = let_in_locked(peers, chunk->arena->context, from);
     gs_lock_release(&core->peers.lock);
     return devices >> device & 1;
 }
@@ -92,17 +92,17 @@ gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUde
     uint64_t bit = UINT64_C(1) << device;
     gs_status status;
 
-    if (!!(chunk->reach & bit) == access)
+    if (!!(chunk->peer_access & bit) == access)
         return GS_OK;
     status = core->driver.mem_set_access(chunk->span.base, chunk->span.size, &desc, 1);
     if (status == GS_OK)
-        chunk->reach ^= bit;
+        chunk->peer_access ^= bit;
     return status;
 }
 
 /* An import only gains access: a mapping more than wanted does no harm, and that memory is another
  * process's to unmap. */
-static void settle_import(struct gs_core *core, CUdeviceptr address)
+static void drain_import(struct gs_core *core, CUdeviceptr address)
 {
     uint64_t devices = gs_peers_of_import(core, address, NULL);
 
@@ -127,7 +127,7 @@ static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
     gs_status status = gs_context_lock_chunk(core, address, &chunk);
 
     if (status == GS_NOT_LIVE)
-        settle_import(core, address);
+        drain_import(core, address);
     if (status != GS_OK)
         return;
     devices = wanted(core, chunk);
@@ -140,7 +140,7 @@ static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
             gs_log_line(&core->options.log, GS_LOG_WARNING,
                         "device %d could not be %s memory of device %d: the driver refused",
                         device, access ? "given access to" : "kept from",
-                        chunk->pool->device->ordinal);
+                        chunk->arena->device->ordinal);
     }
     unlock(chunk);
 }
@@ -156,18 +156,18 @@ struct settling {
     uint64_t taken;
 };
 
-static void settle_one(uint64_t address, void *arg)
+static void drain_one(uint64_t address, void *arg)
 {
     const struct settling *settling = arg;
 
     settle(settling->core, address, settling->taken);
 }
 
-static void settle_all(struct gs_core *core, uint64_t taken)
+static void drain_all(struct gs_core *core, uint64_t taken)
 {
     struct settling settling = {core, taken};
 
-    gs_map_each(&core->map, settle_one, &settling);
+    gs_map_each(&core->map, drain_one, &settling);
 }
 
 /* ---- Peers ------------------------------------------------------------------------------- */
@@ -222,7 +222,7 @@ void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
     added = add_pair_locked(&core->peers, &pair);
     gs_lock_release(&core->peers.lock);
     if (added)
-        settle_all(core, 0);
+        drain_all(core, 0);
     else
         gs_log_line(&core->options.log, GS_LOG_WARNING,
                     "no host memory to note peer access: the peer will not reach our memory");
@@ -257,15 +257,15 @@ static bool is_done_soon(struct gs_core *core)
 {
     struct gs_context *context;
     struct gs_fence fence;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     gs_status status;
 
     if (gs_context_current_unprobed(core, &context) != GS_OK)
         return false;
-    pool = context->pools[0];
-    gs_latch_take(&pool->lock);
-    status = pool->leaving ? GS_NO_CONTEXT : gs_fence_record(&pool->events, &fence);
-    gs_latch_release(&pool->lock);
+    arena = context->arenas[0];
+    gs_latch_take(&arena->lock);
+    status = arena->leaving ? GS_NO_CONTEXT : gs_fence_record(&arena->events, &fence);
+    gs_latch_release(&arena->lock);
     return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
 }
 
@@ -281,7 +281,7 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
     /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
     if (!devices || !is_done_soon(core))
         return;
-    settle_all(core, devices);
+    drain_all(core, devices);
 }
 
 void gs_core_peers_gone(struct gs_core *core, CUcontext context)
@@ -290,7 +290,7 @@ void gs_core_peers_gone(struct gs_core *core, CUcontext context)
         remove_pairs(core, context, context, true);
 }
 
-void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
+void gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
 {
     struct gs_peers *peers = &core->peers;
     uint64_t bit;
@@ -305,5 +305,5 @@ void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, b
         peers->pool_access[device] &= ~bit;
     __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
     gs_lock_release(&peers->lock);
-    settle_all(core, access ? 0 : bit);
+    drain_all(core, access ? 0 : bit);
 }

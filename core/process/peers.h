@@ -56,6 +56,6 @@ void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
 void gs_core_peers_gone(struct gs_core *core, CUcontext context);
 
 /* The device's default pool gave `peer` access to its memory, or took it away. */
-void gs_core_pool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
+void gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
 
 #endif

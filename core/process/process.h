@@ -17,13 +17,13 @@
 
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
-    bool lone_stream;    /* frees are ready at once while all work goes to one stream */
+    bool lone_stream;    /* what is freed is free at once while all work goes to one stream */
     bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
     size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
-    uint64_t decay_ns;   /* what was ready for this long goes back to the driver; 0: never */
-    size_t cache_limit;  /* ready bytes kept for one context; more goes back to the driver */
+    uint64_t purge_ns;   /* what was free for this long goes back to the driver; 0: never */
+    size_t cache_limit;  /* free bytes kept for one context; more goes back to the driver */
     unsigned cache_percent; /* the same, of the device's memory; 0: any */
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
@@ -49,7 +49,7 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
 /*
  * A call by which the driver takes memory for something of its own, or of the program's, found the
  * device full (below 0: the current one). Step by step, from *step 0 on, the driver gets what is
- * kept here: what is ready of the `bytes` that are wanted (0: not known), all that can be waited
+ * kept here: what is free of the `bytes` that are wanted (0: not known), all that can be waited
  * for (and the call is made again in any case: another thread may have given back what there was),
  * what other processes keep. Then, where the bytes are not known, half a second for what the driver
  * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
@@ -78,15 +78,15 @@ bool gs_core_graph_waits(const struct gs_core *core);
 /* ---- Pools, contexts, streams ------------------------------------------------------------ */
 
 /* The device's current stream-ordered pool was set (cuDeviceSetMemPool). */
-void gs_core_pool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
+void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool);
 /* A pool is about to go: of the devices whose current one it is, the default one is so from now on.
  * They are returned, one bit each. Or it stays after all. */
-uint64_t gs_core_pool_going(struct gs_core *core, CUmemoryPool pool);
-void gs_core_pool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
+uint64_t gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool);
+void gs_core_mempool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices);
 
 /*
  * A context is about to go: from here on its handle means a new context. Then either the driver
- * destroyed it (gs_core_context_gone gives its memory back; shared blocks wait in limbo) or it did
+ * destroyed it (gs_core_context_gone gives its memory back; shared blocks are held) or it did
  * not (gs_core_context_stays). Both take NULL, which detach returns where nothing was allocated in
  * it.
  */
@@ -112,7 +112,7 @@ bool gs_core_primary_active(struct gs_core *core, CUdevice device);
 /* The device whose primary context a green one is part of; -1 where it is none. */
 CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green);
 
-/* A stream is being destroyed: what was ready for it alone is ready for the context's next
+/* A stream is being destroyed: what was free for it alone is free for the context's next
  * epoch, since a new stream may get the same handle. */
 void gs_core_stream_gone(struct gs_core *core, CUstream stream);
 

@@ -1,5 +1,5 @@
 /*
- * What the pools of a full device can spare, and how an allocation there still succeeds.
+ * What the arenas of a full device can spare, and how an allocation there still succeeds.
  */
 #include "core/process/reclaim.h"
 
@@ -9,70 +9,71 @@
 #include "core/process/shortage.h"
 
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
-#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
+#define UNMAPPED_NS UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
 
-/* ---- All pools of a device, no lock held ------------------------------------------------ */
+/* ---- All arenas of a device, no lock held ------------------------------------------------ */
 
-/* As often at most gs_pool_wait_oldest_locked has something to wait for that was freed by now:
+/* As often at most gs_arena_wait_oldest_locked has something to wait for that was freed by now:
  * other threads may free as fast as the GPU goes. */
-static size_t waits_for_all_locked(const struct gs_pool *pool)
+static size_t waits_for_all_locked(const struct gs_arena *arena)
 {
     size_t count = 2; /* the open epoch, and who finds out first */
 
-    for (const struct gs_epoch *epoch = pool->epochs.oldest; epoch; epoch = epoch->next)
+    for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
         count++;
-    for (const struct gs_chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
+    for (const struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next)
         count += !gs_fence_passed(&chunk->freed);
     return count;
 }
 
-/* Waits as long as is right for each (core/pool/pool.h). The lock is held, and let go at times. */
-static void wait_for_all_locked(struct gs_pool *pool, const struct gs_patience *patience)
+/* Waits as long as is right for each (core/pool/arena.h). The lock is held, and let go at times. */
+static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
-    size_t left = waits_for_all_locked(pool);
+    size_t left = waits_for_all_locked(arena);
 
-    gs_latch_assert_held(&pool->lock);
-    while (left-- > 0 && gs_pool_wait_oldest_locked(pool, patience))
+    gs_latch_assert_held(&arena->lock);
+    while (left-- > 0 && gs_arena_wait_oldest_locked(arena, patience))
         continue;
-    while (gs_pool_wait_apart_locked(pool, patience))
+    while (gs_arena_wait_apart_locked(arena, patience))
         continue;
 }
 
 /* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
  * and let go at times. */
-static void collect_locked(struct gs_core *core, struct gs_pool *pool,
+static void collect_locked(struct gs_core *core, struct gs_arena *arena,
                            const struct gs_patience *patience)
 {
-    gs_latch_assert_held(&pool->lock);
-    gs_pool_part_streams_locked(pool);
-    gs_pool_collect_locked(pool);
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_part_streams_locked(arena);
+    gs_arena_collect_locked(arena);
     if (patience)
-        wait_for_all_locked(pool, patience);
-    if (pool->guarded.unwiped.first) {
-        gs_latch_release(&pool->lock);
-        gs_pool_wipe(core, pool);
-        gs_latch_take(&pool->lock);
+        wait_for_all_locked(arena, patience);
+    if (arena->guarded.unwiped.first) {
+        gs_latch_release(&arena->lock);
+        gs_arena_wipe(core, arena);
+        gs_latch_take(&arena->lock);
         if (patience)
-            wait_for_all_locked(pool, patience);
+            wait_for_all_locked(arena, patience);
     }
 }
 
-/* What one pool can give up of `bytes`. */
-static size_t release_pool(struct gs_core *core, struct gs_pool *pool,
-                           const struct gs_patience *patience, size_t bytes)
+/* What one arena can give up of `bytes`. */
+static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
+                          const struct gs_patience *patience, size_t bytes)
 {
     struct gs_chunk *chunks;
 
-    gs_latch_take(&pool->lock);
-    collect_locked(core, pool, patience);
-    chunks = gs_pool_detach_ready_locked(pool, pool->ready > bytes ? pool->ready - bytes : 0);
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    collect_locked(core, arena, patience);
+    chunks = gs_arena_detach_ready_locked(
+        arena, arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
+    gs_latch_release(&arena->lock);
     if (core->shared.wipe)
-        gs_pool_wipe(core, pool);
-    return gs_chunks_release(core, chunks);
+        gs_arena_wipe(core, arena);
+    return gs_chunks_unmap(core, chunks);
 }
 
-/* What others hold no more, or with `graces` never came for, leaves limbo. */
+/* What others hold no more, or with `graces` never came for, is held no more. */
 static void end_limbo(struct gs_core *core, const struct gs_device *device, bool graces)
 {
     if (graces)
@@ -81,39 +82,39 @@ static void end_limbo(struct gs_core *core, const struct gs_device *device, bool
         gs_share_tell(core->share);
 }
 
-static size_t release_pools(struct gs_core *core, const struct gs_device *device,
-                            const struct gs_patience *patience, size_t bytes)
+static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
+                           const struct gs_patience *patience, size_t bytes)
 {
-    struct gs_pool *pools[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, pools);
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, arenas);
     size_t finished = gs_releases_finish(core); /* of any device */
     size_t released = 0;
 
     end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count && released < bytes; i++)
-        released += release_pool(core, pools[i], patience, bytes - released);
+        released += purge_arena(core, arenas[i], patience, bytes - released);
     if (released < bytes)
-        released += gs_device_let_go(&core->device[device->ordinal]);
-    gs_context_bury_dead(core);
+        released += gs_device_end_warm_up(&core->device[device->ordinal]);
+    gs_context_purge_dead(core);
     return finished + released;
 }
 
-size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait)
+size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait)
 {
     struct gs_patience patience = gs_patience_of(UINT64_MAX);
 
-    return release_pools(core, device, wait ? &patience : NULL, SIZE_MAX);
+    return purge_arenas(core, device, wait ? &patience : NULL, SIZE_MAX);
 }
 
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    return release_pools(core, device, NULL, bytes);
+    return purge_arenas(core, device, NULL, bytes);
 }
 
-bool gs_device_release_some(struct gs_core *core, const struct gs_device *device,
-                            const struct gs_patience *patience, size_t most)
+bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
+                          const struct gs_patience *patience, size_t most)
 {
-    size_t released = release_pools(core, device, patience, most);
+    size_t released = purge_arenas(core, device, patience, most);
 
     if (released > 0)
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
@@ -121,7 +122,7 @@ bool gs_device_release_some(struct gs_core *core, const struct gs_device *device
 }
 
 /* Asks other processes, twice: others may take what one gave. */
-static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool, uint64_t life,
+static gs_status take_from_neighbours(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                                       const struct gs_device *device, CUcontext context,
                                       size_t size, CUdeviceptr *ret_address)
 {
@@ -130,26 +131,26 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_pool *pool
     for (int i = 0; i < 2 && gs_is_out(status); i++) {
         if (!gs_neighbour_ask(core, device, context, size))
             break;
-        status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     }
     return status;
 }
 
-/* Of what this pool has ready, as much as the block needs, or all, becomes the driver's and then
- * the block. GS_NO_MEMORY: nothing was ready. */
-static gs_status exchange(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
+/* Of what this arena has free, as much as the block needs, or all, becomes the driver's and then
+ * the block. GS_NO_MEMORY: nothing was free. */
+static gs_status exchange(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                           bool all, CUdeviceptr *ret_address)
 {
     struct gs_chunk *chunks;
 
-    gs_latch_take(&pool->lock);
-    gs_pool_settle_locked(pool);
-    chunks = gs_pool_detach_bytes_locked(pool, all ? pool->ready : size + GS_PAGE_SIZE);
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    gs_arena_settle_locked(arena);
+    chunks = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : size + GS_PAGE_SIZE);
+    gs_latch_release(&arena->lock);
     if (!chunks)
         return GS_NO_MEMORY;
-    gs_chunks_release(core, chunks);
-    return gs_pool_grow(core, pool, life, size, ret_address);
+    gs_chunks_unmap(core, chunks);
+    return gs_arena_grow(core, arena, life, size, ret_address);
 }
 
 /* A block is another thread's to look at once its lock is let go: its address is all that leaves. */
@@ -161,29 +162,29 @@ static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
     return GS_OK;
 }
 
-/* From what is ready in any pool of the context; with `any`, whatever it strands. */
+/* From what is free in any arena of the context; with `any`, whatever it fragments. */
 static gs_status take_anywhere(struct gs_core *core, const struct gs_device *device,
                                CUcontext context, size_t size, bool any, CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, pools);
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, arenas);
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
-        gs_latch_take(&pools[i]->lock);
-        if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
-            gs_pool_settle_locked(pools[i]);
-            status = found(any ? gs_pool_take_any_locked(pools[i], size)
-                               : gs_pool_take_locked(pools[i], size),
+        gs_latch_take(&arenas[i]->lock);
+        if (arenas[i]->context == context && !arenas[i]->dead && !arenas[i]->leaving) {
+            gs_arena_settle_locked(arenas[i]);
+            status = found(any ? gs_arena_take_any_locked(arenas[i], size)
+                               : gs_arena_take_locked(arenas[i], size),
                            ret_address);
         }
-        gs_latch_release(&pools[i]->lock);
+        gs_latch_release(&arenas[i]->lock);
     }
     return status;
 }
 
 /*
- * The same once all pools of the device have taken back what has come back, `patience` as above.
+ * The same once all arenas of the device have taken back what has come back, `patience` as above.
  * What of it fits is not given to the driver first, which takes its time to clear it, and cannot
  * have it before a process that ended has let go of it (100 ms on an H200, where its exit is seen
  * after 60).
@@ -192,14 +193,14 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size,
                                const struct gs_patience *patience, CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, pools);
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, arenas);
 
     end_limbo(core, device, patience != NULL);
     for (unsigned i = 0; i < count; i++) {
-        gs_latch_take(&pools[i]->lock);
-        collect_locked(core, pools[i], patience);
-        gs_latch_release(&pools[i]->lock);
+        gs_latch_take(&arenas[i]->lock);
+        collect_locked(core, arenas[i], patience);
+        gs_latch_release(&arenas[i]->lock);
     }
     return take_anywhere(core, device, context, size, false, ret_address);
 }
@@ -214,10 +215,10 @@ static void put_back(struct gs_core *core, CUdeviceptr address)
         return;
     block = gs_chunk_start_locked(chunk, address);
     if (block && block->state == GS_BLOCK_LIVE) {
-        gs_pool_unlive_locked(chunk->pool, block);
-        gs_pool_retire_more_locked(chunk->pool, block);
+        gs_arena_unlive_locked(chunk->arena, block);
+        gs_arena_retire_more_locked(chunk->arena, block);
     }
-    gs_latch_release(&chunk->pool->lock);
+    gs_latch_release(&chunk->arena->lock);
 }
 
 /* False: not behind all of them. */
@@ -231,7 +232,7 @@ static bool put_behind(CUstream stream, const struct gs_behind *behind)
 }
 
 /*
- * What retires in any pool of the context, for a stream that comes behind its free. Nothing is
+ * What retires in any arena of the context, for a stream that comes behind its free. Nothing is
  * waited for: the GPU does, as with the driver's own stream-ordered memory (measured on an H200:
  * an allocation in one stream, while what would serve it was freed in another one behind a host
  * function, is back after 57 ms). While a capture is open no stream is made to wait.
@@ -240,20 +241,20 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size, CUstream stream,
                                CUdeviceptr *ret_address)
 {
-    struct gs_pool *pools[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, pools);
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, device, arenas);
     gs_status status = GS_NO_MEMORY;
 
     for (unsigned i = 0; i < count && status != GS_OK; i++) {
         struct gs_behind behind = {.count = 0};
 
-        gs_latch_take(&pools[i]->lock);
-        if (pools[i]->context == context && !pools[i]->dead && !pools[i]->leaving) {
-            gs_pool_part_streams_locked(pools[i]);
-            gs_pool_collect_locked(pools[i]);
-            status = found(gs_pool_take_in_order_locked(pools[i], size, &behind), ret_address);
+        gs_latch_take(&arenas[i]->lock);
+        if (arenas[i]->context == context && !arenas[i]->dead && !arenas[i]->leaving) {
+            gs_arena_part_streams_locked(arenas[i]);
+            gs_arena_collect_locked(arenas[i]);
+            status = found(gs_arena_take_in_order_locked(arenas[i], size, &behind), ret_address);
         }
-        gs_latch_release(&pools[i]->lock);
+        gs_latch_release(&arenas[i]->lock);
         if (status == GS_OK && !put_behind(stream, &behind)) {
             put_back(core, *ret_address);
             status = GS_NO_MEMORY;
@@ -262,8 +263,9 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
     return status;
 }
 
-/* Waits for this pool's epochs one by one, and then for what is apart, until the block can be had. */
-static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint64_t life,
+/* Waits for this arena's epochs one by one, and then for what is apart, until the block can be
+ * had. */
+static gs_status wait_for_block(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                                 size_t size, const struct gs_patience *patience,
                                 CUdeviceptr *ret_address)
 {
@@ -271,27 +273,27 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint
     bool more = true;
     size_t left;
 
-    gs_latch_take(&pool->lock);
-    gs_pool_part_streams_locked(pool);
-    left = waits_for_all_locked(pool);
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    gs_arena_part_streams_locked(arena);
+    left = waits_for_all_locked(arena);
+    gs_latch_release(&arena->lock);
     while (more && gs_is_out(status) && left-- > 0) {
-        gs_latch_take(&pool->lock);
-        more =
-            gs_pool_wait_oldest_locked(pool, patience) || gs_pool_wait_apart_locked(pool, patience);
-        gs_pool_settle_locked(pool);
-        status = gs_pool_is_over_locked(pool, life)
+        gs_latch_take(&arena->lock);
+        more = gs_arena_wait_oldest_locked(arena, patience) ||
+               gs_arena_wait_apart_locked(arena, patience);
+        gs_arena_settle_locked(arena);
+        status = gs_arena_is_over_locked(arena, life)
                      ? GS_NO_CONTEXT
-                     : found(gs_pool_take_locked(pool, size), ret_address);
-        gs_latch_release(&pool->lock);
+                     : found(gs_arena_take_locked(arena, size), ret_address);
+        gs_latch_release(&arena->lock);
         if (more && gs_is_out(status))
-            status = exchange(core, pool, life, size, true, ret_address);
+            status = exchange(core, arena, life, size, true, ret_address);
     }
     return status;
 }
 
 /*
- * Each step leaves the pool holding no more than the driver would for the same blocks, but for the
+ * Each step leaves the arena holding no more than the driver would for the same blocks, but for the
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
  *
  * What is waited for, each only where there is any, and by whom it ends:
@@ -306,8 +308,8 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_pool *pool, uint
  * So it is refused after some 20 s where all others stand still and the GPU has passed what
  * cuMemFree freed.
  */
-gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          uint64_t stream_key, CUdeviceptr *ret_address)
+gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
+                           uint64_t stream_key, CUdeviceptr *ret_address)
 {
     struct gs_patience patience;
     const struct gs_device *device;
@@ -315,45 +317,45 @@ gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t l
     gs_status status;
     CUstream stream;
 
-    gs_latch_take(&pool->lock);
-    device = pool->device;
-    context = pool->context;
-    status = gs_pool_is_over_locked(pool, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    device = arena->device;
+    context = arena->context;
+    status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
+    gs_latch_release(&arena->lock);
 
     if (gs_is_out(status) && gs_releases_finish(core) > 0)
-        status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = take_returned(core, device, context, size, NULL, ret_address);
     if (gs_is_out(status))
-        status = exchange(core, pool, life, size, false, ret_address);
-    if (gs_is_out(status) && gs_device_release(core, device, false) > 0) {
+        status = exchange(core, arena, life, size, false, ret_address);
+    if (gs_is_out(status) && gs_device_purge(core, device, false) > 0) {
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     }
     if (gs_is_out(status) && gs_releases_await(core, RELEASED_NS))
-        status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = take_anywhere(core, device, context, size, false, ret_address);
     if (gs_is_out(status) && stream_key && gs_stream_of_key(stream_key, &stream))
         status = take_in_order(core, device, context, size, stream, ret_address);
     patience = gs_patience_of(UINT64_MAX);
     if (gs_is_out(status))
-        status = wait_for_block(core, pool, life, size, &patience, ret_address);
+        status = wait_for_block(core, arena, life, size, &patience, ret_address);
     if (gs_is_out(status)) {
         gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
         status = take_returned(core, device, context, size, &patience, ret_address);
     }
     if (gs_is_out(status)) {
-        release_pools(core, device, &patience, SIZE_MAX);
+        purge_arenas(core, device, &patience, SIZE_MAX);
         gs_releases_await(core, RELEASED_NS); /* what waited for the same work may have been faster */
         gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
-        status = gs_pool_grow(core, pool, life, size, ret_address);
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     }
     if (gs_is_out(status))
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (gs_is_out(status))
-        status = take_from_neighbours(core, pool, life, device, context, size, ret_address);
+        status = take_from_neighbours(core, arena, life, device, context, size, ret_address);
     if (!gs_is_out(status))
         return status;
     gs_shortage_say(core, device, size);

@@ -1,16 +1,16 @@
-/* Growing a pool, and what is done when the device is full. No lock is held by the caller. */
+/* Growing an arena, and what is done when the device is full. No lock is held by the caller. */
 #ifndef GS_CORE_PROCESS_RECLAIM_H
 #define GS_CORE_PROCESS_RECLAIM_H
 
 #include "core/process/process.h"
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 /* Unmaps detached chunks and gives their memory to the driver; returns bytes. */
-size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks);
+size_t gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
 
-/* Overwrites what other processes had and what waits for that in a pool (share.isolate), and gives to
- * the driver what has been. */
-void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool);
+/* Overwrites what other processes had and what waits for that in an arena (share.isolate), and
+ * gives to the driver what has been. */
+void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena);
 
 static inline bool gs_is_out(gs_status status)
 {
@@ -23,9 +23,9 @@ static inline size_t gs_page_round(size_t size)
 }
 
 /* The context has ended since, and the record may be another's: lock held. */
-static inline bool gs_pool_is_over_locked(const struct gs_pool *pool, uint64_t life)
+static inline bool gs_arena_is_over_locked(const struct gs_arena *arena, uint64_t life)
 {
-    return pool->dead || pool->made_ns != life;
+    return arena->dead || arena->made_ns != life;
 }
 
 static inline struct gs_patience gs_patience_of(uint64_t most_ns)
@@ -34,28 +34,28 @@ static inline struct gs_patience gs_patience_of(uint64_t most_ns)
 }
 
 /* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
- * error; nothing was changed then. `life` is the pool's made_ns when its context was current: a
+ * error; nothing was changed then. `life` is the arena's made_ns when its context was current: a
  * record that another context has by now is left alone (GS_NO_CONTEXT). */
-gs_status gs_pool_grow(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                       CUdeviceptr *ret_address);
+gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
+                        CUdeviceptr *ret_address);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
  * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */
-gs_status gs_pool_reclaim(struct gs_core *core, struct gs_pool *pool, uint64_t life, size_t size,
-                          uint64_t stream_key, CUdeviceptr *ret_address);
+gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
+                           uint64_t stream_key, CUdeviceptr *ret_address);
 
-/* Every pool of the device gives up what it can; with `wait`, what it has to wait for as well.
+/* Every arena of the device gives up what it can; with `wait`, what it has to wait for as well.
  * Returns bytes given to the driver. */
-size_t gs_device_release(struct gs_core *core, const struct gs_device *device, bool wait);
+size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait);
 
-/* The same for another process, without waiting: about `bytes` of what is ready, if there is so
+/* The same for another process, without waiting: about `bytes` of what is free, if there is so
  * much. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
 /* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing is);
  * other threads' releases are waited for as well. True: the driver has got something. */
-bool gs_device_release_some(struct gs_core *core, const struct gs_device *device,
-                            const struct gs_patience *patience, size_t most);
+bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
+                          const struct gs_patience *patience, size_t most);
 
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);

@@ -60,7 +60,7 @@ static size_t give_one(struct gs_core *core)
     if (!chunk)
         return 0;
     bytes = chunk->span.size;
-    gs_chunks_release(core, chunk);
+    gs_chunks_unmap(core, chunk);
     __atomic_fetch_sub(&core->releases.bytes, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&core->releases.taken, 1, __ATOMIC_SEQ_CST);
     return bytes;
@@ -94,27 +94,28 @@ size_t gs_releases_finish(struct gs_core *core)
     return bytes;
 }
 
-/* Whether the pool may grow by `size` while `left` bytes that were its own are not the driver's
+/* Whether the arena may grow by `size` while `left` bytes that were its own are not the driver's
  * yet: with them it holds no more than it did at some time, or a share more where making and giving
- * back take much of the time. Other pools are not asked. */
-static bool has_room(const struct gs_pool *pool, size_t left, size_t size)
+ * back take much of the time. Other arenas are not asked. */
+static bool has_room(const struct gs_arena *arena, size_t left, size_t size)
 {
-    unsigned percent = LOAD(pool->kept.spare_percent);
-    size_t more = percent > GS_SPARE_PERCENT_MORE ? LOAD(pool->counts.live_peak) / 100 * percent : 0;
+    unsigned percent = LOAD(arena->kept.slack_percent);
+    size_t more =
+        percent > GS_SLACK_PERCENT_MORE ? LOAD(arena->counts.live_peak) / 100 * percent : 0;
 
-    return LOAD(pool->reserved) + left + size <= LOAD(pool->counts.reserved_peak) + more;
+    return LOAD(arena->reserved) + left + size <= LOAD(arena->counts.reserved_peak) + more;
 }
 
-void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, size_t size)
+void gs_releases_make_room(struct gs_core *core, const struct gs_arena *arena, size_t size)
 {
     size_t left = LOAD(core->releases.bytes);
 
-    if (left > 0 && !has_room(pool, left, size))
+    if (left > 0 && !has_room(arena, left, size))
         gs_releases_finish(core);
 }
 
-void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks,
-                     size_t size)
+void gs_arena_release(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
+                      size_t size)
 {
     struct gs_chunk *last = chunks;
     size_t bytes = chunks->span.size;
@@ -123,18 +124,18 @@ void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk
 
     for (; last->next; last = last->next, count++)
         bytes += last->next->span.size;
-    if (has_room(pool, LOAD(core->releases.bytes) + bytes, size) && gs_decay_is_there(core)) {
+    if (has_room(arena, LOAD(core->releases.bytes) + bytes, size) && gs_purge_is_there(core)) {
         leave(&core->releases, chunks, last, bytes);
-        if (!gs_decay_release(core)) /* it has just been ended */
+        if (!gs_purge_release(core)) /* it has just been ended */
             gs_releases_finish(core);
     } else {
-        gs_chunks_release(core, chunks);
+        gs_chunks_unmap(core, chunks);
         count = 0;
     }
-    gs_latch_take(&pool->lock);
-    GS_ADD(pool->counts.later, count);
-    gs_pool_felt_locked(pool, gs_now_ns() - began, true);
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    GS_ADD(arena->counts.later, count);
+    gs_arena_felt_locked(arena, gs_now_ns() - began, true);
+    gs_latch_release(&arena->lock);
 }
 
 static bool is_releasing(const struct gs_core *core)

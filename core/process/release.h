@@ -1,8 +1,8 @@
 /*
  * Giving chunks back to the driver in the background. Unmapping and releasing one takes 30 us and
  * more with its size, which an allocation that makes room for another size need not wait for: it
- * leaves them to the decay thread (core/process/decay.h), as long as the pool holds no more for it
- * than it did at some time before, or a little more where all of it takes time that is felt. Who
+ * leaves them to the purge thread (core/process/purge.h), as long as the arena holds no more for it
+ * than it did at some time before, or a little more where all of it costs time. Who
  * runs out of memory, and who asks how much is free, gives back what is left of them itself.
  */
 #ifndef GS_CORE_PROCESS_RELEASE_H
@@ -16,7 +16,7 @@
 
 struct gs_chunk;
 struct gs_core;
-struct gs_pool;
+struct gs_arena;
 
 struct gs_releases {
     struct gs_lock lock; /* rank RELEASES; protects first and last */
@@ -30,22 +30,22 @@ void gs_releases_init(struct gs_core *core);
 void gs_releases_destroy(struct gs_core *core);
 
 /*
- * Detached chunks of the pool, which is about to grow by `size`: gives them back now or leaves them
- * to the background, and counts as the pool's what the calling thread does. No lock is held.
+ * Detached chunks of the arena, which is about to grow by `size`: gives them back now or leaves
+ * them to the background, and counts as the arena's what the calling thread does. No lock is held.
  */
-void gs_pool_release(struct gs_core *core, struct gs_pool *pool, struct gs_chunk *chunks,
-                     size_t size);
+void gs_arena_release(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
+                      size_t size);
 
-/* The pool is about to grow by `size`: where it would hold too much beside what is left, that is
+/* The arena is about to grow by `size`: where it would hold too much beside what is left, that is
  * given back first. No lock is held. */
-void gs_releases_make_room(struct gs_core *core, const struct gs_pool *pool, size_t size);
+void gs_releases_make_room(struct gs_core *core, const struct gs_arena *arena, size_t size);
 
 /* Gives back all that is left, and waits for what other threads are at. Returns bytes that the
  * driver has got meanwhile; 0 at once where the thread is giving back already, and a listener or
  * pinner that this called has called. No lock is held. */
 size_t gs_releases_finish(struct gs_core *core);
 
-/* Waits for what other threads have taken out of the pools and are giving back; whether there was
+/* Waits for what other threads have taken out of the arenas and are giving back; whether there was
  * any. They end it, after calls of the driver and of the program's listeners; one of those may wait
  * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so
  * did they. */
@@ -53,7 +53,7 @@ bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
 /* When the driver last got a chunk; 0: never. */
 uint64_t gs_released_ns(const struct gs_core *core);
 
-/* The decay thread: gives back what is left, until `stop` (atomic) is set. */
+/* The purge thread: gives back what is left, until `stop` (atomic) is set. */
 void gs_releases_run(struct gs_core *core, const bool *stop);
 
 #endif

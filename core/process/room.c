@@ -7,7 +7,7 @@
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
-#define UNMAPPED_NS UINT64_C(500000000) /* for peers that are to give back and unmap what was freed */
+#define UNMAPPED_NS UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
 #define CLEARED_NS UINT64_C(500000000) /* for the driver to clear what it got back */
 #define CLEARED_STEP_NS 25000000
 #define ROOM_NS UINT64_C(1000000000) /* for GPU work, which may wait for the call that wants room */
@@ -51,10 +51,10 @@ static bool make_room_of(struct gs_core *core, const struct gs_device *device, C
 
     switch (step) {
     case ROOM_READY:
-        return gs_device_release_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
+        return gs_device_purge_some(core, device, NULL, bytes ? bytes : SIZE_MAX);
     case ROOM_WAITED:
         gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
-        gs_device_release_some(core, device, &patience, SIZE_MAX);
+        gs_device_purge_some(core, device, &patience, SIZE_MAX);
         /* In any case: another thread may have given back what was missing, after the call was
          * refused and before this one looked. */
         return true;
@@ -117,7 +117,7 @@ void gs_core_graph_room(struct gs_core *core)
         if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS || left >= bytes + more)
             return;
         patience = gs_patience_of(ROOM_NS);
-        gs_device_release_some(core, device, wait ? &patience : NULL, bytes + more - left);
+        gs_device_purge_some(core, device, wait ? &patience : NULL, bytes + more - left);
     }
 }
 

@@ -69,13 +69,13 @@ static bool add_held(struct text *text, struct gs_core *core, const struct gs_de
     return true;
 }
 
-static bool add_retiring(struct text *text, struct gs_core *core, const struct gs_device *device)
+static bool add_retired(struct text *text, struct gs_core *core, const struct gs_device *device)
 {
     struct gs_stats stats;
     size_t bytes;
 
     gs_stats_read(core, device->ordinal, &stats);
-    bytes = stats.retiring + stats.ordered;
+    bytes = stats.retired + stats.ordered;
     if (bytes == 0)
         return false;
     add(text, "; %zu MiB are freed behind GPU work that has not ended: wait for it before",
@@ -111,7 +111,7 @@ void gs_shortage_say(struct gs_core *core, const struct gs_device *device, size_
     else
         add(&text, "no memory is left on device %d", (int)device->ordinal);
     any = add_held(&text, core, device);
-    any |= add_retiring(&text, core, device);
+    any |= add_retired(&text, core, device);
     any |= add_silent(&text, core);
     if (any) /* each time: not one place that is capped */
         core->options.log.line(GS_LOG_WARNING, NULL, text.bytes);

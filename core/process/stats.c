@@ -11,7 +11,7 @@
 #define UNSEEN_MIN ((uint64_t)64 << 10) /* of stream-ordered memory, by several threads; */
 #define UNSEEN_PART 1024                /* or this part of it */
 
-void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts)
+void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
 {
     sum->hits += LOAD(counts->hits);
     sum->misses += LOAD(counts->misses);
@@ -30,66 +30,67 @@ void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *coun
         sum->took[i] += LOAD(counts->took[i]);
 }
 
-void gs_stats_took(struct gs_pool *pool, uint64_t began_ns)
+void gs_stats_took(struct gs_arena *arena, uint64_t began_ns)
 {
     uint64_t us = (gs_now_ns() - began_ns) / 1000;
     unsigned bits = us ? 64 - (unsigned)__builtin_clzll(us) : 0;
 
-    __atomic_fetch_add(&pool->counts.took[bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
+    __atomic_fetch_add(&arena->counts.took[bits < GS_TOOK ? bits : GS_TOOK - 1], 1,
                        __ATOMIC_RELAXED);
 }
 
-static void add_pool(struct gs_stats *stats, const struct gs_pool *pool)
+static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
 {
-    size_t reserved = LOAD(pool->reserved), live = LOAD(pool->live), ready = LOAD(pool->ready);
-    size_t ordered = LOAD(pool->order.bytes), limbo = LOAD(pool->guarded.limbo);
-    size_t rest = live + ready + ordered + limbo;
+    size_t reserved = LOAD(arena->reserved), live = LOAD(arena->live),
+           free_bytes = LOAD(arena->free_bytes);
+    size_t ordered = LOAD(arena->order.bytes), limbo = LOAD(arena->guarded.held);
+    size_t rest = live + free_bytes + ordered + limbo;
 
     stats->reserved += reserved;
     stats->live += live;
-    stats->cached += ready;
+    stats->cached += free_bytes;
     stats->ordered += ordered;
     stats->limbo += limbo;
-    stats->retiring += reserved > rest ? reserved - rest : 0;
-    gs_counts_add(&stats->counts, &pool->counts);
+    stats->retired += reserved > rest ? reserved - rest : 0;
+    gs_counts_add(&stats->counts, &arena->counts);
 }
 
-/* What each pool of the device has live; and how many share in what is granted, and whether some of
- * them are there because threads met. The contexts' lock is held. */
-static uint64_t sum_async_locked(const struct gs_core *core, CUdevice device, unsigned *ret_pools,
+/* What each arena of the device has live; and how many share in what is granted, and whether some
+ * of them are there because threads met. The contexts' lock is held. */
+static uint64_t sum_async_locked(const struct gs_core *core, CUdevice device, unsigned *ret_arenas,
                                  bool *ret_threads)
 {
-    struct gs_pool_walk walk = {0};
-    const struct gs_pool *pool;
+    struct gs_arena_walk walk = {0};
+    const struct gs_arena *arena;
     uint64_t live = 0;
 
     gs_lock_assert_held(&core->lock);
-    *ret_pools = 0;
+    *ret_arenas = 0;
     *ret_threads = false;
-    while ((pool = gs_next_pool_locked(core, &walk))) {
-        if (pool->device->ordinal != device)
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        if (arena->device->ordinal != device)
             continue;
-        live += LOAD(pool->async.live);
-        *ret_pools += LOAD(pool->async.granted) > 0;
-        *ret_threads |= LOAD(pool->async.granted) > 0 && !pool->first;
+        live += LOAD(arena->async.live);
+        *ret_arenas += LOAD(arena->async.granted) > 0;
+        *ret_threads |= LOAD(arena->async.granted) > 0 && !arena->first;
     }
     return live;
 }
 
-/* So much to each pool beside what it has live. The contexts' lock is held. */
+/* So much to each arena beside what it has live. The contexts' lock is held. */
 static void grant_locked(struct gs_core *core, CUdevice device, uint64_t each)
 {
-    struct gs_pool_walk walk = {0};
-    struct gs_pool *pool;
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
 
     gs_lock_assert_held(&core->lock);
-    while ((pool = gs_next_pool_locked(core, &walk))) {
-        if (pool->device->ordinal != device)
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        if (arena->device->ordinal != device)
             continue;
-        gs_latch_take(&pool->lock);
-        if (pool->async.granted > 0)
-            __atomic_store_n(&pool->async.granted, pool->async.live + each + 1, __ATOMIC_RELAXED);
-        gs_latch_release(&pool->lock);
+        gs_latch_take(&arena->lock);
+        if (arena->async.granted > 0)
+            __atomic_store_n(&arena->async.granted, arena->async.live + each + 1, __ATOMIC_RELAXED);
+        gs_latch_release(&arena->lock);
     }
 }
 
@@ -101,41 +102,41 @@ static uint64_t raise_peak(struct gs_async_count *count, uint64_t live)
 }
 
 /* Threads that allocate at the same time are in no order, so that a little is granted on top: a look
- * at 16 pools is no part of each of their allocations. */
+ * at 16 arenas is no part of each of their allocations. */
 void gs_async_look(struct gs_core *core, CUdevice device)
 {
     uint64_t live, more = 0;
-    unsigned pools;
+    unsigned arenas;
     bool threads;
 
     gs_lock_take(&core->lock);
-    live = sum_async_locked(core, device, &pools, &threads);
+    live = sum_async_locked(core, device, &arenas, &threads);
     if (threads)
         more = live / UNSEEN_PART > UNSEEN_MIN ? live / UNSEEN_PART : UNSEEN_MIN;
     more += raise_peak(&core->async[device], live) - live;
-    if (pools > 0)
-        grant_locked(core, device, more / pools);
+    if (arenas > 0)
+        grant_locked(core, device, more / arenas);
     gs_lock_release(&core->lock);
 }
 
 void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak)
 {
-    unsigned pools;
+    unsigned arenas;
     bool threads;
 
     gs_lock_take(&core->lock);
-    *ret_live = sum_async_locked(core, device, &pools, &threads);
+    *ret_live = sum_async_locked(core, device, &arenas, &threads);
     *ret_peak = raise_peak(&core->async[device], *ret_live);
     gs_lock_release(&core->lock);
 }
 
 void gs_async_forget_peak(struct gs_core *core, CUdevice device)
 {
-    unsigned pools;
+    unsigned arenas;
     bool threads;
 
     gs_lock_take(&core->lock);
-    __atomic_store_n(&core->async[device].peak, sum_async_locked(core, device, &pools, &threads),
+    __atomic_store_n(&core->async[device].peak, sum_async_locked(core, device, &arenas, &threads),
                      __ATOMIC_RELAXED);
     grant_locked(core, device, 0);
     gs_lock_release(&core->lock);
@@ -143,17 +144,17 @@ void gs_async_forget_peak(struct gs_core *core, CUdevice device)
 
 static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)
 {
-    struct gs_pool_walk walk = {0};
-    const struct gs_pool *pool;
+    struct gs_arena_walk walk = {0};
+    const struct gs_arena *arena;
 
     gs_lock_assert_held(&core->lock);
     *stats = (struct gs_stats){0};
     if (device < 0 || device >= GS_DEVICES_MAX)
         return;
     stats->counts = core->gone.counts[device];
-    while ((pool = gs_next_pool_locked(core, &walk)))
-        if (pool->device->ordinal == device)
-            add_pool(stats, pool);
+    while ((arena = gs_next_pool_locked(core, &walk)))
+        if (arena->device->ordinal == device)
+            add_arena(stats, arena);
 }
 
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
@@ -164,7 +165,7 @@ void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_s
 }
 
 /* How long the calls took that did more, as far as there were any. */
-static void log_times(struct gs_core *core, CUdevice device, const struct gs_pool_counts *counts)
+static void log_times(struct gs_core *core, CUdevice device, const struct gs_arena_counts *counts)
 {
     char text[GS_TOOK * 20] = "";
     size_t length = 0;
@@ -182,7 +183,7 @@ static void log_times(struct gs_core *core, CUdevice device, const struct gs_poo
 
 static void log_device_locked(struct gs_core *core, CUdevice device)
 {
-    const struct gs_pool_counts *counts;
+    const struct gs_arena_counts *counts;
     struct gs_stats stats;
 
     read_device_locked(core, device, &stats);
@@ -193,14 +194,14 @@ static void log_device_locked(struct gs_core *core, CUdevice device)
                 "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
                 " that had to look further; %" PRIu64 " chunks made and %" PRIu64
                 " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
-                " frees ready at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64
-                " ms, %" PRIu64 " given up); MiB: peak %zu reserved for %zu live, now %zu "
-                "reserved, %zu live, %zu cached, %zu retiring, %zu ordered, %zu in limbo",
+                " frees at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64
+                " given up); MiB: peak %zu reserved for %zu live, now %zu "
+                "reserved, %zu live, %zu cached, %zu retired, %zu ordered, %zu in limbo",
                 (int)device, counts->hits, counts->misses, counts->grown, counts->trims,
                 counts->map_ns / 1000000, counts->later, counts->at_once, counts->events,
                 counts->waits, counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
                 MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
-                MIB(stats.retiring), MIB(stats.ordered), MIB(stats.limbo));
+                MIB(stats.retired), MIB(stats.ordered), MIB(stats.limbo));
     log_times(core, device, counts);
 }
 

@@ -1,5 +1,5 @@
 /*
- * What the pools of a device have done so far. Counted under the pools' own locks, which are held
+ * What the arenas of a device have done so far. Counted under the arenas' own locks, which are held
  * then anyway; read without any, so a reader sees each figure as it is at some moment.
  *
  * A call that takes a block which is there, or puts one where it waits for the GPU, takes a
@@ -13,27 +13,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 struct gs_core;
 
 struct gs_stats {
-    size_t reserved, live, cached, ordered, limbo, retiring; /* bytes now; cached: ready for any */
-    struct gs_pool_counts counts; /* of all pools, those of contexts that are gone included; the
-                                     peaks are sums of the pools' own */
+    size_t reserved, live, cached, ordered, limbo, retired; /* bytes now; cached: free for any */
+    struct gs_arena_counts counts; /* of all arenas, those of contexts that are gone included; the
+                                     peaks are sums of the arenas' own */
 };
 
-/* A call to the pool that began then (gs_now_ns) and did more is done. No lock is needed. */
-void gs_stats_took(struct gs_pool *pool, uint64_t began_ns);
+/* A call to the arena that began then (gs_now_ns) and did more is done. No lock is needed. */
+void gs_stats_took(struct gs_arena *arena, uint64_t began_ns);
 
-/* Adds what one pool counted. */
-void gs_counts_add(struct gs_pool_counts *sum, const struct gs_pool_counts *counts);
+/* Adds what one arena counted. */
+void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts);
 
 /* Stream-ordered bytes of one device, live and at most at a time: exactly, but for threads that have
- * pools of their own, which 64 KiB, or a thousandth, may have escaped. No lock is held. */
+ * arenas of their own, which 64 KiB, or a thousandth, may have escaped. No lock is held. */
 void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak);
-/* A pool had more than it was granted (struct gs_async_count): what all have is summed up, and what
- * is left of the peak is granted anew. No lock is held. */
+/* An arena had more than it was granted (struct gs_async_count): what all have is summed up, and
+ * what is left of the peak is granted anew. No lock is held. */
 void gs_async_look(struct gs_core *core, CUdevice device);
 /* The most begins again at what is live now. No lock is held. */
 void gs_async_forget_peak(struct gs_core *core, CUdevice device);

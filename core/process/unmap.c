@@ -8,7 +8,7 @@
 
 #include "core/process/context.h"
 
-/* How deep this thread is in release_chunk. Listeners and pinners that it calls may come back
+/* How deep this thread is in unmap_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
@@ -17,7 +17,7 @@ bool gs_releasing_here(void)
     return releasing_here > 0;
 }
 
-static size_t release_chunk(struct gs_core *core, struct gs_chunk *chunk)
+static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
 {
     void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->unmapping, __ATOMIC_ACQUIRE);
     size_t bytes = 0;
@@ -26,7 +26,7 @@ static size_t release_chunk(struct gs_core *core, struct gs_chunk *chunk)
     if (unmapping)
         unmapping(chunk->span.base, chunk->span.size);
     /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
-    if (gs_regcache_settle(core->regcache, chunk->span.base, chunk->span.size)) {
+    if (gs_regcache_drain(core->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(core->share, chunk->id);
         gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
         bytes = chunk->span.size;
@@ -40,14 +40,14 @@ static size_t release_chunk(struct gs_core *core, struct gs_chunk *chunk)
     return bytes;
 }
 
-size_t gs_chunks_release(struct gs_core *core, struct gs_chunk *chunks)
+size_t gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks)
 {
     size_t bytes = 0;
 
     while (chunks) {
         struct gs_chunk *next = chunks->next;
 
-        bytes += release_chunk(core, chunks);
+        bytes += unmap_chunk(core, chunks);
         chunks = next;
     }
     return bytes;
@@ -60,7 +60,7 @@ static bool overwrite(const struct gs_driver *driver, const struct gs_block *blo
                                                               CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
 }
 
-void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
+void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
 {
     const struct gs_driver *driver = &core->driver;
     struct gs_block_list failed = {0}, done = {0};
@@ -68,15 +68,15 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     struct gs_chunk *spent;
     CUcontext popped;
 
-    gs_latch_take(&pool->lock);
-    spent = pool->guarded.spent;
-    pool->guarded.spent = NULL;
-    block = gs_pool_take_unwiped_locked(pool);
-    gs_latch_release(&pool->lock);
-    gs_chunks_release(core, spent);
+    gs_latch_take(&arena->lock);
+    spent = arena->guarded.spent;
+    arena->guarded.spent = NULL;
+    block = gs_arena_take_unwiped_locked(arena);
+    gs_latch_release(&arena->lock);
+    gs_chunks_unmap(core, spent);
     if (!block)
         return;
-    if (driver->ctx_push_current(pool->context) != CUDA_SUCCESS)
+    if (driver->ctx_push_current(arena->context) != CUDA_SUCCESS)
         driver = NULL;
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
@@ -85,7 +85,7 @@ void gs_pool_wipe(struct gs_core *core, struct gs_pool *pool)
     }
     if (driver)
         driver->ctx_pop_current(&popped);
-    gs_latch_take(&pool->lock);
-    gs_pool_wiped_locked(pool, &done, &failed);
-    gs_latch_release(&pool->lock);
+    gs_latch_take(&arena->lock);
+    gs_arena_wiped_locked(arena, &done, &failed);
+    gs_latch_release(&arena->lock);
 }

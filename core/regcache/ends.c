@@ -17,14 +17,14 @@ bool gs_reg_unpinning(void)
 bool gs_reg_depart_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers,
                           struct gs_reg *reg)
 {
-    uint32_t idle = 0, doomed = GS_REG_DOOMED;
+    uint32_t idle = 0, invalidated = GS_REG_INVALID;
 
     gs_lock_assert_held(&cache->lock);
     /* Against a release: either it is idle here, or the release sees what flags were set before. */
     if (!__atomic_compare_exchange_n(&reg->uses, &idle, GS_REG_LEAVING, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST) &&
-        !__atomic_compare_exchange_n(&reg->uses, &doomed, GS_REG_LEAVING, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED))
+        !__atomic_compare_exchange_n(&reg->uses, &invalidated, GS_REG_LEAVING, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return false;
     gs_reg_handle_leave_locked(cache, reg);
     GS_STORE(reg->next_handle, leavers->first);
@@ -88,8 +88,8 @@ void gs_reg_unpin(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
     }
 }
 
-/* The least recently used idle entry, or one that is doomed, is taken. Those used since they got
- * their place go to the end of the list. Called with the lock held. */
+/* The least recently used idle entry, or one that is invalidated, is taken. Those used since they
+ * got their place go to the end of the list. Called with the lock held. */
 static struct gs_reg *take_oldest_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers)
 {
     struct gs_reg *reg = cache->first_used, *next;
@@ -99,7 +99,7 @@ static struct gs_reg *take_oldest_locked(struct gs_regcache *cache, struct gs_re
         uint32_t uses = GS_LOAD(reg->uses);
 
         next = reg->next_used;
-        if (uses != GS_REG_DOOMED && GS_LOAD(reg->stamp) != reg->placed) {
+        if (uses != GS_REG_INVALID && GS_LOAD(reg->stamp) != reg->placed) {
             gs_reg_place_last_locked(cache, reg);
             if (!next)
                 next = reg; /* the only one */
@@ -179,7 +179,7 @@ static bool doom_locked(struct gs_reg *reg, void *arg)
     struct search *search = arg;
     uint32_t uses = 0;
 
-    if (__atomic_compare_exchange_n(&reg->uses, &uses, GS_REG_DOOMED, false, __ATOMIC_SEQ_CST,
+    if (__atomic_compare_exchange_n(&reg->uses, &uses, GS_REG_INVALID, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST))
         search->cache->stats.invalidations++;
     else if (is_used(uses))
@@ -199,7 +199,7 @@ static bool find_any_use_locked(struct gs_reg *reg, void *arg)
     return !search->in_use;
 }
 
-bool gs_regcache_doom(struct gs_regcache *cache, uint64_t base, size_t size)
+bool gs_regcache_invalidate(struct gs_regcache *cache, uint64_t base, size_t size)
 {
     struct search search = {.cache = cache, .base = base, .end = base + size};
 
@@ -235,7 +235,7 @@ static bool settle_one_locked(struct gs_reg *reg, void *arg)
     return true;
 }
 
-bool gs_regcache_settle(struct gs_regcache *cache, uint64_t base, size_t size)
+bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
 {
     struct gs_reg_leavers leavers = {NULL};
     struct search search = {.cache = cache, .leavers = &leavers, .leaving = true};
@@ -293,7 +293,7 @@ void gs_regcache_flush(struct gs_regcache *cache,
             else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !gs_reg_unpinning())
                 again = true;
         }
-        if (again && !leavers.first) /* as in gs_regcache_settle */
+        if (again && !leavers.first) /* as in gs_regcache_drain */
             pthread_cond_wait(&cache->left, &cache->lock.mutex);
         gs_lock_release(&cache->lock);
         gs_reg_unpin(cache, &leavers);

@@ -14,7 +14,7 @@
 
 /* Values of gs_reg.uses. Below PENDING: how many users; 0: idle. */
 #define GS_REG_PENDING UINT32_C(0x40000000) /* begun, not pinned yet: in use, and not to be found */
-#define GS_REG_DOOMED UINT32_C(0x80000000)  /* idle, and to be unpinned by whoever comes first */
+#define GS_REG_INVALID UINT32_C(0x80000000)  /* idle, and to be unpinned by whoever comes first */
 #define GS_REG_LEAVING UINT32_C(0xa0000000) /* a thread is unpinning it */
 #define GS_REG_FREE UINT32_C(0xc0000000)    /* not a registration: spare */
 
@@ -151,7 +151,7 @@ struct gs_reg_leavers {
     struct gs_reg *first;
 };
 
-/* Takes an idle or doomed entry for unpinning. False: it is in use or another thread's. */
+/* Takes an idle or invalidated entry for unpinning. False: it is in use or another thread's. */
 bool gs_reg_depart_locked(struct gs_regcache *cache, struct gs_reg_leavers *leavers,
                           struct gs_reg *reg);
 /* Unpins them. One that cannot be stays, in use for ever. Lock not held. */

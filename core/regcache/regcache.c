@@ -249,7 +249,7 @@ static int release_unkept(struct gs_regcache *cache, struct gs_reg *reg)
     uint32_t one = 1;
 
     gs_lock_take(&cache->lock);
-    if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_DOOMED, false, __ATOMIC_ACQ_REL,
+    if (!__atomic_compare_exchange_n(&reg->uses, &one, GS_REG_INVALID, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED)) {
         __atomic_fetch_sub(&reg->uses, 1, __ATOMIC_SEQ_CST); /* shared: another's use goes on, */
         gs_lock_release(&cache->lock);

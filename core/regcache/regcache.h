@@ -2,17 +2,18 @@
  * The cache of registrations: pins of GPU memory with a device (a verbs memory region, a gdrcopy
  * pin, a cuFile buffer), kept after their last use so that the next one costs a look-up.
  *
- *             begin, complete             release                 evict, doom, flush
- *   (nothing) ───────────────► in use ◄──────────► idle ───────► doomed ──► leaving ──► (nothing)
- *                                       hit          │  settle                 ▲  unpin is called
+ *             begin, complete             release                 evict, invalidate, flush
+ *   (nothing) ───────────────► in use ◄──────────► idle ──► invalidated ──► leaving ──► (nothing)
+ *                                       hit          │  drain                  ▲  unpin is called
  *                                                    └─────────────────────────┘
  *
  * What makes a kept registration right. Its pages are those of its range for as long as the range
- * stays mapped as it is. Freed memory that the pool keeps stays mapped, so its registrations stay
+ * stays mapped as it is. Freed memory that the arena keeps stays mapped, so its registrations stay
  * right too, whatever block lies there next. Before a range is unmapped every registration over it
- * is gone (doom and settle), and while one is in use the range is not unmapped and freed blocks
- * under it are not handed out (in_use). Memory that is not the pool's can be remapped behind our
- * back: its entries carry the driver's buffer id, and one with another id is never found.
+ * is gone (invalidate and drain), and while one is in use the range is not unmapped and freed
+ * blocks under it are not handed out (in_use). Memory that is not the arena's can be remapped
+ * behind our back: its entries carry the driver's buffer id, and one with another id is never
+ * found.
  *
  * Entries are found by address through a hash of their pages: an entry is listed under each page
  * of its size class that it touches, at most five. A hit takes no lock: entries are recycled and
@@ -63,7 +64,7 @@ struct gs_reg_request {
     struct gs_reg_key key;
     uint64_t base; /* what will be used */
     size_t size;   /* bytes, not 0 */
-    uint64_t id;   /* 0: memory of the pool; else the driver's buffer id */
+    uint64_t id;   /* 0: memory of the arena; else the driver's buffer id */
     bool keep;     /* it may outlive its use */
     bool exact;    /* only a registration of this very range will do */
     /* On a miss this range is pinned, which contains the one above, and may grow by idle
@@ -121,7 +122,7 @@ struct gs_reg *gs_regcache_hit(struct gs_regcache *cache, const struct gs_reg_re
 
 /*
  * Enters a registration that is about to be made, in use from now on, or takes a kept one
- * (*ret_hit). May be called with a pool's lock held, and has to be, for pool memory, so that the
+ * (*ret_hit). May be called with an arena's lock held, and has to be, for arena memory, so that the
  * range cannot go between the look at it and this call. GS_NO_HOST_MEMORY.
  */
 gs_status gs_regcache_begin(struct gs_regcache *cache, const struct gs_reg_request *request,
@@ -171,16 +172,16 @@ uint64_t *gs_reg_note(struct gs_reg *reg);
 /* ---- Owners of memory -------------------------------------------------------------------- */
 
 /* Whether a registration in use covers part of the range. If so, its end will be announced. Never
- * blocks; may be called with a pool's lock held. */
+ * blocks; may be called with an arena's lock held. */
 bool gs_regcache_in_use(struct gs_regcache *cache, uint64_t base, size_t size);
 
 /* The range is to be unmapped: no idle registration over it will be used again. False: one is in
- * use, the range has to stay. Never blocks; may be called with a pool's lock held. */
-bool gs_regcache_doom(struct gs_regcache *cache, uint64_t base, size_t size);
+ * use, the range has to stay. Never blocks; may be called with an arena's lock held. */
+bool gs_regcache_invalidate(struct gs_regcache *cache, uint64_t base, size_t size);
 
 /* Unpins what lies over the range and is not in use, and waits for others who do. False: one is in
  * use, or could not be unpinned: the range must not be unmapped. No lock is held. */
-bool gs_regcache_settle(struct gs_regcache *cache, uint64_t base, size_t size);
+bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size);
 
 /* Unpins the idle registrations that `matches` picks, which is called under the cache's lock; of
  * those in use it makes ones that are not kept after their use. */

@@ -1,11 +1,11 @@
 /*
- * Offers left with a broker: a daemon of the same user that has a descriptor of each chunk on offer
- * and serves its openers once the exporter has ended.
+ * Exports published to a broker: a daemon of the same user that has a descriptor of each exported
+ * chunk and serves its openers once the exporter has ended.
  *
- *   exporter (leave.c)                            broker (this file; shim/broker/main.c)
- *   first offer: connects, starts one if need be
- *   LEAVE users (+ memfd)          ------->       of whose users it is, and where it confirms
- *   SHARE token (+ descriptor)     ------->       keeps it; openers go to the exporter meanwhile
+ *   exporter (publish.c)                          broker (this file; shim/broker/main.c)
+ *   first export: connects, starts one if need be
+ *   PUBLISH users (+ memfd)        ------->       of whose users it is, and where it confirms
+ *   SHARE handle (+ descriptor)    ------->       keeps it; openers go to the exporter meanwhile
  *   strikes it out of the memfd
  *   UNSHARE, when that goes        ------->       drops it
  *   ends, in order or killed       - - - ->       serves what stands in the memfd, for keep_ns
@@ -18,7 +18,7 @@
  * lives on may still change it: what it left is dropped.
  *
  * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
- * offer with the next one, which they start if need be. A new broker has nothing of an exporter's,
+ * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
 #include "core/share/discard.h"
@@ -31,50 +31,50 @@
 #define SCAN_MIN_NS (10 * GS_NS_PER_MS)
 
 /* A chunk of which something was left here. */
-struct gs_left_chunk {
-    struct gs_offer_key key; /* of the chunk: the exporter's instance and the chunk's id */
+struct gs_published_chunk {
+    struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
     int fd;
-    unsigned offers;
+    unsigned exports;
     struct gs_user *user; /* whose process left it here */
     UT_hash_handle hh;
 };
 
 const struct gs_driver gs_broker_driver = {0};
 
-static struct gs_left_chunk *chunk_of(const struct gs_offer *offer)
+static struct gs_published_chunk *chunk_of(const struct gs_export *export)
 {
-    return (struct gs_left_chunk *)(uintptr_t)offer->source.handle;
+    return (struct gs_published_chunk *)(uintptr_t) export->source.handle;
 }
 
-int gs_broker_fd(const struct gs_offer *offer)
+int gs_broker_fd(const struct gs_export *export)
 {
-    return chunk_of(offer)->fd;
+    return chunk_of(export)->fd;
 }
 
-static void chunk_drop(struct gs_share *share, struct gs_left_chunk *chunk)
+static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
 {
-    if (--chunk->offers > 0)
+    if (--chunk->exports > 0)
         return;
-    HASH_DEL(share->store.left_chunks, chunk);
+    HASH_DEL(share->store.published_chunks, chunk);
     gs_discard(chunk->fd, chunk->user->uid); /* nobody knows what it is of */
     chunk->user->chunks--;
     gs_user_reap(share, chunk->user);
     free(chunk);
 }
 
-/* The chunk's record with one offer more; *fd becomes -1 where it is kept. NULL: no memory. */
-static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_offer_key *key,
-                                        struct gs_user *user, int *fd)
+/* The chunk's record with one export more; *fd becomes -1 where it is kept. NULL: no memory. */
+static struct gs_published_chunk *
+chunk_take(struct gs_share *share, const struct gs_export_key *key, struct gs_user *user, int *fd)
 {
-    struct gs_left_chunk *chunk;
+    struct gs_published_chunk *chunk;
 
-    HASH_FIND(hh, share->store.left_chunks, key, sizeof *key, chunk);
+    HASH_FIND(hh, share->store.published_chunks, key, sizeof *key, chunk);
     if (!chunk) {
         chunk = calloc(1, sizeof *chunk);
         if (!chunk)
             return NULL;
         chunk->key = *key;
-        HASH_ADD(hh, share->store.left_chunks, key, sizeof chunk->key, chunk);
+        HASH_ADD(hh, share->store.published_chunks, key, sizeof chunk->key, chunk);
         if (!chunk->hh.tbl) {
             free(chunk);
             return NULL;
@@ -84,63 +84,65 @@ static struct gs_left_chunk *chunk_take(struct gs_share *share, const struct gs_
         user->chunks++;
         *fd = -1;
     }
-    chunk->offers++;
+    chunk->exports++;
     return chunk;
 }
 
-static struct gs_offer *offer_of(struct gs_share *share, const struct gs_offer_key *key)
+static struct gs_export *export_of(struct gs_share *share, const struct gs_export_key *key)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.offers, key, sizeof *key, offer);
+    HASH_FIND(hh, share->exporter.exports, key, sizeof *key, export);
     gs_lock_release(&share->lock);
-    return offer;
+    return export;
 }
 
-/* Out of the table; nobody holds it. The share thread alone has offers of a broker in its hands. */
-static void offer_drop(struct gs_share *share, struct gs_offer *offer)
+/* Out of the table; nobody holds it. The share thread alone has exports of a broker in its
+ * hands. */
+static void export_drop(struct gs_share *share, struct gs_export *export)
 {
     gs_lock_take(&share->lock);
-    gs_offer_told_locked(share, offer);
-    HASH_DEL(share->exporter.offers, offer);
+    gs_export_told_locked(share, export);
+    HASH_DEL(share->exporter.exports, export);
     gs_lock_release(&share->lock);
-    chunk_drop(share, chunk_of(offer));
-    gs_leaver_user(offer->leaver)->offers--;
-    gs_leaver_unref(share, offer->leaver);
-    free(offer);
+    chunk_drop(share, chunk_of(export));
+    gs_publisher_user(export->publisher)->exports--;
+    gs_publisher_unref(share, export->publisher);
+    free(export);
 }
 
 /* Whether the block lies within the chunk as every exporter's does. */
-static bool is_sound(const struct gs_wire_share *message, const struct gs_token *token)
+static bool is_sound(const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
 {
-    return token->size > 0 && message->chunk_size > 0 && message->chunk_size % GS_PAGE_SIZE == 0 &&
+    return ipc_handle->size > 0 && message->chunk_size > 0 &&
+           message->chunk_size % GS_PAGE_SIZE == 0 &&
            message->chunk_size <= UINT64_C(1) << GS_MAP_ADDRESS_BITS &&
-           token->size <= message->chunk_size &&
-           message->offset <= message->chunk_size - token->size && message->read_only <= 1;
+           ipc_handle->size <= message->chunk_size &&
+           message->offset <= message->chunk_size - ipc_handle->size && message->read_only <= 1;
 }
 
-static struct gs_offer *offer_new(const struct gs_client *client,
-                                  const struct gs_wire_share *message,
-                                  const struct gs_token *token)
+static struct gs_export *export_new(const struct gs_client *client,
+                                    const struct gs_wire_share *message,
+                                    const struct gs_ipc_handle *ipc_handle)
 {
-    struct gs_offer *offer = calloc(1, sizeof *offer);
+    struct gs_export *export = calloc(1, sizeof *export);
 
-    if (!offer)
+    if (!export)
         return NULL;
-    memcpy(offer->key.instance, token->instance, sizeof offer->key.instance);
-    offer->key.id = token->block_id;
-    memcpy(offer->token, message->token, GS_TOKEN_SIZE);
-    offer->owner = client->id;
-    offer->slot = message->slot;
-    offer->read_only = message->read_only != 0;
-    offer->source = (struct gs_share_source){.chunk_id = token->chunk_id,
-                                             .chunk_size = message->chunk_size,
-                                             .block_id = token->block_id,
-                                             .offset = message->offset,
-                                             .size = token->size};
-    memcpy(offer->source.uuid, message->uuid, sizeof offer->source.uuid);
-    return offer;
+    memcpy(export->key.instance, ipc_handle->instance, sizeof export->key.instance);
+    export->key.id = ipc_handle->block_id;
+    memcpy(export->ipc_handle, message->ipc_handle, GS_IPC_HANDLE_SIZE);
+    export->owner = client->id;
+    export->slot = message->slot;
+    export->read_only = message->read_only != 0;
+    export->source = (struct gs_share_source){.chunk_id = ipc_handle->chunk_id,
+                                              .chunk_size = message->chunk_size,
+                                              .block_id = ipc_handle->block_id,
+                                              .offset = message->offset,
+                                              .size = ipc_handle->size};
+    memcpy(export->source.uuid, message->uuid, sizeof export->source.uuid);
+    return export;
 }
 
 /* Whether the socket of the client's instance is the client's, as far as the kernel tells: of its
@@ -163,8 +165,8 @@ static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 }
 
 /* Whether the client is who shares under its instance: the first one that said so, for as long as
- * it is here. Else a neighbour that knows a token could leave others of the same name. One that has
- * lost its connection comes again, and leaves all of it anew. */
+ * it is here. Else a neighbour that knows a handle could leave others of the same name. One that
+ * has lost its connection comes again, and leaves all of it anew. */
 static bool is_sharer(struct gs_share *share, struct gs_client *client)
 {
     struct gs_client *other, *next;
@@ -199,74 +201,76 @@ static unsigned chunks_max(const struct gs_share *share)
  * user of what is left. */
 static bool has_room(struct gs_share *share, const struct gs_client *client, int fd)
 {
-    unsigned most = share->options.left_max, chunks = chunks_max(share);
+    unsigned most = share->options.published_max, chunks = chunks_max(share);
     const struct gs_user *user = client->user;
-    bool may = gs_user_may(user, user->offers, HASH_COUNT(share->exporter.offers), most) &&
-               gs_user_may(user, user->chunks, HASH_COUNT(share->store.left_chunks), chunks);
-    bool has = may && fd >= 0 && HASH_COUNT(share->exporter.offers) < most &&
-               client->left < (most + 1) / 2 && HASH_COUNT(share->store.left_chunks) < chunks &&
-               client->left_chunks < (chunks + 1) / 2;
+    bool may = gs_user_may(user, user->exports, HASH_COUNT(share->exporter.exports), most) &&
+               gs_user_may(user, user->chunks, HASH_COUNT(share->store.published_chunks), chunks);
+    bool has = may && fd >= 0 && HASH_COUNT(share->exporter.exports) < most &&
+               client->published < (most + 1) / 2 &&
+               HASH_COUNT(share->store.published_chunks) < chunks &&
+               client->published_chunks < (chunks + 1) / 2;
 
     if (has)
         return true;
-    gs_log_line(&share->log, share->store.left_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
+    gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "a block of process %d (%.15s) is not kept: %u of at most %u are "
                 "(share.broker_blocks), in %u chunks of at most %u (ulimit -n)",
-                (int)client->pid, client->said.name, HASH_COUNT(share->exporter.offers), most,
-                HASH_COUNT(share->store.left_chunks), chunks);
-    share->store.left_said = true;
+                (int)client->pid, client->said.name, HASH_COUNT(share->exporter.exports), most,
+                HASH_COUNT(share->store.published_chunks), chunks);
+    share->store.published_said = true;
     return false;
 }
 
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd)
 {
-    struct gs_offer_key chunk_key;
-    struct gs_left_chunk *chunk;
-    struct gs_token token;
-    struct gs_offer *offer;
+    struct gs_export_key chunk_key;
+    struct gs_published_chunk *chunk;
+    struct gs_ipc_handle ipc_handle;
+    struct gs_export *export;
     bool entered;
 
-    if (!share->options.is_broker || !client->leaver)
+    if (!share->options.is_broker || !client->publisher)
         return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
                                                        : "it did not greet first");
-    if (gs_token_read(message->token, &token) != GS_OK || !is_sound(message, &token))
+    if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK ||
+        !is_sound(message, &ipc_handle))
         return gs_client_fault(client, "its message has fields that make no sense");
-    if (memcmp(token.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
+    if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
         !is_sharer(share, client))
         return gs_client_fault(client, "it shares in the name of another process");
-    memcpy(chunk_key.instance, token.instance, sizeof chunk_key.instance);
-    chunk_key.id = token.chunk_id;
+    memcpy(chunk_key.instance, ipc_handle.instance, sizeof chunk_key.instance);
+    chunk_key.id = ipc_handle.chunk_id;
     /* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
     if (!has_room(share, client, *fd))
         return true;
-    offer = offer_new(client, message, &token);
-    if (!offer)
+    export = export_new(client, message, &ipc_handle);
+    if (!export)
         return true;
-    if (offer_of(share, &offer->key)) {
-        free(offer);
+    if (export_of(share, &export->key)) {
+        free(export);
         return gs_client_fault(client, "it shared one block twice");
     }
     chunk = chunk_take(share, &chunk_key, client->user, fd);
     if (!chunk) {
-        free(offer);
+        free(export);
         return true;
     }
-    offer->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
-    offer->leaver = gs_leaver_ref(client->leaver);
-    client->user->offers++;
+    export->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
+    export->publisher = gs_publisher_ref(client->publisher);
+    client->user->exports++;
     gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->exporter.offers, key, sizeof offer->key, offer);
-    entered = offer->hh.tbl != NULL;
+    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
+    entered = export->hh.tbl != NULL;
     gs_lock_release(&share->lock);
     if (entered) {
-        client->left++;
-        client->left_chunks += *fd < 0;
+        client->published++;
+        client->published_chunks += *fd < 0;
     } else {
         chunk_drop(share, chunk);
-        client->user->offers--;
-        gs_leaver_unref(share, offer->leaver);
-        free(offer);
+        client->user->exports--;
+        gs_publisher_unref(share, export->publisher);
+        free(export);
     }
     return true;
 }
@@ -274,8 +278,8 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message)
 {
-    struct gs_offer_key key;
-    struct gs_offer *offer;
+    struct gs_export_key key;
+    struct gs_export *export;
     unsigned chunks;
 
     if (!share->options.is_broker || !client->greeted)
@@ -283,50 +287,50 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                                                        : "it did not greet first");
     memcpy(key.instance, client->instance, sizeof key.instance);
     key.id = message->block_id;
-    offer = offer_of(share, &key);
-    if (!offer || offer->owner != client->id) /* one that found no room here */
+    export = export_of(share, &key);
+    if (!export || export->owner != client->id) /* one that found no room here */
         return true;
-    chunks = HASH_COUNT(share->store.left_chunks);
-    offer_drop(share, offer);
-    client->left--;
-    client->left_chunks -= chunks - HASH_COUNT(share->store.left_chunks);
+    chunks = HASH_COUNT(share->store.published_chunks);
+    export_drop(share, export);
+    client->published--;
+    client->published_chunks -= chunks - HASH_COUNT(share->store.published_chunks);
     return true;
 }
 
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended)
 {
-    struct gs_offer *offer, *next;
+    struct gs_export *export, *next;
     uint64_t now = gs_now_ns();
 
-    HASH_ITER(hh, share->exporter.offers, offer, next)
+    HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (offer->owner != client->id)
+        if (export->owner != client->id)
             continue;
-        if (!ended || !gs_leaver_confirms(offer->leaver, offer)) {
-            offer_drop(share, offer);
+        if (!ended || !gs_publisher_confirms(export->publisher, export)) {
+            export_drop(share, export);
             continue;
         }
         gs_lock_take(&share->lock);
-        offer->owner = 0;
-        offer->keep_until_ns = now + share->options.keep_ns;
+        export->owner = 0;
+        export->keep_until_ns = now + share->options.keep_ns;
         gs_lock_release(&share->lock);
     }
-    client->left = client->left_chunks = 0;
-    share->store.left_due_ns = now;
+    client->published = client->published_chunks = 0;
+    share->store.published_due_ns = now;
 }
 
 /* Drops what nobody has had open for long enough; whether something like it is left. */
 static bool drop_old(struct gs_share *share, uint64_t now)
 {
-    struct gs_offer *offer, *next;
+    struct gs_export *export, *next;
     bool left = false;
 
-    HASH_ITER(hh, share->exporter.offers, offer, next)
+    HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (offer->owner)
+        if (export->owner)
             continue;
-        if (offer->holds == 0 && offer->pins == 0 && offer->keep_until_ns <= now)
-            offer_drop(share, offer);
+        if (export->references == 0 && export->pins == 0 && export->keep_until_ns <= now)
+            export_drop(share, export);
         else
             left = true;
     }
@@ -347,12 +351,12 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t period = share->options.keep_ns / 4;
 
-    if (share->store.left_due_ns <= now) {
+    if (share->store.published_due_ns <= now) {
         period = period < SCAN_MIN_NS ? SCAN_MIN_NS : period > GS_NS_PER_S ? GS_NS_PER_S : period;
-        share->store.left_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
+        share->store.published_due_ns = drop_old(share, now) ? now + period : GS_NEVER;
     }
-    note_needed(share, share->clients.count > 0 || HASH_COUNT(share->exporter.offers) > 0, now);
-    return share->store.left_due_ns;
+    note_needed(share, share->clients.count > 0 || HASH_COUNT(share->exporter.exports) > 0, now);
+    return share->store.published_due_ns;
 }
 
 bool gs_broker_may_accept(struct gs_share *share)
@@ -374,7 +378,7 @@ uint64_t gs_share_unneeded_since(struct gs_share *share)
 
 void gs_broker_free(struct gs_share *share)
 {
-    struct gs_offer *offer, *next;
+    struct gs_export *export, *next;
 
     if (share->link.fd >= 0 && gs_fd_is_there(&share->link.fd_is))
         gs_hang_up(share->link.fd);
@@ -384,6 +388,6 @@ void gs_broker_free(struct gs_share *share)
     gs_lock_release(&share->lock);
     if (!share->options.is_broker)
         return;
-    HASH_ITER(hh, share->exporter.offers, offer, next)
-    offer_drop(share, offer);
+    HASH_ITER(hh, share->exporter.exports, export, next)
+    export_drop(share, export);
 }

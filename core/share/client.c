@@ -77,21 +77,21 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
  */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_hold *hold, *next;
-    struct gs_keep *keep, *next_keep;
+    struct gs_reference *reference, *next;
+    struct gs_mapping *keep, *next_mapping;
 
-    HASH_ITER(hh, client->holds, hold, next)
+    HASH_ITER(hh, client->references, reference, next)
     {
         if (client->recalls_due == 0)
             break;
-        if (hold->recall != GS_RECALL_DUE)
+        if (reference->recall != GS_RECALL_DUE)
             continue;
-        if (!gs_client_call_back(client, GS_WIRE_RECALL, hold->block_id))
+        if (!gs_client_call_back(client, GS_WIRE_RECALL, reference->block_id))
             break;
-        hold->recall = GS_RECALL_SENT;
+        reference->recall = GS_RECALL_SENT;
         client->recalls_due--;
     }
-    HASH_ITER(hh, client->keeps, keep, next_keep)
+    HASH_ITER(hh, client->mappings, keep, next_mapping)
     {
         if (client->recalls_due == 0)
             break;
@@ -110,18 +110,19 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     watch_messages(share, client);
 }
 
-void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer)
+void gs_clients_recall(struct gs_share *share, const struct gs_export *export)
 {
     struct gs_client *client, *next;
-    struct gs_hold *hold;
-    uint64_t id = offer->key.id;
+    struct gs_reference *reference;
+    uint64_t id = export->key.id;
 
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        HASH_FIND(hh, client->holds, &id, sizeof id, hold);
-        if (!hold || hold->offer != offer || hold->recall != GS_RECALL_NONE || client->fd < 0)
+        HASH_FIND(hh, client->references, &id, sizeof id, reference);
+        if (!reference || reference->export != export || reference->recall != GS_RECALL_NONE ||
+            client->fd < 0)
             continue;
-        hold->recall = GS_RECALL_DUE;
+        reference->recall = GS_RECALL_DUE;
         if (client->recalls_due++ == 0)
             gs_client_send_due(share, client);
     }

@@ -1,13 +1,13 @@
 /*
  * Exporter: the processes that open memory of this one. One client is one connection and one
- * lease; what it has opened are its holds. The share thread alone touches clients.
+ * lease; what it has opened are its references. The share thread alone touches clients.
  *
  *   accept ─► silent ── HELLO ─► greeted ── OPEN, CLOSE … ─► hung up ─► gone
- *               └─ timeout          └─ idle without holds      └─ exit seen, or rested
+ *               └─ timeout          └─ idle without references └─ exit seen, or rested
  *
- * A client without holds costs nothing to lose: it is dropped when it is silent or idle for too
- * long, and the oldest such one makes room when there are too many; an opener connects again by
- * itself. One with holds is kept until its lease ends:
+ * A client without references costs nothing to lose: it is dropped when it is silent or idle for
+ * too long, and the oldest such one makes room when there are too many; an opener connects again by
+ * itself. One with references is kept until its lease ends:
  *   hung up, then exited          at once: its GPU work is over
  *   exited, then hung up          a forked child held the socket: settle_ns more
  *   hung up and the exit unseen   settle_ns more; where the process lives on a second more than
@@ -61,11 +61,11 @@ static void client_close_socket(struct gs_share *share, struct gs_client *client
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->holds || client->left > 0 || (client->shares && !client->over.exited);
+    return client->references || client->published > 0 || (client->shares && !client->over.exited);
 }
 
 /* What it left here is served from now on, if it can be seen to have ended. */
-static void end_left(struct gs_share *share, struct gs_client *client)
+static void end_published(struct gs_share *share, struct gs_client *client)
 {
     bool ended = gs_client_has_ended(client);
 
@@ -80,29 +80,29 @@ static void end_left(struct gs_share *share, struct gs_client *client)
     gs_broker_client_gone(share, client, ended);
 }
 
-/* The lease is over: every hold goes back. */
+/* The lease is over: every reference goes back. */
 static void client_free(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_hold *hold, *next;
+    struct gs_reference *reference, *next;
 
-    HASH_ITER(hh, client->holds, hold, next)
+    HASH_ITER(hh, client->references, reference, next)
     {
-        HASH_DEL(client->holds, hold);
-        gs_offer_drop(share, hold->offer, hold->count);
-        free(hold);
+        HASH_DEL(client->references, reference);
+        gs_export_drop(share, reference->export, reference->count);
+        free(reference);
     }
-    gs_keep_client_gone(share, client);
+    gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
     gs_plea_gone(share, client);
-    if (client->left)
-        end_left(share, client);
+    if (client->published)
+        end_published(share, client);
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);
     share->clients.count--;
     client->user->clients--;
     gs_user_reap(share, client->user);
-    gs_leaver_unref(share, client->leaver);
+    gs_publisher_unref(share, client->publisher);
     free(client);
 }
 
@@ -111,7 +111,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     uint64_t now = gs_now_ns();
 
-    if (!is_needed(client) && !client->keeps) { /* with them its memory goes at its exit */
+    if (!is_needed(client) && !client->mappings) { /* with them its memory goes at its exit */
         client_free(share, client);
         return;
     }
@@ -119,7 +119,8 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     client->due_ns = now + share->options.settle_ns;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
     client->over.exited = gs_client_has_exited(client);
-    if (client->pidfd >= 0 ? !client->over.exited : client->left && !gs_client_has_ended(client))
+    if (client->pidfd >= 0 ? !client->over.exited
+                           : client->published && !gs_client_has_ended(client))
         client->due_ns += GS_LIVING_NS;
     if (client->over.exited)
         client_forget_exit(share, client);
@@ -176,7 +177,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (stays)
         return true;
     send_off(share, client, error, &message);
-    if (client->left && error != -ENOTCONN) /* it lives on, unheard */
+    if (client->published && error != -ENOTCONN) /* it lives on, unheard */
         gs_broker_client_gone(share, client, false);
     client_hang_up(share, client);
     return false;
@@ -185,7 +186,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
 /* What is due of one that has hung up: whether its process goes on with what it holds. */
 static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
-    if (client->fd >= 0 || !client->holds || client->over.done || !gs_client_lives(client))
+    if (client->fd >= 0 || !client->references || client->over.done || !gs_client_lives(client))
         return false;
     client->due_ns = now + PARTED_NS;
     if (client->over.parted)
@@ -195,10 +196,10 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
                 "process %d (%.15s) runs on without its connection: what it has open is its own "
                 "until it connects again or ends",
                 (int)client->pid, client->said.name);
-    gs_keep_client_gone(share, client);
+    gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
-    if (client->left)
-        end_left(share, client);
+    if (client->published)
+        end_published(share, client);
     return true;
 }
 
@@ -214,7 +215,8 @@ void gs_client_end(struct gs_share *share, struct gs_client *client)
  * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
 static void end_sharing(struct gs_share *share, struct gs_client *client)
 {
-    if (client->over.exited && client->left && (client->fd < 0 || !gs_conn_has_more(client->fd)))
+    if (client->over.exited && client->published &&
+        (client->fd < 0 || !gs_conn_has_more(client->fd)))
         gs_broker_client_gone(share, client, true);
 }
 
@@ -340,7 +342,7 @@ static enum gs_wire_reason admit_listed(struct gs_share *share, int fd)
     struct gs_user *user;
 
     if (who.uid == (uid_t)-1 || (!gs_process_is_listed(&share->options, who.uid, who.gid) &&
-                                 !gs_leavers_let(share, who.uid, who.gid)))
+                                 !gs_publishers_let(share, who.uid, who.gid)))
         return GS_REFUSED_USER;
     user = gs_user_of(share, who.uid);
     if (!user)

@@ -1,8 +1,8 @@
 /*
- * Opener: holds on their way back to the exporter.
+ * Opener: references on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
- *        │                                          └─ or kept mapped (keep.c) ───────────► KEEP sent
+ *        │                                          └─ or kept mapped (cached.c) ───────────► CACHE sent
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -190,17 +190,17 @@ static void wait_for_contexts_locked(struct gs_share *share)
 
 /* ---- Giving back ---------------------------------------------------------------------------- */
 
-/* Takes a block out of everything; its record goes to the peer's unsent ones. Lets go of the lock
+/* Takes a block out of everything; its record goes to the remote's unsent ones. Lets go of the lock
  * while registrations end and the chunk is unmapped. */
 static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    struct gs_peer *peer = opened->peer;
+    struct gs_remote *remote = opened->remote;
     struct gs_import *import = opened->import;
     bool last;
 
-    peer->busy = true;
+    remote->busy = true;
     gs_import_remove_locked(import, opened);
-    opened->keeps = import->count == 0 && gs_kept_start_locked(share, import, opened);
+    opened->keeps = import->count == 0 && gs_cached_start_locked(share, import, opened);
     last = import->count == 0 && !opened->keeps;
     if (last)
         gs_import_leave_locked(share, import);
@@ -214,13 +214,13 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
         gs_import_recycle_locked(share, import);
     if (!opened->replaced)
         HASH_DEL(share->opener.opened, opened);
-    peer->opened_count--;
+    remote->opened_count--;
     free(opened->uses);
     opened->uses = NULL;
-    opened->next = peer->unsent;
-    peer->unsent = opened;
-    gs_peer_flush_locked(share, peer);
-    gs_peer_release_locked(share, peer);
+    opened->next = remote->unsent;
+    remote->unsent = opened;
+    gs_remote_flush_locked(share, remote);
+    gs_remote_release_locked(share, remote);
 }
 
 /* A device may reach it still. */
@@ -270,19 +270,19 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 /* Sends what is still to be said; whether something is left to do. */
 static bool flush_all_locked(struct gs_share *share)
 {
-    struct gs_peer *peer, *next;
+    struct gs_remote *remote, *next;
     bool left = false;
 
     for (const struct gs_opened *opened = share->opener.closing; opened; opened = opened->next)
         left |= !opened->held; /* the end of what holds it is announced */
-    HASH_ITER(hh, share->opener.peers, peer, next)
+    HASH_ITER(hh, share->opener.remotes, remote, next)
     {
-        if (!peer->unsent && !peer->unmapped)
+        if (!remote->unsent && !remote->unmapped)
             continue;
-        if (peer->busy || !gs_peer_flush_locked(share, peer))
+        if (remote->busy || !gs_remote_flush_locked(share, remote))
             left = true;
         else
-            gs_peer_reap_locked(share, peer);
+            gs_remote_reap_locked(share, remote);
     }
     return left;
 }
@@ -295,7 +295,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->opener.lock);
-    look = gs_peers_tick_locked(share, now);
+    look = gs_remotes_tick_locked(share, now);
     idle = gs_idle_tick_locked(share, now);
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
@@ -303,7 +303,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
         struct gs_opened *opened = passed;
 
         passed = opened->next;
-        if (opened->peer->busy) {
+        if (opened->remote->busy) {
             opened->leaving = false; /* nobody may come for it soon: it can be opened again */
             opened->ready = true;
             opened->next = share->opener.closing;
@@ -312,7 +312,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
-    kept = gs_kept_tick_locked(share, now);
+    kept = gs_cached_tick_locked(share, now);
     share->opener.polling = flush_all_locked(share);
     if (share->opener.polling) {
         due = now + share->opener.poll_ns;
@@ -332,7 +332,7 @@ static bool is_some_ready_locked(const struct gs_share *share)
 {
     const struct gs_opened *opened = share->opener.closing;
 
-    while (opened && (!opened->ready || opened->peer->busy))
+    while (opened && (!opened->ready || opened->remote->busy))
         opened = opened->next;
     return opened != NULL;
 }
@@ -353,7 +353,7 @@ void gs_closing_work(struct gs_share *share)
 
 void gs_opener_release(struct gs_share *share)
 {
-    bool left = share->opener.closing && !share->opener.peers_watched;
+    bool left = share->opener.closing && !share->opener.remotes_watched;
 
     gs_lock_release(&share->opener.lock);
     if (left)
@@ -427,7 +427,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
 void gs_closing_finish(struct gs_share *share)
 {
     struct gs_opened *opened, *next_opened;
-    struct gs_peer *peer, *next_peer;
+    struct gs_remote *remote, *next_remote;
     struct gs_opener_context *context, *next_context;
     struct gs_import *import;
 
@@ -444,12 +444,12 @@ void gs_closing_finish(struct gs_share *share)
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
-    gs_kept_finish_locked(share);
-    HASH_ITER(hh, share->opener.peers, peer, next_peer)
+    gs_cached_finish_locked(share);
+    HASH_ITER(hh, share->opener.remotes, remote, next_remote)
     {
-        gs_peer_disconnect(share, peer);
-        gs_peer_flush_locked(share, peer);
-        gs_peer_reap_locked(share, peer);
+        gs_remote_disconnect(share, remote);
+        gs_remote_flush_locked(share, remote);
+        gs_remote_reap_locked(share, remote);
     }
     HASH_ITER(hh, share->opener.contexts, context, next_context)
     {

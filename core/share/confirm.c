@@ -25,7 +25,7 @@ struct gs_confirmed {
 /* As many as the broker keeps of one process. */
 static uint32_t slots_of(const struct gs_share *share)
 {
-    uint32_t most = share->options.left_max / 2 + share->options.left_max % 2;
+    uint32_t most = share->options.published_max / 2 + share->options.published_max % 2;
 
     return most > 0 ? most : 1;
 }
@@ -80,36 +80,36 @@ void gs_confirm_end_locked(struct gs_share *share)
     share->link.confirmed = NULL;
 }
 
-bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer)
+bool gs_confirm_locked(struct gs_share *share, struct gs_export *export)
 {
     struct gs_confirmed *confirmed = share->link.confirmed;
 
     if (!confirmed || (confirmed->free_count == 0 && confirmed->used == confirmed->count))
         return false;
-    offer->slot = confirmed->free_count > 0 ? confirmed->free[--confirmed->free_count]
+    export->slot = confirmed->free_count > 0 ? confirmed->free[--confirmed->free_count]
                                             : confirmed->used++;
-    __atomic_store_n(&confirmed->ids[offer->slot], offer->key.id, __ATOMIC_RELEASE);
+    __atomic_store_n(&confirmed->ids[export->slot], export->key.id, __ATOMIC_RELEASE);
     return true;
 }
 
-void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer)
+void gs_confirm_cancel_locked(struct gs_share *share, struct gs_export *export)
 {
     struct gs_confirmed *confirmed = share->link.confirmed;
 
-    /* Before the block's memory is anybody else's: the pool's locks are behind this. */
-    __atomic_store_n(&confirmed->ids[offer->slot], 0, __ATOMIC_SEQ_CST);
-    confirmed->free[confirmed->free_count++] = offer->slot;
+    /* Before the block's memory is anybody else's: the arena's locks are behind this. */
+    __atomic_store_n(&confirmed->ids[export->slot], 0, __ATOMIC_SEQ_CST);
+    confirmed->free[confirmed->free_count++] = export->slot;
 }
 
-void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer)
+void gs_confirm_revoke_locked(struct gs_share *share, struct gs_export *export)
 {
     struct gs_confirmed *confirmed = share->link.confirmed;
 
-    gs_confirm_cancel_locked(share, offer);
+    gs_confirm_cancel_locked(share, export);
     /* There is room: nothing new is left with a broker that was not told all of this, and by then
      * no more than `count` was confirmed. */
-    confirmed->untold[confirmed->untold_count++] = offer->key.id;
-    confirmed->untold_bytes += offer->source.size;
+    confirmed->untold[confirmed->untold_count++] = export->key.id;
+    confirmed->untold_bytes += export->source.size;
 }
 
 uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes)

@@ -11,102 +11,102 @@
 #define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
 #define HEARD_NS  (10 * GS_NS_PER_S) /* by then what was said over a new connection has been heard */
 
-static void forget_pidfd(struct gs_peer *peer)
+static void forget_pidfd(struct gs_remote *remote)
 {
-    gs_fd_close(&peer->conn.kept_pidfd);
-    peer->conn.kept_pidfd = (struct gs_fd){0};
-    peer->conn.pidfd = -1;
+    gs_fd_close(&remote->conn.kept_pidfd);
+    remote->conn.kept_pidfd = (struct gs_fd){0};
+    remote->conn.pidfd = -1;
 }
 
-static void forget_socket(struct gs_peer *peer)
+static void forget_socket(struct gs_remote *remote)
 {
-    peer->conn.fd = -1;
-    peer->conn.kept_fd = (struct gs_fd){0};
-    peer->conn.watched = false;
-    peer->conn.abandoned = 0;
+    remote->conn.fd = -1;
+    remote->conn.kept_fd = (struct gs_fd){0};
+    remote->conn.watched = false;
+    remote->conn.abandoned = 0;
 }
 
 /* What was held over it is lost. */
-static void set_disconnected(struct gs_peer *peer)
+static void set_disconnected(struct gs_remote *remote)
 {
-    forget_socket(peer);
-    forget_pidfd(peer);
-    peer->astray = false;
-    peer->absent_ns = 0;
-    peer->connection++;
+    forget_socket(remote);
+    forget_pidfd(remote);
+    remote->astray = false;
+    remote->absent_ns = 0;
+    remote->connection++;
 }
 
-void gs_peer_look(struct gs_peer *peer)
+void gs_remote_look(struct gs_remote *remote)
 {
-    if (peer->conn.fd >= 0 && !gs_fd_is_there(&peer->conn.kept_fd)) {
-        forget_socket(peer);
-        peer->astray = true;
-    } else if (peer->conn.pidfd >= 0 && !gs_fd_is_there(&peer->conn.kept_pidfd))
-        peer->conn.pidfd = -1;
+    if (remote->conn.fd >= 0 && !gs_fd_is_there(&remote->conn.kept_fd)) {
+        forget_socket(remote);
+        remote->astray = true;
+    } else if (remote->conn.pidfd >= 0 && !gs_fd_is_there(&remote->conn.kept_pidfd))
+        remote->conn.pidfd = -1;
 }
 
-/* An answer that was not waited for may have come with a hold. */
-static void say_bye(const struct gs_peer *peer)
+/* An answer that was not waited for may have come with a reference. */
+static void say_bye(const struct gs_remote *remote)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_BYE, 0);
-    if (peer->conn.greeted && peer->opened_count == 0)
-        gs_wire_send(peer->conn.fd, &message, -1);
+    if (remote->conn.greeted && remote->opened_count == 0)
+        gs_wire_send(remote->conn.fd, &message, -1);
 }
 
-void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer)
+void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote)
 {
-    gs_peer_look(peer);
-    if (peer->astray)
-        set_disconnected(peer);
-    if (peer->conn.fd < 0)
+    gs_remote_look(remote);
+    if (remote->astray)
+        set_disconnected(remote);
+    if (remote->conn.fd < 0)
         return;
-    if (peer->conn.watched)
-        gs_unwatch(share, peer->conn.fd);
-    say_bye(peer);
-    gs_hang_up(peer->conn.fd); /* a forked child may hold the socket: the exporter must know */
-    set_disconnected(peer);
+    if (remote->conn.watched)
+        gs_unwatch(share, remote->conn.fd);
+    say_bye(remote);
+    gs_hang_up(remote->conn.fd); /* a forked child may hold the socket: the exporter must know */
+    set_disconnected(remote);
 }
 
 /* ---- What the other side has ended ---------------------------------------------------------- */
 
-void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message)
+void gs_remote_note_refused(struct gs_remote *remote, const union gs_wire_message *message)
 {
-    peer->conn.refused |= peer->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
+    remote->conn.refused |= remote->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
                           message->head.request == 0;
 }
 
 /* Whether nothing was taken up over it: what it said last may not be read yet. */
-static bool is_refused(struct gs_peer *peer)
+static bool is_refused(struct gs_remote *remote)
 {
     union gs_wire_message message;
 
-    while (peer->conn.resumed && gs_wire_receive(peer->conn.fd, &message, NULL) == 0)
-        gs_peer_note_refused(peer, &message);
-    return peer->conn.refused;
+    while (remote->conn.resumed && gs_wire_receive(remote->conn.fd, &message, NULL) == 0)
+        gs_remote_note_refused(remote, &message);
+    return remote->conn.refused;
 }
 
 /* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
  * no stack any more, and another program has another. Where that cannot be seen (another PID
  * namespace, another user) his hang-up is taken for his end. */
-static bool is_running(const struct gs_peer *peer)
+static bool is_running(const struct gs_remote *remote)
 {
     uint64_t stack;
 
-    if (peer->conn.pid <= 0 || !gs_alive_runs(peer->conn.pid) ||
-        (gs_fd_is_there(&peer->conn.kept_pidfd) && gs_alive_exited(peer->conn.pidfd)))
+    if (remote->conn.pid <= 0 || !gs_alive_runs(remote->conn.pid) ||
+        (gs_fd_is_there(&remote->conn.kept_pidfd) && gs_alive_exited(remote->conn.pidfd)))
         return false;
-    stack = gs_alive_stack(peer->conn.pid);
-    return stack && (!peer->conn.stack || stack == peer->conn.stack);
+    stack = gs_alive_stack(remote->conn.pid);
+    return stack && (!remote->conn.stack || stack == remote->conn.stack);
 }
 
 /* Whether he may think that more is held than is: he granted something over this connection, or may
  * not have heard what was taken up over it. */
-static bool may_err(const struct gs_peer *peer)
+static bool may_err(const struct gs_remote *remote)
 {
-    return peer->conn.asked ||
-           (peer->conn.resumed && gs_now_ns() - peer->conn.connected_ns < HEARD_NS);
+    return remote->conn.asked ||
+           (remote->conn.resumed && gs_now_ns() - remote->conn.connected_ns < HEARD_NS);
 }
 
 /*
@@ -114,20 +114,20 @@ static bool may_err(const struct gs_peer *peer)
  * this one as a program loses it, which closes what it does not know, or have thought that nobody
  * reads here. That it is nothing he is told as well.
  */
-void gs_peer_lost(struct gs_share *share, struct gs_peer *peer)
+void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
 {
-    gs_peer_look(peer);
-    if (peer->astray)
+    gs_remote_look(remote);
+    if (remote->astray)
         return;
-    if (peer->conn.fd < 0 ||
-        (peer->opened_count == 0 && !is_refused(peer) && !(may_err(peer) && is_running(peer)))) {
-        gs_peer_disconnect(share, peer);
+    if (remote->conn.fd < 0 || (remote->opened_count == 0 && !is_refused(remote) &&
+                                !(may_err(remote) && is_running(remote)))) {
+        gs_remote_disconnect(share, remote);
         return;
     }
-    if (peer->conn.watched)
-        gs_unwatch(share, peer->conn.fd);
-    gs_peer_hang_up(peer);
-    peer->astray = true;
+    if (remote->conn.watched)
+        gs_unwatch(share, remote->conn.fd);
+    gs_remote_hang_up(remote);
+    remote->astray = true;
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
@@ -197,22 +197,22 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
 }
 
 /* What the last connection was asked, nobody waits for any more; the thread looks at that of busy
- * peers too. */
-static void set_connected(struct gs_share *share, struct gs_peer *peer, int fd, int pidfd)
+ * remotes too. */
+static void set_connected(struct gs_share *share, struct gs_remote *remote, int fd, int pidfd)
 {
-    peer->conn.fd = fd;
-    peer->conn.pidfd = pidfd;
-    peer->conn.pid = gs_conn_who(fd).pid;
-    peer->conn.stack = 0;
-    peer->conn.kept_fd = gs_fd_keep(fd);
-    peer->conn.kept_pidfd = gs_fd_keep(pidfd);
-    peer->conn.greeted = peer->conn.asked = peer->conn.resumed = peer->conn.refused = false;
-    peer->conn.deaf = false;
-    peer->conn.crossing = 0;
-    peer->absent_ns = 0;
-    peer->conn.connected_ns = gs_now_ns();
+    remote->conn.fd = fd;
+    remote->conn.pidfd = pidfd;
+    remote->conn.pid = gs_conn_who(fd).pid;
+    remote->conn.stack = 0;
+    remote->conn.kept_fd = gs_fd_keep(fd);
+    remote->conn.kept_pidfd = gs_fd_keep(pidfd);
+    remote->conn.greeted = remote->conn.asked = remote->conn.resumed = remote->conn.refused = false;
+    remote->conn.deaf = false;
+    remote->conn.crossing = 0;
+    remote->absent_ns = 0;
+    remote->conn.connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);
-    peer->flush = 0;
+    remote->flush = 0;
     gs_lock_release(&share->opener.lock);
 }
 
@@ -223,25 +223,26 @@ static bool is_absent(int error)
 
 /* In one directory: the exporter, or the broker that it left something with. The descriptor, or why
  * there is none there. */
-static int connect_in(struct gs_share *share, int directory, struct gs_peer *peer,
+static int connect_in(struct gs_share *share, int directory, struct gs_remote *remote,
                       const char *name, int *ret_pidfd)
 {
     char broker_name[GS_BROKER_NAME_SIZE];
-    int fd = connect_checked(share, directory, name, peer->deadline_ns, ret_pidfd);
+    int fd = connect_checked(share, directory, name, remote->deadline_ns, ret_pidfd);
 
     if (is_absent(fd)) {
         int broker;
 
         gs_broker_name(broker_name);
-        broker = connect_checked(share, directory, broker_name, peer->deadline_ns, ret_pidfd);
-        peer->conn.by_broker = broker >= 0;
+        broker = connect_checked(share, directory, broker_name, remote->deadline_ns, ret_pidfd);
+        remote->conn.by_broker = broker >= 0;
         fd = broker >= 0 ? broker : fd;
     }
     return fd;
 }
 
-/* The same with all patience, in all directories. As gs_peer_connect. */
-static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer, const char *name)
+/* The same with all patience, in all directories. As gs_remote_connect. */
+static gs_status connect_patiently(struct gs_share *share, struct gs_remote *remote,
+                                   const char *name)
 {
     char reason[GS_REASON_SIZE];
     unsigned place = 0;
@@ -251,7 +252,7 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory); /* that may take a while */
 
-        fd = connect_in(share, directory, peer, name, &pidfd);
+        fd = connect_in(share, directory, remote, name, &pidfd);
         gs_fd_close(&kept);
         looked++;
     }
@@ -263,69 +264,69 @@ static gs_status connect_patiently(struct gs_share *share, struct gs_peer *peer,
         return GS_UNREACHABLE;
     if (fd < 0)
         return connect_failed(share, fd);
-    set_connected(share, peer, fd, pidfd);
+    set_connected(share, remote, fd, pidfd);
     return GS_OK;
 }
 
 /* To whom it was connected to, and nobody else: he knows what is held. A descriptor or an errno. */
-static int connect_again(struct gs_share *share, struct gs_peer *peer, int *ret_pidfd)
+static int connect_again(struct gs_share *share, struct gs_remote *remote, int *ret_pidfd)
 {
     char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
     unsigned place = 0;
     int fd = -ENOENT, directory;
 
-    gs_instance_name(peer->instance, name);
+    gs_instance_name(remote->instance, name);
     gs_broker_name(broker_name);
     while (is_absent(fd) &&
            (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         struct gs_fd kept = gs_fd_keep(directory);
 
-        fd = connect_checked(share, directory, peer->conn.by_broker ? broker_name : name,
-                             peer->deadline_ns, ret_pidfd);
+        fd = connect_checked(share, directory, remote->conn.by_broker ? broker_name : name,
+                             remote->deadline_ns, ret_pidfd);
         gs_fd_close(&kept);
     }
     return fd;
 }
 
 /* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
-static bool has_ended(struct gs_peer *peer)
+static bool has_ended(struct gs_remote *remote)
 {
-    if (!peer->absent_ns)
-        peer->absent_ns = gs_now_ns();
-    return !is_running(peer) || gs_now_ns() - peer->absent_ns >= ABSENT_NS;
+    if (!remote->absent_ns)
+        remote->absent_ns = gs_now_ns();
+    return !is_running(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
 }
 
-int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer)
+int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 {
-    int pidfd, fd = connect_again(share, peer, &pidfd);
+    int pidfd, fd = connect_again(share, remote, &pidfd);
 
-    if (is_absent(fd) && has_ended(peer))
-        set_disconnected(peer);
+    if (is_absent(fd) && has_ended(remote))
+        set_disconnected(remote);
     if (fd < 0)
         return fd;
-    forget_pidfd(peer);
-    set_connected(share, peer, fd, pidfd);
+    forget_pidfd(remote);
+    set_connected(share, remote, fd, pidfd);
     return 0;
 }
 
-void gs_peer_hang_up(struct gs_peer *peer)
+void gs_remote_hang_up(struct gs_remote *remote)
 {
-    gs_hang_up(peer->conn.fd);
-    forget_socket(peer);
+    gs_hang_up(remote->conn.fd);
+    forget_socket(remote);
 }
 
-gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer)
+gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote)
 {
     char name[GS_SOCKET_NAME_SIZE];
     int fd, pidfd;
 
-    gs_instance_name(peer->instance, name);
-    peer->conn.by_broker = false;
+    gs_instance_name(remote->instance, name);
+    remote->conn.by_broker = false;
     fd = checked(share, gs_directory_connect_at_once(&share->options, name), &pidfd);
     if (fd == -EPERM)
         return GS_UNREACHABLE;
     if (fd < 0)
-        return connect_patiently(share, peer, name);
-    set_connected(share, peer, fd, pidfd);
+        return connect_patiently(share, remote, name);
+    set_connected(share, remote, fd, pidfd);
     return GS_OK;
 }

@@ -1,100 +1,102 @@
 /*
- * Exporter: what its files, offers.c, clients.c and others (internal.h), have in common. Offers are
- * under the share's lock; clients belong to the share thread.
+ * Exporter: what its files, exports.c, clients.c and others (internal.h), have in common. Exports
+ * are under the share's lock; clients belong to the share thread.
  */
 #ifndef GS_CORE_SHARE_EXPORTER_H
 #define GS_CORE_SHARE_EXPORTER_H
 
 #include "core/share/internal.h"
 
-/* What tokens and messages call a block: two threads may offer one at once. */
-struct gs_offer_key {
+/* What handles and messages call a block: two threads may export one at once. */
+struct gs_export_key {
     unsigned char instance[GS_INSTANCE_SIZE]; /* ours; in a broker, of who left it there */
     uint64_t id;
 };
 
-/* Of an offer in a list. */
-struct gs_offer_place {
+/* Of an export in a list. */
+struct gs_export_place {
     bool is_in;
-    struct gs_offer *older, *newer;
+    struct gs_export *older, *newer;
 };
 
-struct gs_offer {
-    struct gs_offer_key key;
+struct gs_export {
+    struct gs_export_key key;
     struct gs_share_source source;
-    unsigned char token[GS_TOKEN_SIZE];
-    uint64_t holds; /* by all clients together */
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    uint64_t references; /* by all clients together */
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool given_out; /* until then it may be withdrawn at any time: nobody else's work pins it */
     bool opened;    /* somebody has held it: no grace any more */
     bool brokered;  /* a broker has it too, and as long as this slot says so may serve it later */
     uint32_t slot;
-    struct gs_offer *put_off_next, **put_off_at; /* it is to be left as soon as that one reads */
-    struct gs_leaver *leaver; /* in a broker: who left it there */
+    struct gs_export *put_off_next, **put_off_at; /* it is to be left as soon as that one reads */
+    struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
     bool read_only; /* openers are to map it for reading */
     bool wanted;    /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;  /* whoever holds it is asked to give it back */
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
-    struct gs_offer *next_work[GS_WORKS];
+    struct gs_export *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
-    struct gs_offer_place grace; /* freed and never opened: by the time of the free */
-    struct gs_offer_place ended; /* its end is to be told of */
+    struct gs_export_place grace; /* freed and never opened: by the time of the free */
+    struct gs_export_place ended; /* its end is to be told of */
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
-    struct gs_offer *limbo_older, *limbo_newer;
+    struct gs_export *limbo_older, *limbo_newer;
     UT_hash_handle hh;
 };
 
-/* queue.c: the lists that an offer is in. All with the lock held. */
+/* queue.c: the lists that an export is in. All with the lock held. */
 /* The share thread is at it, or will be: until then the block cannot be withdrawn. */
-void gs_offer_pin_locked(struct gs_share *share, struct gs_offer *offer);
-/* Leaves the offer pinned until the share thread has done it. */
-void gs_offer_ask_locked(struct gs_share *share, struct gs_offer *offer, enum gs_work work);
+void gs_export_pin_locked(struct gs_share *share, struct gs_export *export);
+/* Leaves the export pinned until the share thread has done it. */
+void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum gs_work work);
 /* The graces that run, by the time of the free. */
-void gs_grace_start_locked(struct gs_share *share, struct gs_offer *offer);
-void gs_grace_stop_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_grace_start_locked(struct gs_share *share, struct gs_export *export);
+void gs_grace_stop_locked(struct gs_share *share, struct gs_export *export);
 /* Its last lease, or its grace, is over: that is to be told; and is not any more. */
-void gs_offer_ended_locked(struct gs_share *share, struct gs_offer *offer);
-void gs_offer_told_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_export_ended_locked(struct gs_share *share, struct gs_export *export);
+void gs_export_told_locked(struct gs_share *share, struct gs_export *export);
 
-/* exports.c: descriptors of chunks, kept for the next opener; the least recently used go first. */
-unsigned gs_exports_max(void); /* so many are kept */
+/* chunk_fds.c: descriptors of chunks, kept for the next opener; the least recently used go
+ * first. */
+unsigned gs_chunk_fds_max(void); /* so many are kept */
 /*
- * A descriptor of the offer's chunk; the offer is pinned by the share thread, which calls this.
+ * A descriptor of the export's chunk; the export is pinned by the share thread, which calls this.
  * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who
- * hands it to gs_export_keep when it has been used.
+ * hands it to gs_chunk_fd_keep when it has been used.
  */
-CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
-                   bool *ret_fresh);
+CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, int *ret_fd,
+                     bool *ret_fresh);
 /* Takes `fd`: it is kept for the next opener, or closed. */
-void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd);
+void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, int fd);
 /* False while the table of descriptors is being enlarged and nearly full: then none is kept, nor
  * made ahead, since who needs more than the table has waits until it is larger. */
-bool gs_export_has_room(const struct gs_share *share);
+bool gs_chunk_fd_has_room(const struct gs_share *share);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
-bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer);
-void gs_exports_free(struct gs_share *share);
+bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
+void gs_chunk_fds_free(struct gs_share *share);
 
-/* offers.c */
-/* The share thread: does a part of the work that offers ask for; when to come again. */
-uint64_t gs_offers_work(struct gs_share *share, uint64_t now);
-/* The offer that these bytes are the token of, pinned, or NULL. */
-struct gs_offer *gs_offer_pin(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE]);
-/* One hold more of what is pinned, before its opener hears of it and somebody looks whether it is
- * held. Where that cannot be told him, it is dropped again. */
-void gs_offer_hold(struct gs_share *share, struct gs_offer *offer);
-/* Takes the pin away; `granted`: with a hold in its place. */
-void gs_offer_unpin(struct gs_share *share, struct gs_offer *offer, bool granted);
-void gs_offer_drop(struct gs_share *share, struct gs_offer *offer, uint64_t holds);
-/* One hold more of what is held, by a connection that was asked for nothing yet. */
-void gs_offer_take_up(struct gs_share *share, struct gs_offer *offer);
+/* exports.c */
+/* The share thread: does a part of the work that exports ask for; when to come again. */
+uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
+/* The export that these bytes are the handle of, pinned, or NULL. */
+struct gs_export *gs_export_pin(struct gs_share *share,
+                                const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
+/* One reference more of what is pinned, before its opener hears of it and somebody looks whether it
+ * is held. Where that cannot be told him, it is dropped again. */
+void gs_export_reference(struct gs_share *share, struct gs_export *export);
+/* Takes the pin away; `granted`: with a reference in its place. */
+void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted);
+void gs_export_drop(struct gs_share *share, struct gs_export *export, uint64_t references);
+/* One reference more of what is held, by a connection that was asked for nothing yet. */
+void gs_export_take_up(struct gs_share *share, struct gs_export *export);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
-bool gs_offers_tell(struct gs_share *share);
+bool gs_exports_tell(struct gs_share *share);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
-uint64_t gs_offers_tick(struct gs_share *share, uint64_t now);
-void gs_offers_free(struct gs_share *share);
+uint64_t gs_exports_tick(struct gs_share *share, uint64_t now);
+void gs_exports_free(struct gs_share *share);
 
 /* clients.c: called by the share thread only. */
 void gs_clients_accept(struct gs_share *share);
@@ -107,12 +109,12 @@ void gs_client_end(struct gs_share *share, struct gs_client *client);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
-#define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without holds is hung up on */
+#define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without references is hung up on */
 #define GS_LIVING_NS GS_NS_PER_S /* from a hang-up to the exit of who was killed, at most */
 
-struct gs_hold {
+struct gs_reference {
     uint64_t block_id;
-    struct gs_offer *offer;
+    struct gs_export *export;
     uint64_t count;
     uint64_t since_ns;
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
@@ -120,7 +122,7 @@ struct gs_hold {
 };
 
 /* A chunk that a client keeps mapped though it holds nothing of it. */
-struct gs_keep {
+struct gs_mapping {
     uint64_t chunk_id;
     enum { GS_UNMAP_NONE = 0, GS_UNMAP_DUE, GS_UNMAP_SENT } unmap;
     UT_hash_handle hh;
@@ -164,11 +166,11 @@ struct gs_client {
     int pidfd; /* -1: not to be had, or the exit was seen */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
-    unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or leaves with a broker */
-    struct gs_leaver *leaver; /* what it said before it left anything with this broker */
+    unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or publishes to a broker */
+    struct gs_publisher *publisher; /* what it said before it published anything to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
-    uint64_t left; /* offers that it has left with this broker */
-    unsigned left_chunks; /* in so many chunks, each with a descriptor */
+    uint64_t published; /* exports that it has published to this broker */
+    unsigned published_chunks; /* in so many chunks, each with a descriptor */
     bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
     struct gs_over over;
@@ -180,26 +182,27 @@ struct gs_client {
     struct gs_said said;
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
-    struct gs_hold *holds;
-    struct gs_keep *keeps; /* chunks that it has mapped without a hold */
+    struct gs_reference *references;
+    struct gs_mapping *mappings; /* chunks that it has mapped without a reference */
     struct gs_flush flush;
     struct gs_plea plea;
-    unsigned recalls_due;  /* holds and keeps whose RECALL or UNMAP is not sent yet, and a FLUSH */
+    unsigned
+        recalls_due; /* references and mappings whose RECALL or UNMAP is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
 };
 
-/* leave.c: whether the offer may be left with a broker now. Where that one does not read it is as
- * soon as it does. */
-bool gs_broker_takes(struct gs_share *share, struct gs_offer *offer);
-/* Leaves the offer, which it takes; `fd` stays the caller's. The share thread has it pinned. */
-void gs_broker_leave(struct gs_share *share, struct gs_offer *offer, int fd);
+/* publish.c: whether the export may be published to a broker now. Where that one does not read it
+ * is as soon as it does. */
+bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
+/* Publishes the export, which it takes; `fd` stays the caller's. The share thread has it pinned. */
+void gs_broker_publish(struct gs_share *share, struct gs_export *export, int fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
-void gs_broker_take_back_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
 /* The broker's connection has something to say, or has ended. */
 void gs_broker_event(struct gs_share *share);
-/* Looks for a broker where there was none, and leaves all offers with it; when to come again. */
+/* Looks for a broker where there was none, and publishes all exports to it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 
 /* start_broker.c: starts one, which puts its socket up: 0, or a negative errno. */
@@ -213,36 +216,36 @@ void gs_confirm_end_locked(struct gs_share *share);
  * may see both ends at once, that of the connection and later that of the process. */
 void gs_confirm_forget_locked(struct gs_share *share);
 /* False: there is no slot left. */
-bool gs_confirm_locked(struct gs_share *share, struct gs_offer *offer);
+bool gs_confirm_locked(struct gs_share *share, struct gs_export *export);
 /* Never fails, never waits. The broker is to be told so that it lets go of the memory: the id is
  * kept until that goes. */
-void gs_confirm_revoke_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_confirm_revoke_locked(struct gs_share *share, struct gs_export *export);
 /* The same for one that it never heard of. */
-void gs_confirm_cancel_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_confirm_cancel_locked(struct gs_share *share, struct gs_export *export);
 /* How many blocks it was not told of, and their bytes; tells it: 0, or why that does not go now. */
 uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes);
 int gs_confirm_tell_locked(struct gs_share *share);
 
-/* leaver.c, of a broker: who leaves something, and for whom. */
-struct gs_leaver;
+/* publisher.c, of a broker: who publishes something, and for whom. */
+struct gs_publisher;
 /* As gs_client_serve. */
-bool gs_leaver_on_leave(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_leave *message, int *fd);
-/* Whether its process confirmed the offer. Once it has ended that is for ever. */
-bool gs_leaver_confirms(const struct gs_leaver *leaver, const struct gs_offer *offer);
-bool gs_leaver_lets(const struct gs_leaver *leaver, uid_t uid, gid_t gid);
+bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
+                             const struct gs_wire_publish *message, int *fd);
+/* Whether its process confirmed the export. Once it has ended that is for ever. */
+bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export);
+bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid);
 /* Whether any of them lets a process open, so that it may connect. */
-bool gs_leavers_let(const struct gs_share *share, uid_t uid, gid_t gid);
+bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid);
 /* Of the user it runs as. */
-struct gs_user *gs_leaver_user(const struct gs_leaver *leaver);
-struct gs_leaver *gs_leaver_ref(struct gs_leaver *leaver);
-void gs_leaver_unref(struct gs_share *share, struct gs_leaver *leaver);
+struct gs_user *gs_publisher_user(const struct gs_publisher *publisher);
+struct gs_publisher *gs_publisher_ref(struct gs_publisher *publisher);
+void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
 
 /* quota.c: what each user takes of what this process has for all. Another user takes at most half
  * of what the others leave; this process's own user as much as there is. */
 struct gs_user {
     uid_t uid;
-    unsigned clients, offers, chunks; /* connections; and left with this broker */
+    unsigned clients, exports, chunks; /* connections; and published to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     unsigned refs;   /* it stays for these, too */
     UT_hash_handle hh;
@@ -277,9 +280,9 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message);
-/* The descriptor that the offer's chunk was left with. */
-int gs_broker_fd(const struct gs_offer *offer);
-/* The client that left offers here has ended (then they are served), or lives on without its
+/* The descriptor that the export's chunk was published with. */
+int gs_broker_fd(const struct gs_export *export);
+/* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
@@ -287,27 +290,28 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
 
-/* keepers.c: who has chunks mapped without a hold. Called by the share thread. */
-/* The client keeps the chunk of the offer; false: it may not. Where there is no host memory to note
- * it, or it has too many, it is called back at once. */
-bool gs_keep_add(struct gs_share *share, struct gs_client *client, const struct gs_offer *offer);
-/* It does not any more, or has a hold instead; nothing where it did not. */
-void gs_keep_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
+/* mappings.c: who has chunks mapped without a reference. Called by the share thread. */
+/* The client keeps the chunk of the export; false: it may not. Where there is no host memory to
+ * note it, or it has too many, it is called back at once. */
+bool gs_mapping_add(struct gs_share *share, struct gs_client *client,
+                    const struct gs_export *export);
+/* It does not any more, or has a reference instead; nothing where it did not. */
+void gs_mapping_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
 /* Whether anybody has a chunk of the device mapped that was called back. Lock held. */
-bool gs_keep_any_asked_locked(const struct gs_share *share, const unsigned char *uuid);
+bool gs_mapping_any_asked_locked(const struct gs_share *share, const unsigned char *uuid);
 /* Bytes that it has mapped and was asked for. */
-size_t gs_keep_unanswered(struct gs_share *share, const struct gs_client *client,
-                          const unsigned char *uuid);
-void gs_keep_client_gone(struct gs_share *share, struct gs_client *client);
+size_t gs_mapping_unanswered(struct gs_share *share, const struct gs_client *client,
+                             const unsigned char *uuid);
+void gs_mapping_client_gone(struct gs_share *share, struct gs_client *client);
 /* Asks for the mappings of chunks that have gone. */
-void gs_keep_work(struct gs_share *share);
+void gs_mapping_work(struct gs_share *share);
 /* Any thread, the lock held: the chunk's memory goes, whoever keeps it mapped is to be asked. */
-void gs_keep_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
+void gs_mapping_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
 /* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
 bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
 /* Waits, the lock held, until something was given back; false: `until_ns` has come. */
 bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
-void gs_keeps_free(struct gs_share *share);
+void gs_mappings_free(struct gs_share *share);
 
 /* flush.c: called by the share thread. */
 /* Asks who holds something freed whether all that was closed has come back, where somebody waits
@@ -336,13 +340,13 @@ bool gs_client_is_same(const struct gs_client *client, const struct gs_client *o
 
 /* limbo.c */
 /* Called with the lock held: the block was freed, or held, pinned or given back since. */
-void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer);
+void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export);
 /* Whether as much is held as may be (limbo_limit). */
 bool gs_limbo_is_full(struct gs_share *share);
-/* The share thread: whether the client may not come to hold the offer, since its user holds more
+/* The share thread: whether the client may not come to hold the export, since its user holds more
  * than his part of that. */
 bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_offer *offer);
+                      const struct gs_export *export);
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 
@@ -352,7 +356,7 @@ void gs_held_work(struct gs_share *share, uint64_t now);
 /* report.c */
 /* A freed block that nobody holds can be opened within its grace only: from then on its memory may
  * be handed out at any moment. The lock is held. */
-bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer);
+bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
 /* What one client holds, and what of it is freed. */
 void gs_report_client(const struct gs_client *client, uint64_t now,
                       struct gs_wire_report *ret_report);
@@ -374,7 +378,7 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
 /* Sends those that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 /* Asks every holder to give it back. */
-void gs_clients_recall(struct gs_share *share, const struct gs_offer *offer);
+void gs_clients_recall(struct gs_share *share, const struct gs_export *export);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);

@@ -1,175 +1,430 @@
-/*
- * Exporter: one descriptor for a chunk, made once and kept for its next openers, since the driver
- * takes 24 to 1,100 us to make one (measured on an H200). A kept descriptor keeps the memory: it
- * goes before the chunk does. How many are kept is a share of the process's limit of descriptors,
- * looked up each time since programs change it; the least recently used goes first.
- *
- * A forked child has copies of them (and of those that import.c keeps) until it execs or ends, and
- * closes none: the lists may be half changed by a thread that the child lacks, and what a number
- * means may have changed between the copies of descriptors and of memory.
- */
+/* Exporter: the blocks of this process that others may open (core/share/share.h). */
 #include "core/share/exporter.h"
 
-#include "core/gpu/device.h"
-
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define LIMIT_SHARE 8    /* one descriptor in so many of the process's limit */
-#define KEPT_MAX    4096 /* and never more */
+#define WORK_MAX 64 /* in one round */
+#define CALM_NS  GS_NS_PER_MS
+#define GRACES_NS (10 * GS_NS_PER_MS) /* those that end within it are told of together */
 
-#define TABLE_STEP  64
-#define TABLE_SPARE 8 /* for sockets, and for exports that are not kept */
-
-struct gs_export {
-    uint64_t chunk_id;
-    struct gs_fd fd; /* the program may have closed it, and another file may have its number */
-    uint64_t used; /* share->exporter.export_uses at its last use */
-    UT_hash_handle hh;
-};
-
-unsigned gs_exports_max(void)
+static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 {
-    uint64_t part = gs_fd_limit() / LIMIT_SHARE;
+    struct gs_ipc_handle ipc_handle = {.block_id = export->key.id,
+                                       .chunk_id = export->source.chunk_id,
+                                       .size = export->source.size};
 
-    return part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
+    memcpy(ipc_handle.instance, share->instance, sizeof ipc_handle.instance);
+    if (!gs_random(ipc_handle.secret, sizeof ipc_handle.secret))
+        return false;
+    gs_ipc_handle_write(&ipc_handle, export->ipc_handle);
+    return true;
 }
 
-/* Takes the least recently used out until no more than `keep` are left; closes them. */
-static void shrink(struct gs_share *share, unsigned keep)
+/* Makes a descriptor of the chunk for whoever opens it first, and for the broker. False: it had
+ * been. */
+static bool prepare(struct gs_share *share, struct gs_export *export)
 {
-    for (;;) {
-        struct gs_export *entry, *next, *oldest = NULL;
+    uint64_t begun = gs_now_ns();
+    bool leaves = gs_broker_takes(share, export), fresh;
+    int fd;
 
-        gs_lock_take(&share->lock);
-        if (HASH_COUNT(share->exporter.exports) > keep) {
-            HASH_ITER(hh, share->exporter.exports, entry, next)
-            {
-                if (!oldest || entry->used < oldest->used)
-                    oldest = entry;
-            }
-            HASH_DEL(share->exporter.exports, oldest);
-        }
-        gs_lock_release(&share->lock);
-        if (!oldest)
-            return;
-        gs_fd_close(&oldest->fd);
-        free(oldest);
-    }
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
+        (!leaves && !gs_chunk_fd_wanted(share, export)) ||
+        gs_chunk_fd(share, export, &fd, &fresh) != CUDA_SUCCESS)
+        return false;
+    if (leaves)
+        gs_broker_publish(share, export, fd);
+    if (!fresh)
+        return false;
+    gs_chunk_fd_keep(share, export, fd);
+    gs_log_line(&share->log, GS_LOG_DEBUG,
+                "descriptor of block %llu made ahead in %llu us, begun at %llu us",
+                (unsigned long long)export->key.id,
+                (unsigned long long)(gs_now_ns() - begun) / 1000, (unsigned long long)begun / 1000);
+    return true;
 }
 
-static unsigned count_kept(struct gs_share *share)
+static struct gs_export *next_work(struct gs_share *share, enum gs_work work)
 {
-    unsigned count;
+    struct gs_work_queue *queue = &share->exporter.work[work];
+    struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    count = HASH_COUNT(share->exporter.exports);
-    gs_lock_release(&share->lock);
-    return count;
-}
-
-static int find(struct gs_share *share, uint64_t chunk_id)
-{
-    struct gs_export *entry;
-    int fd = -1;
-
-    gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, &chunk_id, sizeof chunk_id, entry);
-    if (entry && gs_fd_is_there(&entry->fd)) {
-        entry->used = ++share->exporter.export_uses;
-        fd = entry->fd.fd;
-    } else if (entry) {
-        HASH_DEL(share->exporter.exports, entry);
-        free(entry);
+    export = queue->first;
+    if (export) {
+        queue->first = export->next_work[work];
+        export->queued[work] = false; /* from now on it can be asked again; the pin is ours */
     }
     gs_lock_release(&share->lock);
-    return fd;
+    return export;
 }
 
-/* As the last one tells: the lowest free number is given out, and tables end at multiples of 64. */
-bool gs_export_has_room(const struct gs_share *share)
+/*
+ * Makes a descriptor of one chunk, which takes tens of microseconds in the driver: who asks comes
+ * in between. And the driver's calls of one process hold up those of another (measured on an H200:
+ * an open takes 153 us beside such calls and 86 us without), so while somebody opens there is one
+ * after each open, most likely of what is opened next (1,000 in a row take 99 us each so, and 114
+ * where each waits for its own). What a broker is to have does not wait: its process may be killed.
+ */
+static uint64_t make_next_fd(struct gs_share *share, uint64_t now)
 {
-    return share->loop.fds_made ||
-           share->exporter.last_export % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
-}
+    struct gs_export *export;
+    bool exported = false;
 
-void gs_export_keep(struct gs_share *share, const struct gs_offer *offer, int fd)
-{
-    struct gs_export *entry = NULL;
-    unsigned max = gs_export_has_room(share) ? gs_exports_max() : 0;
-    bool kept = false;
-
-    if (max > 0)
-        entry = calloc(1, sizeof *entry);
-    if (entry) {
-        shrink(share, max - 1);
-        entry->chunk_id = offer->source.chunk_id;
-        entry->fd = gs_fd_keep(fd);
-        gs_lock_take(&share->lock);
-        entry->used = ++share->exporter.export_uses;
-        HASH_ADD(hh, share->exporter.exports, chunk_id, sizeof entry->chunk_id, entry);
-        kept = entry->hh.tbl != NULL;
-        gs_lock_release(&share->lock);
+    if (!share->options.broker && now - share->exporter.served_ns < CALM_NS &&
+        now - share->exporter.ahead_ns < CALM_NS &&
+        share->exporter.ahead_ns >= share->exporter.served_ns)
+        return share->exporter.ahead_ns + CALM_NS;
+    if (!share->options.broker && !gs_chunk_fd_has_room(share))
+        return GS_NEVER; /* the thread is woken when there is */
+    for (int i = 0; i < WORK_MAX && !exported; i++) {
+        export = next_work(share, GS_WORK_CHUNK_FD);
+        if (!export)
+            return GS_NEVER;
+        gs_thread_exported(share, now);
+        exported = prepare(share, export);
+        gs_export_unpin(share, export, false);
     }
-    if (kept)
+    if (exported)
+        share->exporter.ahead_ns = now;
+    return now;
+}
+
+uint64_t gs_exports_work(struct gs_share *share, uint64_t now)
+{
+    struct gs_export *export;
+
+    for (int i = 0; i < WORK_MAX; i++) {
+        export = next_work(share, GS_WORK_RECALL);
+        if (!export)
+            return make_next_fd(share, now);
+        gs_clients_recall(share, export);
+        gs_export_unpin(share, export, false);
+    }
+    return now;
+}
+
+/* Called with the lock held: its holders are to give it back as soon as they can. */
+static void recall_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (export->recalled || export->references == 0)
         return;
-    free(entry);
-    gs_fd_drop(fd);
+    export->recalled = true;
+    gs_export_ask_locked(share, export, GS_WORK_RECALL);
 }
 
-bool gs_export_wanted(struct gs_share *share, const struct gs_offer *offer)
+static gs_status no_host_memory(struct gs_share *share)
 {
-    unsigned max = gs_exports_max();
-    struct gs_export *entry;
-    bool wanted;
-
-    gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, &offer->source.chunk_id, sizeof entry->chunk_id, entry);
-    wanted = !entry && HASH_COUNT(share->exporter.exports) < max;
-    gs_lock_release(&share->lock);
-    return wanted;
+    gs_say_not_exported(share, "no host memory is left");
+    return GS_NO_HOST_MEMORY;
 }
 
-CUresult gs_export(struct gs_share *share, const struct gs_offer *offer, int *ret_fd,
-                   bool *ret_fresh)
-{
-    const struct gs_share_source *source = &offer->source;
-    CUresult result;
-    int fd = share->options.is_broker ? gs_broker_fd(offer) : find(share, source->chunk_id);
-
-    *ret_fresh = fd < 0;
-    if (fd < 0) {
-        result = gs_device_export(share->driver, source->handle, &fd);
-        if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
-            shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-            result = gs_device_export(share->driver, source->handle, &fd);
-        }
-        if (result != CUDA_SUCCESS)
-            return result;
-        share->exporter.last_export = (unsigned)fd;
-    }
-    *ret_fd = fd;
-    return CUDA_SUCCESS;
-}
-
-void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
+gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *source,
+                          struct gs_export **ret_export)
 {
     int saved = errno;
-    struct gs_export *entry;
+    char reason[GS_REASON_SIZE];
+    struct gs_export *export;
+    gs_status status;
+    bool entered;
+
+    gs_say_used(share);
+    if (!share->options.enable) {
+        gs_say_not_exported(share, "share.enable is off");
+        return GS_NOT_OFFERED;
+    }
+    if (share->options.isolate && !source->alone) {
+        snprintf(reason, sizeof reason,
+                 "a block of %zu bytes lies with others in one chunk and share.isolate is on; place "
+                 "blocks alone (share.isolate = alone)",
+                 source->size);
+        gs_say_not_exported(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (gs_limbo_is_full(share)) {
+        gs_say_not_exported(share,
+                            "as much memory is freed and still held by other processes as may "
+                            "be (share.limbo_limit); have them close it, or end them");
+        return GS_NOT_OFFERED;
+    }
+    status = gs_socket_start(share);
+    export = status == GS_OK ? calloc(1, sizeof *export) : NULL;
+    errno = saved;
+    if (!export)
+        return status == GS_OK ? no_host_memory(share) : status;
+    export->source = *source;
+    export->read_only = share->options.read_only;
+    export->key.id = __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED);
+    memcpy(export->key.instance, share->instance, sizeof export->key.instance);
+    if (!write_ipc_handle(share, export)) {
+        gs_say_not_exported(share, "the kernel gives no random bytes for its handle (getrandom); "
+                                   "allow that call (seccomp)");
+        free(export);
+        errno = saved;
+        return GS_NO_RANDOM;
+    }
+    gs_lock_take(&share->lock);
+    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
+    entered = export->hh.tbl != NULL;
+    gs_lock_release(&share->lock);
+    if (!entered) {
+        free(export);
+        return no_host_memory(share);
+    }
+    *ret_export = export;
+    return GS_OK;
+}
+
+void gs_share_given_out(struct gs_share *share, struct gs_export *export)
+{
+    int saved = errno;
+
+    if (!share->options.export_ahead && !share->options.broker)
+        return;
+    gs_lock_take(&share->lock);
+    export->given_out = true;
+    gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
+    gs_lock_release(&share->lock);
+    errno = saved;
+}
+
+void gs_export_handle(const struct gs_export *export,
+                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    memcpy(ret_ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
+}
+
+/* False: there is none. */
+static bool next_ended(struct gs_share *share, uint64_t *ret_address)
+{
+    struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, &chunk_id, sizeof chunk_id, entry);
-    if (entry)
-        HASH_DEL(share->exporter.exports, entry);
-    gs_keep_chunk_gone_locked(share, chunk_id);
-    gs_lock_release(&share->lock);
-    if (entry) {
-        gs_fd_close(&entry->fd);
-        free(entry);
+    export = share->exporter.ended_oldest;
+    if (export) {
+        *ret_address = export->source.address; /* the export may go as soon as the lock is let go */
+        gs_export_told_locked(share, export);
+        share->exporter.telling++;
     }
-    errno = saved;
+    gs_lock_release(&share->lock);
+    return export != NULL;
+}
+
+static void is_told(struct gs_share *share)
+{
+    gs_lock_take(&share->lock);
+    share->exporter.telling--;
+    gs_cond_wake_all(&share->asked.given_back);
+    gs_lock_release(&share->lock);
+}
+
+bool gs_exports_tell(struct gs_share *share)
+{
+    uint64_t address;
+
+    for (int i = 0; i < WORK_MAX; i++) {
+        if (!next_ended(share, &address))
+            return false;
+        if (!__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+            share->events.lease_ended(share->events.arg, address);
+        is_told(share);
+    }
+    return true;
+}
+
+/* Each is there once at the time of the call: others' ends that come meanwhile are not waited for. */
+void gs_share_tell(struct gs_share *share)
+{
+    unsigned rounds;
+
+    gs_lock_take(&share->lock);
+    rounds = share->exporter.ended_oldest ? HASH_COUNT(share->exporter.exports) / WORK_MAX + 1 : 0;
+    gs_lock_release(&share->lock);
+    while (rounds-- > 0 && gs_exports_tell(share))
+        continue;
+}
+
+void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns)
+{
+    uint64_t end = freed_ns + share->options.grace_ns;
+    bool sooner = false;
+
+    gs_lock_take(&share->lock);
+    __atomic_store_n(&export->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
+    recall_locked(share, export);
+    gs_limbo_note_locked(share, export);
+    if (!export->opened && share->options.grace_ns > 0)
+        gs_grace_start_locked(share, export);
+    if (export == share->exporter.grace_oldest && end < share->exporter.grace_due_ns) {
+        share->exporter.grace_due_ns = end;
+        sooner = true;
+    }
+    gs_lock_release(&share->lock);
+    if (sooner)
+        gs_thread_wake(share);
+}
+
+static void grace_over_locked(struct gs_share *share, struct gs_export *export)
+{
+    gs_grace_stop_locked(share, export);
+    gs_export_ended_locked(share, export);
+}
+
+uint64_t gs_exports_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due;
+
+    gs_lock_take(&share->lock);
+    if (share->exporter.grace_due_ns <= now) {
+        struct gs_export *oldest;
+
+        while ((oldest = share->exporter.grace_oldest) &&
+               (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
+            grace_over_locked(share, oldest);
+        }
+        share->exporter.grace_due_ns =
+            oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
+        if (share->exporter.grace_due_ns < now + GRACES_NS)
+            share->exporter.grace_due_ns = now + GRACES_NS;
+    }
+    due = share->exporter.grace_due_ns;
+    gs_lock_release(&share->lock);
+    return due;
+}
+
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
+{
+    struct gs_export *export, *newer;
+    unsigned count = 0;
+
+    gs_lock_take(&share->lock);
+    for (export = share->exporter.grace_oldest; export; export = newer) {
+        newer = export->grace.newer;
+        if (!gs_is_of_device(uuid, export->source.uuid))
+            continue;
+        count += !export->opened;
+        grace_over_locked(share, export);
+    }
+    gs_lock_release(&share->lock);
+    if (count > 0)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "the GPU is out of memory: %u freed block%s whose handle%s nobody has opened "
+                    "yet may be used again before share.grace is over",
+                    count, count == 1 ? "" : "s", count == 1 ? "" : "s");
+    gs_share_tell(share);
+}
+
+bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
+{
+    bool held, in_grace, unopened;
+
+    gs_lock_take(&share->lock);
+    held = export->references > 0 || export->pins > 0;
+    in_grace = export->grace.is_in && !export->opened;
+    unopened = export->freed_ns && !export->opened;
+    export->wanted |= held;
+    if (held)
+        recall_locked(share, export);
+    else if (!in_grace) {
+        gs_broker_take_back_locked(share, export);
+        gs_grace_stop_locked(share, export); /* it was opened in it */
+        gs_export_told_locked(share, export);
+        HASH_DEL(share->exporter.exports, export);
+    }
+    gs_lock_release(&share->lock);
+    if (held || in_grace)
+        return false;
+    if (unopened)
+        gs_say_unopened(share);
+    free(export);
+    return true;
+}
+
+struct gs_export *gs_export_pin(struct gs_share *share,
+                                const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    struct gs_export *export = NULL;
+    struct gs_export_key key;
+    struct gs_ipc_handle read;
+
+    if (gs_ipc_handle_read(ipc_handle, &read) != GS_OK)
+        return NULL;
+    memcpy(key.instance, read.instance, sizeof key.instance);
+    key.id = read.block_id;
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
+                  gs_export_is_stale(share, export)))
+        export = NULL;
+    if (export)
+        gs_export_pin_locked(share, export);
+    gs_lock_release(&share->lock);
+    return export;
+}
+
+/* Called with the lock held. A withdrawal may have met what is gone now. */
+static void note_unheld(struct gs_share *share, struct gs_export *export)
+{
+    if (export->references > 0 || export->pins > 0)
+        return;
+    gs_export_ended_locked(share, export);
+    if (share->options.is_broker)
+        export->keep_until_ns = gs_now_ns() + share->options.keep_ns;
+}
+
+void gs_export_reference(struct gs_share *share, struct gs_export *export)
+{
+    gs_lock_take(&share->lock);
+    export->references++;
+    gs_limbo_note_locked(share, export);
+    gs_lock_release(&share->lock);
+}
+
+void gs_export_take_up(struct gs_share *share, struct gs_export *export)
+{
+    gs_lock_take(&share->lock);
+    export->references++;
+    gs_limbo_note_locked(share, export);
+    export->recalled = false;
+    if (export->freed_ns || export->wanted)
+        recall_locked(share, export);
+    gs_lock_release(&share->lock);
+}
+
+void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted)
+{
+    gs_lock_take(&share->lock);
+    export->pins--;
+    gs_limbo_note_locked(share, export);
+    if (granted) {
+        export->opened = true;
+        __atomic_store_n(&share->exporter.ever_opened, true, __ATOMIC_RELAXED);
+        export->recalled = false; /* the newest holder was not asked */
+    }
+    if (export->freed_ns || export->wanted)
+        recall_locked(share, export);
+    note_unheld(share, export);
+    gs_lock_release(&share->lock);
+}
+
+void gs_export_drop(struct gs_share *share, struct gs_export *export, uint64_t references)
+{
+    gs_lock_take(&share->lock);
+    export->references -= references;
+    gs_limbo_note_locked(share, export);
+    note_unheld(share, export);
+    gs_lock_release(&share->lock);
 }
 
 void gs_exports_free(struct gs_share *share)
 {
-    shrink(share, 0);
+    struct gs_export *export, *next;
+
+    HASH_ITER(hh, share->exporter.exports, export, next)
+    {
+        HASH_DEL(share->exporter.exports, export);
+        free(export);
+    }
 }

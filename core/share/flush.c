@@ -4,7 +4,7 @@
  * not given back yet, since the opener's thread has GPU work to see end before.
  *
  *   exporter: the GPU is full          opener
- *   FLUSH ──── behind all RECALLs ───► what is recalled and closed goes back: CLOSE, or KEEP
+ *   FLUSH ──── behind all RECALLs ───► what is recalled and closed goes back: CLOSE, or CACHE
  *   has all of it  ◄──── FLUSHED ───── then; what the program still has open is not waited for
  *
  * Who holds something freed is asked, and waited for; one that has hung up until its lease has
@@ -19,13 +19,13 @@
 
 /* ---- Exporter: the share thread ------------------------------------------------------------- */
 
-static bool holds_freed(const struct gs_client *client)
+static bool references_freed(const struct gs_client *client)
 {
-    const struct gs_hold *hold = client->holds;
+    const struct gs_reference *reference = client->references;
 
-    while (hold && !__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
-        hold = hold->hh.next;
-    return hold != NULL;
+    while (reference && !__atomic_load_n(&reference->export->freed_ns, __ATOMIC_RELAXED))
+        reference = reference->hh.next;
+    return reference != NULL;
 }
 
 /* Called with the lock held. */
@@ -77,7 +77,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (client->over.parted || !holds_freed(client))
+        if (client->over.parted || !references_freed(client))
             continue;
         if (client->fd >= 0) {
             set_awaited(share, client, ask(share, client, now));
@@ -132,17 +132,17 @@ struct wait {
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
-    const struct gs_offer *offer = share->limbo.newest;
+    const struct gs_export *export = share->limbo.newest;
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
     *ret_any = share->exporter.telling > 0;
     if (*ret_any && end > now)
         return end;
-    for (; offer; offer = offer->limbo_older) {
-        if (!gs_is_of_device(wait->uuid, offer->source.uuid))
+    for (; export; export = export->limbo_older) {
+        if (!gs_is_of_device(wait->uuid, export->source.uuid))
             continue;
         *ret_any = true;
-        until = offer->pins > 0 ? end : offer->freed_ns + wait->limit_ns;
+        until = export->pins > 0 ? end : export->freed_ns + wait->limit_ns;
         if (until > now)
             return until < end ? until : end;
     }

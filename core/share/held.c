@@ -9,21 +9,21 @@
 static void look_at(struct gs_share *share, const struct gs_client *client,
                     const unsigned char *uuid, uint64_t now, struct gs_share_holder *ret)
 {
-    const struct gs_hold *hold;
+    const struct gs_reference *reference;
 
     *ret = (struct gs_share_holder){.pid = client->pid};
     memcpy(ret->name, client->said.name, sizeof ret->name);
-    for (hold = client->holds; hold; hold = hold->hh.next) {
-        const struct gs_offer *offer = hold->offer;
+    for (reference = client->references; reference; reference = reference->hh.next) {
+        const struct gs_export *export = reference->export;
 
-        if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) ||
-            !gs_is_of_device(uuid, offer->source.uuid))
+        if (!__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) ||
+            !gs_is_of_device(uuid, export->source.uuid))
             continue;
-        ret->bytes += offer->source.size;
-        if (now - hold->since_ns > ret->held_ns)
-            ret->held_ns = now - hold->since_ns;
+        ret->bytes += export->source.size;
+        if (now - reference->since_ns > ret->held_ns)
+            ret->held_ns = now - reference->since_ns;
     }
-    ret->mapped = gs_keep_unanswered(share, client, uuid);
+    ret->mapped = gs_mapping_unanswered(share, client, uuid);
 }
 
 static void enter(struct gs_share_held *held, const struct gs_share_holder *holder)
@@ -78,11 +78,11 @@ void gs_held_work(struct gs_share *share, uint64_t now)
 /* Called with the lock held. Else there is nothing to be told, nor to wait for. */
 static bool has_any_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_offer *offer = share->limbo.newest;
+    const struct gs_export *export = share->limbo.newest;
 
-    while (offer && (!offer->limbo_held || !gs_is_of_device(uuid, offer->source.uuid)))
-        offer = offer->limbo_older;
-    return offer || gs_keep_any_asked_locked(share, uuid);
+    while (export && (!export->limbo_held || !gs_is_of_device(uuid, export->source.uuid)))
+        export = export->limbo_older;
+    return export || gs_mapping_any_asked_locked(share, uuid);
 }
 
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],

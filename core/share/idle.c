@@ -5,9 +5,9 @@
  *   last close ─► idle ─► opened again
  *                  └─ idle_ns over, too many of them, called back, exporter gone ─► closing.c
  *
- * An idle block is a full hold of the lease, so the exporter never reuses its bytes under it; the
- * exporter calls it back when its program frees the block. No fence is recorded at the close: the
- * one that is recorded when the block starts its way back is later and so covers more.
+ * An idle block is a full reference of the lease, so the exporter never reuses its bytes under it;
+ * the exporter calls it back when its program frees the block. No fence is recorded at the close:
+ * the one that is recorded when the block starts its way back is later and so covers more.
  */
 #include "core/share/opener.h"
 
@@ -46,8 +46,8 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         gs_closing_start_locked(share, opened);
         return;
     }
-    if (share->opener.idle_count + share->opener.kept_count >= share->options.idle_blocks &&
-        !gs_kept_evict_locked(share) && share->opener.idle_oldest)
+    if (share->opener.idle_count + share->opener.cached_count >= share->options.idle_blocks &&
+        !gs_cached_evict_locked(share) && share->opener.idle_oldest)
         end_locked(share, share->opener.idle_oldest);
     opened->idle = true;
     opened->idle_ns = gs_now_ns();
@@ -65,12 +65,12 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
     gs_thread_wake(share);
 }
 
-bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_t block_id)
+bool gs_idle_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
 {
     struct gs_opened_key key = {.block_id = block_id};
     struct gs_opened *opened;
 
-    memcpy(key.instance, peer->instance, sizeof key.instance);
+    memcpy(key.instance, remote->instance, sizeof key.instance);
     HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
     if (!opened || opened->recalled)
         return false;
@@ -80,17 +80,17 @@ bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_
     return true;
 }
 
-void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer)
+void gs_idle_lost_locked(struct gs_share *share, struct gs_remote *remote)
 {
     struct gs_opened *opened, *next;
 
-    if (peer->known == peer->connection)
+    if (remote->known == remote->connection)
         return;
-    peer->known = peer->connection;
-    gs_kept_lost_locked(share);
+    remote->known = remote->connection;
+    gs_cached_lost_locked(share);
     HASH_ITER(hh, share->opener.opened, opened, next)
     {
-        if (opened->peer != peer || opened->connection == peer->connection)
+        if (opened->remote != remote || opened->connection == remote->connection)
             continue;
         opened->orphan = true;
         if (opened->idle)

@@ -10,12 +10,12 @@
 
 #define DEVICES_MAX 64
 
-struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id)
+struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id)
 {
-    struct gs_import *import = peer->imports;
+    struct gs_import *import = remote->imports;
 
     /* One of an earlier connection is not it: its lease is gone. */
-    while (import && (import->chunk_id != chunk_id || import->connection != peer->connection))
+    while (import && (import->chunk_id != chunk_id || import->connection != remote->connection))
         import = import->next;
     return import;
 }
@@ -86,7 +86,7 @@ void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room)
         room->size = whole;
 }
 
-void gs_room_give_back(struct gs_share *share, struct gs_room *room)
+void gs_room_free(struct gs_share *share, struct gs_room *room)
 {
     if (room->size)
         share->driver->mem_address_free(room->base, room->size);
@@ -141,7 +141,7 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     import->chunk_id = grant->chunk_id;
     import->read_only = grant->read_only || share->options.read_only;
     import->strict = grant->strict;
-    import->kept = import->unwanted = false;
+    import->cached = import->unwanted = false;
     __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
     memcpy(import->uuid, grant->uuid, sizeof import->uuid);
@@ -182,24 +182,24 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
                     "another process's memory could not be unmapped: driver error %d", (int)result);
 }
 
-gs_status gs_import_enter_locked(struct gs_share *share, struct gs_peer *peer,
+gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
                                  struct gs_import *import)
 {
     gs_status status;
 
-    import->peer = peer;
-    import->connection = peer->connection;
+    import->remote = remote;
+    import->connection = remote->connection;
     status = gs_map_insert(share->map, &import->span);
     if (status != GS_OK)
         return status;
-    import->next = peer->imports;
-    peer->imports = import;
+    import->next = remote->imports;
+    remote->imports = import;
     return GS_OK;
 }
 
 void gs_import_leave_locked(struct gs_share *share, struct gs_import *import)
 {
-    struct gs_import **link = &import->peer->imports;
+    struct gs_import **link = &import->remote->imports;
 
     gs_map_remove(share->map, &import->span);
     while (*link != import)

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 
 #define GS_BOOT_SIZE 33 /* the boot's id as 32 hex digits, and a zero */
 

@@ -2,21 +2,21 @@
  * What the files of core/share have in common.
  *
  *   share.c    make, end                          say.c      what is said of all of it
- *   thread.c   what the share thread does         wire.c     messages      token.c  tokens
+ *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
  *   exporter.h                                    opener.h
- *     offers.c   blocks that are offered            opener.c   open, close, find
- *     queue.c    the lists that they are in         peer.c     connections to exporters
- *     exports.c  descriptors of chunks              connect.c  making and ending them
+ *     exports.c  blocks that are exported           opener.c   open, close, find
+ *     queue.c    the lists that they are in         remote.c   connections to exporters
+ *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
  *     clients.c  connections and leases             request.c  asking for a block
  *     client.c   what is said on one                import.c   chunks mapped here
  *     lives.c    whether its process lives          idle.c     closed, kept for the next open
- *     serve.c    answers to messages                keep.c     chunks kept without a hold
- *     quota.c    what each user takes               closing.c  holds on their way back
- *     leave.c, confirm.c                            flushed.c  they are back
- *                offers left with a broker,
- *     broker.c, leaver.c
+ *     serve.c    answers to messages                cached.c   cached chunks, without a reference
+ *     quota.c    what each user takes               closing.c  references on their way back
+ *     publish.c, confirm.c                          flushed.c  they are back
+ *                exports published to a broker,
+ *     broker.c, publisher.c
  *                and in that
- *     keepers.c  chunks mapped without a hold
+ *     mappings.c chunks mapped without a reference
  *     flush.c    what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
@@ -33,10 +33,10 @@
  *   memory.c   memory behind a descriptor         start_broker.c
  *                                                            starting a broker
  *
- * Who may touch what: offers, and the starting of thread and socket, are under `lock`. Clients are
- * the share thread's alone. Peers, imports and opened blocks are under `opener.lock`; what takes
- * long (messages, driver calls) is done without it by the one thread that has marked the peer
- * busy, and nobody else changes that peer or its imports meanwhile.
+ * Who may touch what: exports, and the starting of thread and socket, are under `lock`. Clients are
+ * the share thread's alone. Remotes, imports and opened blocks are under `opener.lock`; what takes
+ * long (messages, driver calls) is done without it by the one thread that has marked the remote
+ * busy, and nobody else changes that remote or its imports meanwhile.
  */
 #ifndef GS_CORE_SHARE_INTERNAL_H
 #define GS_CORE_SHARE_INTERNAL_H
@@ -52,8 +52,8 @@
 #include "core/share/alive.h"
 #include "core/share/conn.h"
 #include "core/share/directory.h"
+#include "core/share/ipc_handle.h"
 #include "core/share/share.h"
-#include "core/share/token.h"
 #include "core/share/wire.h"
 
 /* A table that cannot grow leaves the new entry out (hh.tbl stays NULL); it never exits. */
@@ -66,12 +66,13 @@
  * very CPU, or it takes longer anyway. */
 #define GS_SPIN_REST_NS (20 * GS_NS_PER_MS)
 
-/* What the share thread does about an offer: asks its holders for it, exports its chunk ahead. */
-enum gs_work { GS_WORK_RECALL, GS_WORK_EXPORT, GS_WORKS };
+/* What the share thread does about an export: asks its holders for it, makes a descriptor of its
+ * chunk ahead. */
+enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };
 
 struct gs_client;
-struct gs_offer;
-struct gs_peer;
+struct gs_export;
+struct gs_remote;
 struct gs_opened;
 struct gs_opener_context;
 
@@ -103,67 +104,67 @@ struct gs_loop {
     bool stop; /* atomic */
     /* Its own. */
     uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
-    uint64_t offered_ns;  /* and the first one of an opener until then */
+    uint64_t exported_until_ns; /* and the first one of an opener until then */
     uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
     uint64_t rested_ns; /* the next one of a row not before then: it was in vain */
     bool fds_made;      /* the table of descriptors has its final size, or never will */
 };
 
-/* The connection to a broker (leave.c). */
+/* The connection to a broker (publish.c). */
 struct gs_link {
     int fd; /* or -1; what it is: */
     struct gs_fd fd_is;
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t found_ns, retry_ns, pause_ns;
-    uint64_t slow_ns; /* until then nothing is left with it; 0: it takes what it is given */
+    uint64_t slow_ns; /* until then nothing is published to it; 0: it takes what it is given */
     bool full;        /* atomic: its socket has no room, and the kernel says when it has; */
     uint64_t full_ns; /* when that is told of */
-    struct gs_offer *put_off;       /* what is to be left with it then */
+    struct gs_export *put_off;      /* what is to be published to it then */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
 
-/* Of a broker: what was left with it (broker.c, leaver.c). */
+/* Of a broker: what was published to it (broker.c, publisher.c). */
 struct gs_store {
     uint64_t unneeded_since; /* atomic; GS_NEVER: it takes nobody in any more */
     /* The share thread's own. */
-    struct gs_left_chunk *left_chunks;
-    struct gs_leaver *leavers;
-    uint64_t left_due_ns;
-    bool left_said; /* a limit was met */
+    struct gs_published_chunk *published_chunks;
+    struct gs_publisher *publishers;
+    uint64_t published_due_ns;
+    bool published_said; /* a limit was met */
 };
 
 /* What is freed, and held by others or pinned (limbo.c). */
 struct gs_limbo {
-    struct gs_offer *oldest, *newest;
+    struct gs_export *oldest, *newest;
     uint64_t count, bytes; /* of those that are held */
     uint64_t due_ns;       /* when to look whether that is too much; GS_NEVER */
     bool said;             /* it is, and was said */
 };
 
-/* What is on offer (offers.c, queue.c, exports.c, keepers.c). */
+/* What is exported (exports.c, queue.c, chunk_fds.c, mappings.c). */
 struct gs_exporter {
-    struct gs_offer *offers;
-    uint64_t next_offer; /* atomic */
+    struct gs_export *exports;
+    uint64_t next_export; /* atomic */
     struct gs_work_queue {
-        struct gs_offer *first, *last; /* `last` counts only where there is a first */
+        struct gs_export *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
-    struct gs_offer *grace_oldest, *grace_newest;
+    struct gs_export *grace_oldest, *grace_newest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
-    struct gs_offer *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    struct gs_export *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
     unsigned telling;                             /* threads that are at telling of one */
-    struct gs_export *exports; /* the share thread adds and uses; others remove */
-    uint64_t export_uses;
-    struct gs_kept_chunk *kept_chunks; /* chunks that clients keep mapped without a hold */
-    struct gs_kept_chunk *unmaps;      /* the ones among them whose memory has gone */
+    struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
+    uint64_t chunk_fd_uses;
+    struct gs_mapped_chunk *mapped_chunks; /* chunks that clients keep mapped without a reference */
+    struct gs_mapped_chunk *unmaps;        /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
     bool used;          /* atomic: this process shares; before that it can only be asked for memory */
-    bool refusal_said;  /* atomic: why something is not offered was logged as a warning */
+    bool refusal_said;  /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
-    uint64_t served_ns, exported_ns; /* the last open, and export ahead */
-    unsigned last_export;            /* the number of the descriptor that was made last */
+    uint64_t served_ns, ahead_ns; /* the last open, and descriptor made ahead */
+    unsigned last_chunk_fd;       /* the number of the descriptor that was made last */
 };
 
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
@@ -207,22 +208,23 @@ struct gs_asked {
 /* What this process has opened (opener.h). */
 struct gs_opener {
     struct gs_lock lock;    /* rank OPENER; protects all of it */
-    struct gs_cond changed; /* a peer is no longer busy */
-    struct gs_peer *peers;
+    struct gs_cond changed; /* a remote is no longer busy */
+    struct gs_remote *remotes;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
     struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
     unsigned idle_count;
-    struct gs_import *kept_oldest, *kept_newest; /* mapped without a hold, for the next open */
-    unsigned kept_count; /* those that are to stay */
-    bool kept_unwanted; /* some of them are to go */
+    struct gs_import *cached_oldest,
+        *cached_newest;    /* mapped without a reference, for the next open */
+    unsigned cached_count; /* those that are to stay */
+    bool cached_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
-    uint64_t next_import, next_peer;
+    uint64_t next_import, next_remote;
     uint64_t astray_ns; /* when it looks whether the program has closed connections */
-    uint64_t look_ns; /* when the thread looks at peers that were busy when they had something */
-    bool peers_watched; /* atomic: there is the thread, and it sees what comes of every peer */
+    uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */
+    bool remotes_watched; /* atomic: there is the thread, and it sees what comes of every remote */
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said; /* atomic */
@@ -264,7 +266,7 @@ struct gs_share {
 /* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
 #define GS_WATCH_SHIFT 56
 #define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
-enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_PEER,
+enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_REMOTE,
                 GS_WATCH_BROKER };
 enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
 /* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
@@ -286,8 +288,8 @@ void gs_unwatch(struct gs_share *share, int fd);
 /* The share thread: an opener's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
 /* The share thread: a handle was given out, whose first opener comes when that was sent to him. */
-void gs_thread_offered(struct gs_share *share, uint64_t now);
-#define GS_OFFERED_NS (2 * GS_NS_PER_MS)
+void gs_thread_exported(struct gs_share *share, uint64_t now);
+#define GS_EXPORTED_NS (2 * GS_NS_PER_MS)
 /* Makes what the share thread uses, or an errno. */
 int gs_loop_open(struct gs_share *share);
 /* Closes what the share thread used; it is not running. What the program has closed is not ours. */
@@ -324,8 +326,8 @@ void gs_others_free(struct gs_share *share);
 
 /* From now on this process shares: what does not go is said aloud. */
 void gs_say_used(struct gs_share *share);
-/* Memory is not offered, and why: a warning the first time, and a line for debugging later. */
-void gs_say_not_offered(struct gs_share *share, const char *reason);
+/* Memory is not exported, and why: a warning the first time, and a line for debugging later. */
+void gs_say_not_exported(struct gs_share *share, const char *reason);
 /* Nobody is left to open a handle of this process's, or those of a freed block: says so once where
  * nobody ever opened any. Who has not the library gets an error from the driver and cannot tell. */
 void gs_say_unopened(struct gs_share *share);

@@ -16,20 +16,20 @@ static bool has_bound(const struct gs_share_options *options)
 }
 
 /* Called with the lock held. The first of those that others hold. */
-static const struct gs_offer *oldest_held_locked(const struct gs_share *share)
+static const struct gs_export *oldest_held_locked(const struct gs_share *share)
 {
-    const struct gs_offer *offer = share->limbo.oldest;
+    const struct gs_export *export = share->limbo.oldest;
 
-    while (offer && !offer->limbo_held)
-        offer = offer->limbo_newer;
-    return offer;
+    while (export && !export->limbo_held)
+        export = export->limbo_newer;
+    return export;
 }
 
 /* Called with the lock held. Whether a bound, divided by `part`, is met. */
 static bool is_much_locked(const struct gs_share *share, uint64_t now, uint64_t part)
 {
     const struct gs_share_options *options = &share->options;
-    const struct gs_offer *oldest = oldest_held_locked(share);
+    const struct gs_export *oldest = oldest_held_locked(share);
 
     if (!oldest)
         return false;
@@ -51,62 +51,62 @@ static void look_by_locked(struct gs_share *share, uint64_t due)
 
 /* At the end of the list: in the order in which they came, which is that of their frees but for
  * those that were opened in their grace. */
-static void enter_locked(struct gs_share *share, struct gs_offer *offer)
+static void enter_locked(struct gs_share *share, struct gs_export *export)
 {
-    offer->limbo_newer = NULL;
-    offer->limbo_older = share->limbo.newest;
-    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo.oldest) = offer;
-    share->limbo.newest = offer;
+    export->limbo_newer = NULL;
+    export->limbo_older = share->limbo.newest;
+    *(export->limbo_older ? &export->limbo_older->limbo_newer : &share->limbo.oldest) = export;
+    share->limbo.newest = export;
 }
 
-static void leave_locked(struct gs_share *share, struct gs_offer *offer)
+static void leave_locked(struct gs_share *share, struct gs_export *export)
 {
-    *(offer->limbo_older ? &offer->limbo_older->limbo_newer : &share->limbo.oldest) =
-        offer->limbo_newer;
-    *(offer->limbo_newer ? &offer->limbo_newer->limbo_older : &share->limbo.newest) =
-        offer->limbo_older;
+    *(export->limbo_older ? &export->limbo_older->limbo_newer : &share->limbo.oldest) =
+        export->limbo_newer;
+    *(export->limbo_newer ? &export->limbo_newer->limbo_older : &share->limbo.newest) =
+        export->limbo_older;
     gs_cond_wake_all(&share->asked.given_back);
 }
 
-static void count_locked(struct gs_share *share, const struct gs_offer *offer)
+static void count_locked(struct gs_share *share, const struct gs_export *export)
 {
     share->limbo.count++;
-    share->limbo.bytes += offer->source.size;
+    share->limbo.bytes += export->source.size;
     if (has_bound(&share->options) && !share->limbo.said)
         look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
-static void uncount_locked(struct gs_share *share, const struct gs_offer *offer)
+static void uncount_locked(struct gs_share *share, const struct gs_export *export)
 {
     share->limbo.count--;
-    share->limbo.bytes -= offer->source.size;
+    share->limbo.bytes -= export->source.size;
     if (!share->limbo.said || is_much_locked(share, gs_now_ns(), 2))
         return;
     share->limbo.said = false;
     look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
-void gs_limbo_note_locked(struct gs_share *share, struct gs_offer *offer)
+void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export)
 {
-    bool held = offer->freed_ns && offer->holds > 0;
-    bool limbo = held || (offer->freed_ns && offer->pins > 0);
+    bool held = export->freed_ns && export->references > 0;
+    bool limbo = held || (export->freed_ns && export->pins > 0);
 
-    if (limbo != offer->limbo) {
-        offer->limbo = limbo;
+    if (limbo != export->limbo) {
+        export->limbo = limbo;
         if (limbo)
-            enter_locked(share, offer);
+            enter_locked(share, export);
         else
-            leave_locked(share, offer);
+            leave_locked(share, export);
     }
-    if (limbo && offer->pins == 0)
+    if (limbo && export->pins == 0)
         gs_cond_wake_all(&share->asked.given_back); /* it is held now, or held no more */
-    if (held == offer->limbo_held)
+    if (held == export->limbo_held)
         return;
-    offer->limbo_held = held;
+    export->limbo_held = held;
     if (held)
-        count_locked(share, offer);
+        count_locked(share, export);
     else
-        uncount_locked(share, offer);
+        uncount_locked(share, export);
 }
 
 bool gs_limbo_is_full(struct gs_share *share)
@@ -121,25 +121,25 @@ bool gs_limbo_is_full(struct gs_share *share)
 
 static uint64_t freed_bytes(const struct gs_client *client)
 {
-    const struct gs_hold *hold;
+    const struct gs_reference *reference;
     uint64_t bytes = 0;
 
-    for (hold = client->holds; hold; hold = hold->hh.next)
-        if (__atomic_load_n(&hold->offer->freed_ns, __ATOMIC_RELAXED))
-            bytes += hold->offer->source.size;
+    for (reference = client->references; reference; reference = reference->hh.next)
+        if (__atomic_load_n(&reference->export->freed_ns, __ATOMIC_RELAXED))
+            bytes += reference->export->source.size;
     return bytes;
 }
 
 /* Each user who holds something freed has the same part. */
 bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_offer *offer)
+                      const struct gs_export *export)
 {
     uid_t uids[GS_IDS_MAX + 1];
     unsigned count = 0, i;
     uint64_t own = 0;
     const struct gs_client *other;
 
-    if (!__atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
+    if (!__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
         return false;
     for (other = share->clients.first; other; other = other->hh.next) {
         uint64_t bytes = freed_bytes(other);
@@ -164,10 +164,11 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
         struct gs_wire_report report = {0};
 
         gs_report_client(client, now, &report);
-        if (report.limbo_hold_bytes > ret_most->limbo_hold_bytes)
+        if (report.limbo_reference_bytes > ret_most->limbo_reference_bytes)
             *ret_most = report;
-        if (report.limbo_holds && (!ret_first->limbo_holds ||
-                                   report.limbo_block_freed_ns > ret_first->limbo_block_freed_ns))
+        if (report.limbo_references &&
+            (!ret_first->limbo_references ||
+             report.limbo_block_freed_ns > ret_first->limbo_block_freed_ns))
             *ret_first = report;
     }
 }
@@ -183,8 +184,8 @@ static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t b
                 "%llu s ago, process %llu (%s) has held it for %llu s",
                 (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10,
                 (unsigned long long)most.client_pid, most.client_name,
-                (unsigned long long)most.limbo_holds,
-                (unsigned long long)(most.limbo_hold_bytes + 1023) >> 10,
+                (unsigned long long)most.limbo_references,
+                (unsigned long long)(most.limbo_reference_bytes + 1023) >> 10,
                 (unsigned long long)first.limbo_block_id,
                 (unsigned long long)(first.limbo_block_size + 1023) >> 10,
                 (unsigned long long)(first.limbo_block_freed_ns / GS_NS_PER_S),
@@ -199,7 +200,7 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)
 
     gs_lock_take(&share->lock);
     if (share->limbo.due_ns <= now) {
-        const struct gs_offer *oldest = oldest_held_locked(share);
+        const struct gs_export *oldest = oldest_held_locked(share);
 
         much = is_much_locked(share, now, 1);
         share->limbo.said |= much;

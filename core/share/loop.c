@@ -75,7 +75,7 @@ static void grow_fd_table(const struct gs_share *share)
     if (lowest < 0)
         return;
     close(lowest);
-    most = (uint64_t)lowest + gs_exports_max() + FDS_SPARE;
+    most = (uint64_t)lowest + gs_chunk_fds_max() + FDS_SPARE;
     if (most >= limit)
         most = limit - 1;
     highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);
@@ -107,7 +107,7 @@ static bool may_spin(struct gs_share *share, uint64_t now)
 /* Looks for events without sleeping while a message is expected; how many there are. */
 static int spin(struct gs_share *share, struct epoll_event *events)
 {
-    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.offered_ns;
+    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.exported_until_ns;
     bool row = begun < share->loop.expected_ns && begun >= share->loop.rested_ns;
     int count = 0;
 
@@ -132,8 +132,8 @@ static bool is_due(const struct fd_table *table, uint64_t now)
 {
     if (!table->due_ns || now < table->due_ns)
         return false;
-    return (now >= table->share->loop.expected_ns && now >= table->share->loop.offered_ns) ||
-           now - table->due_ns >= FDS_BY_NS || !gs_export_has_room(table->share);
+    return (now >= table->share->loop.expected_ns && now >= table->share->loop.exported_until_ns) ||
+           now - table->due_ns >= FDS_BY_NS || !gs_chunk_fd_has_room(table->share);
 }
 
 static void fd_table_tick(struct fd_table *table)
@@ -202,7 +202,7 @@ void *gs_loop_run(void *arg)
                 (unsigned long long)(gs_now_ns() - share->loop.asked_ns) / 1000,
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
-    gs_peers_watch(share);
+    gs_remotes_watch(share);
     fd_table_tick(&table);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);

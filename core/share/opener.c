@@ -10,17 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct gs_opened_key key_of(const struct gs_token *token)
+static struct gs_opened_key key_of(const struct gs_ipc_handle *ipc_handle)
 {
-    struct gs_opened_key key = {.block_id = token->block_id};
+    struct gs_opened_key key = {.block_id = ipc_handle->block_id};
 
-    memcpy(key.instance, token->instance, sizeof key.instance);
+    memcpy(key.instance, ipc_handle->instance, sizeof key.instance);
     return key;
 }
 
-static struct gs_opened *find_locked(struct gs_share *share, const struct gs_token *token)
+static struct gs_opened *find_locked(struct gs_share *share, const struct gs_ipc_handle *ipc_handle)
 {
-    struct gs_opened_key key = key_of(token);
+    struct gs_opened_key key = key_of(ipc_handle);
     struct gs_opened *opened;
 
     HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
@@ -51,7 +51,7 @@ static void say_senseless(struct gs_share *share)
                 "refused");
 }
 
-/* A hold at the exporter and a mapping for it. The peer is busy, by this thread. */
+/* A reference at the exporter and a mapping for it. The remote is busy, by this thread. */
 struct granted {
     struct gs_wire_grant grant;
     struct gs_import *import;
@@ -64,21 +64,23 @@ static unsigned us(uint64_t from, uint64_t to)
     return to > from ? (unsigned)((to - from) / 1000) : 0;
 }
 
-static void tell(struct gs_share *share, const struct granted *granted, const struct gs_peer *peer)
+static void tell(struct gs_share *share, const struct granted *granted,
+                 const struct gs_remote *remote)
 {
     const struct gs_open_steps *steps = &granted->steps;
 
-    gs_log_line(&share->log, GS_LOG_DEBUG,
-                "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
-                "and access %u; begun at %llu us",
-                (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now_ns()),
-                us(steps->begun, peer->conn.connected_ns),
-                us(peer->conn.connected_ns > steps->begun ? peer->conn.connected_ns : steps->begun,
-                   peer->conn.sent_ns),
-                us(peer->conn.sent_ns, steps->answered),
-                granted->fresh ? us(steps->answered, steps->imported) : 0,
-                us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
-                (unsigned long long)steps->begun / 1000);
+    gs_log_line(
+        &share->log, GS_LOG_DEBUG,
+        "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
+        "and access %u; begun at %llu us",
+        (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now_ns()),
+        us(steps->begun, remote->conn.connected_ns),
+        us(remote->conn.connected_ns > steps->begun ? remote->conn.connected_ns : steps->begun,
+           remote->conn.sent_ns),
+        us(remote->conn.sent_ns, steps->answered),
+        granted->fresh ? us(steps->answered, steps->imported) : 0,
+        us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
+        (unsigned long long)steps->begun / 1000);
 }
 
 static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
@@ -87,21 +89,23 @@ static bool import_fits(const struct gs_import *import, const struct gs_wire_gra
            memcmp(import->uuid, grant->uuid, sizeof import->uuid) == 0;
 }
 
-static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
-                     const unsigned char *bytes, CUdevice device, struct granted *ret)
+static gs_status ask(struct gs_share *share, struct gs_remote *remote,
+                     const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
+                     CUdevice device, struct granted *ret)
 {
     struct gs_room room = {0};
     int fd = -1;
     gs_status status;
 
-    ret->import = gs_import_find(peer, token->chunk_id);
-    status = gs_peer_request(share, peer, token, bytes, !ret->import, &room, &ret->grant, &fd);
-    if (status == GS_UNREACHABLE && ret->import && ret->import->connection != peer->connection) {
+    ret->import = gs_import_find(remote, ipc_handle->chunk_id);
+    status =
+        gs_remote_request(share, remote, ipc_handle, bytes, !ret->import, &room, &ret->grant, &fd);
+    if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
-        status = gs_peer_request(share, peer, token, bytes, true, &room, &ret->grant, &fd);
+        status = gs_remote_request(share, remote, ipc_handle, bytes, true, &room, &ret->grant, &fd);
     }
     if (status != GS_OK) {
-        gs_room_give_back(share, &room);
+        gs_room_free(share, &room);
         return status;
     }
     ret->steps.answered = gs_now_ns();
@@ -117,31 +121,31 @@ static gs_status ask(struct gs_share *share, struct gs_peer *peer, const struct 
     else if (status > 0)
         say_driver(share, status);
     ret->steps.mapped = gs_now_ns();
-    gs_room_give_back(share, &room); /* it was of another size */
+    gs_room_free(share, &room); /* it was of another size */
     if (fd >= 0 && status != GS_OK)
-        gs_discard(fd, gs_conn_who(peer->conn.fd).uid);
+        gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
     else
         gs_fd_drop(fd); /* the driver's: it has taken it */
     if (status != GS_OK)
-        gs_peer_return(peer, token->block_id);
+        gs_remote_return(remote, ipc_handle->block_id);
     return status;
 }
 
 /* Enters what was granted everywhere, or nowhere. */
-static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
+static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
                               const struct granted *granted, struct gs_opened *opened)
 {
     gs_status status = GS_OK;
 
-    opened->peer = peer;
+    opened->remote = remote;
     opened->import = granted->import;
-    opened->connection = peer->connection;
+    opened->connection = remote->connection;
     opened->address = granted->import->span.base + granted->grant.offset;
     opened->size = granted->grant.size;
     opened->id = ++share->opener.next_import;
     opened->count = 1;
     if (granted->fresh)
-        status = gs_import_enter_locked(share, peer, granted->import);
+        status = gs_import_enter_locked(share, remote, granted->import);
     if (status != GS_OK)
         return status;
     status = gs_import_add_locked(granted->import, opened);
@@ -150,9 +154,9 @@ static gs_status enter_locked(struct gs_share *share, struct gs_peer *peer,
     if (status == GS_OK) {
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
-            if (granted->import->kept)
-                gs_kept_stop_locked(share, granted->import);
-            peer->opened_count++;
+            if (granted->import->cached)
+                gs_cached_stop_locked(share, granted->import);
+            remote->opened_count++;
             return GS_OK;
         }
         gs_import_remove_locked(granted->import, opened);
@@ -170,9 +174,9 @@ static void opened_free(struct gs_opened *opened)
     free(opened);
 }
 
-/* Called with the lock held and the peer busy; lets go of the lock meanwhile. */
-static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
-                                 const struct gs_token *token, const unsigned char *bytes,
+/* Called with the lock held and the remote busy; lets go of the lock meanwhile. */
+static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote,
+                                 const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
@@ -181,22 +185,22 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
 
     if (!opened)
         return GS_NO_HOST_MEMORY;
-    opened->key = key_of(token);
-    memcpy(opened->token, bytes, GS_TOKEN_SIZE);
+    opened->key = key_of(ipc_handle);
+    memcpy(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     status = gs_use_add_locked(share, opened, context);
     gs_lock_release(&share->opener.lock);
     if (status == GS_OK) {
-        status = ask(share, peer, token, bytes, device, &granted);
+        status = ask(share, remote, ipc_handle, bytes, device, &granted);
         if (status == GS_OK)
-            tell(share, &granted, peer);
+            tell(share, &granted, remote);
         gs_lock_take(&share->opener.lock);
         if (status != GS_OK) {
             if (granted.import && !granted.fresh)
-                gs_kept_doubt_locked(share, granted.import);
+                gs_cached_doubt_locked(share, granted.import);
             opened_free(opened);
             return status;
         }
-        status = enter_locked(share, peer, &granted, opened);
+        status = enter_locked(share, remote, &granted, opened);
         if (status == GS_OK) {
             *ret_address = opened->address;
             return GS_OK;
@@ -204,12 +208,12 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_peer *peer,
         gs_lock_release(&share->opener.lock);
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
-        gs_peer_return(peer, token->block_id);
+        gs_remote_return(remote, ipc_handle->block_id);
         gs_lock_take(&share->opener.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
         else
-            gs_kept_doubt_locked(share, granted.import);
+            gs_cached_doubt_locked(share, granted.import);
     } else {
         gs_lock_take(&share->opener.lock);
     }
@@ -249,29 +253,29 @@ static gs_status allow_locked(struct gs_share *share, struct gs_opened *opened, 
 }
 
 /*
- * One step with a peer that is now busy by this thread. GS_OK with *ret_done false: things have
+ * One step with a remote that is now busy by this thread. GS_OK with *ret_done false: things have
  * moved, look again.
  */
-static gs_status open_step_locked(struct gs_share *share, struct gs_peer *peer,
-                                  struct gs_opened *opened, const struct gs_token *token,
+static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remote,
+                                  struct gs_opened *opened, const struct gs_ipc_handle *ipc_handle,
                                   const unsigned char *bytes, CUcontext context, CUdevice device,
                                   CUdeviceptr *ret_address, bool *ret_done)
 {
     *ret_done = true;
-    if (opened && opened->count == 0 && !opened->idle && opened->connection != peer->connection) {
+    if (opened && opened->count == 0 && !opened->idle && opened->connection != remote->connection) {
         HASH_DEL(share->opener.opened, opened); /* its lease was lost; the thread finishes it */
         opened->replaced = opened->leaving = true;
         opened = NULL;
     }
     if (!opened)
-        return open_new_locked(share, peer, token, bytes, context, device, ret_address);
+        return open_new_locked(share, remote, ipc_handle, bytes, context, device, ret_address);
     if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;
     return allow_locked(share, opened, device);
 }
 
-static gs_status open_locked(struct gs_share *share, const struct gs_token *token,
+static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle *ipc_handle,
                              const unsigned char *bytes, CUcontext context, CUdevice device,
                              CUdeviceptr *ret_address)
 {
@@ -280,59 +284,59 @@ static gs_status open_locked(struct gs_share *share, const struct gs_token *toke
     bool done = false;
 
     while (status == GS_OK && !done) {
-        struct gs_opened *opened = find_locked(share, token);
-        struct gs_peer *peer;
+        struct gs_opened *opened = find_locked(share, ipc_handle);
+        struct gs_remote *remote;
 
-        if (opened && !gs_bytes_equal(opened->token, bytes, GS_TOKEN_SIZE)) {
+        if (opened && !gs_bytes_equal(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE)) {
             gs_log_line(&share->log, GS_LOG_DEBUG,
                         "an IPC handle differs from the one of its block");
-            return GS_BAD_TOKEN;
+            return GS_BAD_HANDLE;
         }
         if (opened && (opened->count > 0 || opened->idle) && is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
-        peer = gs_peer_find_locked(share, token->instance);
-        if (!peer)
-            peer = gs_peer_new_locked(share, token->instance);
-        if (!peer)
+        remote = gs_remote_find_locked(share, ipc_handle->instance);
+        if (!remote)
+            remote = gs_remote_new_locked(share, ipc_handle->instance);
+        if (!remote)
             return GS_NO_HOST_MEMORY;
-        if (peer->busy || (opened && opened->leaving)) { /* the thread gives it back shortly */
-            if (gs_peer_await_locked(share, deadline))
+        if (remote->busy || (opened && opened->leaving)) { /* the thread gives it back shortly */
+            if (gs_remote_await_locked(share, deadline))
                 continue;
             gs_say_unreachable(share, "other threads wait for the process that shared it");
             return GS_UNREACHABLE;
         }
-        peer->busy = true;
-        peer->deadline_ns = deadline;
-        status = open_step_locked(share, peer, opened, token, bytes, context, device, ret_address,
-                                  &done);
-        gs_peer_release_locked(share, peer);
+        remote->busy = true;
+        remote->deadline_ns = deadline;
+        status = open_step_locked(share, remote, opened, ipc_handle, bytes, context, device,
+                                  ret_address, &done);
+        gs_remote_release_locked(share, remote);
     }
     return status;
 }
 
-/* Why 64 bytes that claim to be ours are no token. */
+/* Why 64 bytes that claim to be ours are no handle. */
 static void say_bad(struct gs_share *share, const unsigned char *bytes)
 {
-    struct gs_token ours = {0};
-    unsigned char written[GS_TOKEN_SIZE];
+    struct gs_ipc_handle ours = {0};
+    unsigned char written[GS_IPC_HANDLE_SIZE];
 
-    gs_token_write(&ours, written);
-    if (memcmp(bytes, written, offsetof(struct gs_token, check)) != 0)
+    gs_ipc_handle_write(&ours, written);
+    if (memcmp(bytes, written, offsetof(struct gs_ipc_handle, check)) != 0)
         gs_say_unreachable(share, "its IPC handle is of another version of this library; use the "
                                   "same for both");
     else
         gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle was changed on its way");
 }
 
-gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
+gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     int saved = errno;
-    struct gs_token read;
-    gs_status status = gs_token_read(token, &read);
+    struct gs_ipc_handle read;
+    gs_status status = gs_ipc_handle_read(ipc_handle, &read);
 
-    if (status == GS_BAD_TOKEN)
-        say_bad(share, token);
+    if (status == GS_BAD_HANDLE)
+        say_bad(share, ipc_handle);
     if (status != GS_OK)
         return status;
     if (!share->options.enable) {
@@ -346,7 +350,7 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOK
     }
     gs_say_used(share);
     gs_lock_take(&share->opener.lock);
-    status = open_locked(share, &read, token, context, device, ret_address);
+    status = open_locked(share, &read, ipc_handle, context, device, ret_address);
     gs_opener_release(share);
     if (status == GS_NO_HOST_MEMORY)
         gs_say_unreachable(share, "no host memory is left");
@@ -410,7 +414,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
 }
 
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
-                           unsigned char ret_token[GS_TOKEN_SIZE])
+                           unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     const struct gs_opened *opened;
 
@@ -419,7 +423,7 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
     gs_lock_take(&share->opener.lock);
     opened = opened_at_locked(share, address);
     if (opened)
-        memcpy(ret_token, opened->token, GS_TOKEN_SIZE);
+        memcpy(ret_ipc_handle, opened->ipc_handle, GS_IPC_HANDLE_SIZE);
     gs_lock_release(&share->opener.lock);
     return opened ? GS_OK : GS_NOT_OURS;
 }

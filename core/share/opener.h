@@ -1,7 +1,7 @@
 /*
- * Opener: what opener.c, peer.c, connect.c, request.c, import.c and closing.c have in common. All
+ * Opener: what opener.c, remote.c, connect.c, request.c, import.c and closing.c have in common. All
  * is under `opener.lock` of the share. Functions named _locked are called with it held; others are
- * called without it, by the thread that has marked the peer busy.
+ * called without it, by the thread that has marked the remote busy.
  */
 #ifndef GS_CORE_SHARE_OPENER_H
 #define GS_CORE_SHARE_OPENER_H
@@ -30,11 +30,11 @@ struct gs_connection {
 
 /* An exporter. While it is busy only the thread that made it so reads or writes anything here but
  * `busy`, `noticed` and the links of the table. */
-struct gs_peer {
+struct gs_remote {
     unsigned char instance[GS_INSTANCE_SIZE];
     uint64_t id; /* of its watch */
     struct gs_connection conn;
-    uint64_t connection;  /* counts connections: a hold belongs to the one it was made over */
+    uint64_t connection;  /* counts connections: a reference belongs to the one it was made over */
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
     bool astray;        /* the program has closed the connection, over which things are held: */
@@ -54,17 +54,17 @@ struct gs_peer {
 /* A chunk of another process, mapped here. */
 struct gs_import {
     struct gs_span span; /* first: what the map points at */
-    struct gs_peer *peer;
+    struct gs_remote *remote;
     uint64_t connection;
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle;
     bool read_only;
-    bool strict;   /* is not kept without a hold */
-    bool kept;     /* no block of it is held; in the list of kept ones, since: */
+    bool strict;   /* is not kept without a reference */
+    bool cached;   /* no block of it is held; in the list of cached ones, since: */
     bool unwanted; /* and is to go */
-    uint64_t kept_ns;
-    struct gs_import *kept_older, *kept_newer;
+    uint64_t cached_ns;
+    struct gs_import *cached_older, *cached_newer;
     uint64_t devices; /* atomic; bit d: device d has access, */
     uint64_t homes;   /* and has opened a block; atomic as well */
     struct gs_opened **sorted; /* by address */
@@ -102,10 +102,10 @@ struct gs_opened_key {
 /* A block of another process that this one has opened. */
 struct gs_opened {
     struct gs_opened_key key;
-    struct gs_peer *peer;
+    struct gs_remote *remote;
     struct gs_import *import;
     uint64_t connection;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     size_t size;
     uint64_t id;
@@ -139,76 +139,77 @@ struct gs_opener_context {
 
 /* connect.c */
 /* Connects. GS_UNREACHABLE, or CUDA_ERROR_OPERATING_SYSTEM without a descriptor for it. */
-gs_status gs_peer_connect(struct gs_share *share, struct gs_peer *peer);
+gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote);
 /* Connects to the same again: 0, or a negative errno. Where he has ended what was held is lost. */
-int gs_peer_connect_again(struct gs_share *share, struct gs_peer *peer);
+int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote);
 /* Hangs up without a word; what was held may be taken up over another connection. */
-void gs_peer_hang_up(struct gs_peer *peer);
+void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
-void gs_peer_look(struct gs_peer *peer);
-void gs_peer_disconnect(struct gs_share *share, struct gs_peer *peer);
+void gs_remote_look(struct gs_remote *remote);
+void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
 /* Takes note where a connection is refused over which something was to be taken up. */
-void gs_peer_note_refused(struct gs_peer *peer, const union gs_wire_message *message);
+void gs_remote_note_refused(struct gs_remote *remote, const union gs_wire_message *message);
 /* Its connection has ended, and by nothing that was done here. */
-void gs_peer_lost(struct gs_share *share, struct gs_peer *peer);
+void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
 
-/* peer.c */
-bool gs_peer_hung_up(const struct gs_peer *peer);
-struct gs_peer *gs_peer_find_locked(struct gs_share *share, const unsigned char *instance);
-struct gs_peer *gs_peer_new_locked(struct gs_share *share, const unsigned char *instance);
-/* Gives a hold back that nobody has seen. */
-void gs_peer_return(struct gs_peer *peer, uint64_t block_id);
+/* remote.c */
+bool gs_remote_hung_up(const struct gs_remote *remote);
+struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance);
+struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance);
+/* Gives a reference back that nobody has seen. */
+void gs_remote_return(struct gs_remote *remote, uint64_t block_id);
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
-void gs_peer_take_other(struct gs_share *share, struct gs_peer *peer,
-                        const union gs_wire_message *message, int fd);
-void gs_peer_take_other_locked(struct gs_share *share, struct gs_peer *peer,
-                               const union gs_wire_message *message, int fd);
-/* Waits, the lock held, until some peer is no longer busy; false: `deadline_ns` has come. Who has
+void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
+                          const union gs_wire_message *message, int fd);
+void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remote,
+                                 const union gs_wire_message *message, int fd);
+/* Waits, the lock held, until some remote is no longer busy; false: `deadline_ns` has come. Who has
  * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
  * one that fails here after share.timeout has met a process that is stopped or gone. */
-bool gs_peer_await_locked(struct gs_share *share, uint64_t deadline_ns);
+bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns);
 /* It is no longer busy; may free it. Lets go of the lock meanwhile. */
-void gs_peer_release_locked(struct gs_share *share, struct gs_peer *peer);
+void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote);
 /* Sends what CLOSE messages there are; false while some are left. */
-bool gs_peer_flush_locked(struct gs_share *share, struct gs_peer *peer);
+bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote);
 /*
  * From now on the share thread, which it starts if it can, sees what comes over the connection.
  * Without that an exporter's calls are read with the next answer, which does as long as the program
  * closes nothing: only what it has closed can be called back.
  */
-void gs_peer_watch(struct gs_share *share, struct gs_peer *peer);
+void gs_remote_watch(struct gs_share *share, struct gs_remote *remote);
 /* The share thread, once it runs: it sees what comes over all connections. */
-void gs_peers_watch(struct gs_share *share);
+void gs_remotes_watch(struct gs_share *share);
 /* Something is to be given back: whether the share thread does it, which is started if need be; or
  * the process ends, and nobody does. */
 bool gs_opener_has_thread(struct gs_share *share);
 /* The share thread: something happened on the connection. */
-void gs_peer_event(struct gs_share *share, uint64_t id);
+void gs_remote_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
-uint64_t gs_peers_tick_locked(struct gs_share *share, uint64_t now);
-/* Frees a peer that nothing refers to any more. */
-void gs_peer_reap_locked(struct gs_share *share, struct gs_peer *peer);
+uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now);
+/* Frees a remote that nothing refers to any more. */
+void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 
 /* request.c */
-/* Asks for one block; with success one hold is this process's, and must go back by a CLOSE over
- * the same connection. *ret_fd is the caller's, or -1 if it was not wanted. Where `room` is given
- * and has none it may have some afterwards, also without success. */
-gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
-                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd);
+/* Asks for one block; with success one reference is this process's, and must go back by a CLOSE
+ * over the same connection. *ret_fd is the caller's, or -1 if it was not wanted. Where `room` is
+ * given and has none it may have some afterwards, also without success. */
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
+                            bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
+                            int *ret_fd);
 /* The program has closed the connection: another one takes its place, or he who has the memory has
  * ended and all is lost. */
-gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer);
+gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
 
 /* import.c */
-struct gs_import *gs_import_find(struct gs_peer *peer, uint64_t chunk_id);
+struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
 /* Reserves addresses for the chunk of a block of `size` bytes, as far as that tells: for one that
  * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
-void gs_room_give_back(struct gs_share *share, struct gs_room *room);
+void gs_room_free(struct gs_share *share, struct gs_room *room);
 /* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is
- * left behind on failure. The import is not in the map nor with its peer yet. */
+ * left behind on failure. The import is not in the map nor with its remote yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import);
@@ -217,7 +218,7 @@ gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdev
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);
-gs_status gs_import_enter_locked(struct gs_share *share, struct gs_peer *peer,
+gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
                                  struct gs_import *import);
 void gs_import_leave_locked(struct gs_share *share, struct gs_import *import);
 void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
@@ -227,30 +228,31 @@ gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opene
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 
-/* keep.c */
+/* cached.c */
 /* The import's last block is given back: whether the mapping stays for the next open. */
-bool gs_kept_start_locked(struct gs_share *share, struct gs_import *import,
-                          const struct gs_opened *last);
+bool gs_cached_start_locked(struct gs_share *share, struct gs_import *import,
+                            const struct gs_opened *last);
 /* Makes room: the oldest one is to go. False: there is none. */
-bool gs_kept_evict_locked(struct gs_share *share);
+bool gs_cached_evict_locked(struct gs_share *share);
 /* A block of it is open again. */
-void gs_kept_stop_locked(struct gs_share *share, struct gs_import *import);
+void gs_cached_stop_locked(struct gs_share *share, struct gs_import *import);
 /* Opening a block of the import failed: the exporter may not know any more that it is kept. */
-void gs_kept_doubt_locked(struct gs_share *share, struct gs_import *import);
+void gs_cached_doubt_locked(struct gs_share *share, struct gs_import *import);
 /* The exporter wants the chunk unmapped. False: it is not mapped, or is to go already. */
-bool gs_kept_call_back_locked(struct gs_share *share, struct gs_peer *peer, uint64_t chunk_id);
-/* The peer's connection was lost. */
-void gs_kept_lost_locked(struct gs_share *share);
+bool gs_cached_call_back_locked(struct gs_share *share, struct gs_remote *remote,
+                                uint64_t chunk_id);
+/* The remote's connection was lost. */
+void gs_cached_lost_locked(struct gs_share *share);
 /* Unmaps the ones that are to go; lets go of the lock meanwhile. When to come again. */
-uint64_t gs_kept_tick_locked(struct gs_share *share, uint64_t now);
+uint64_t gs_cached_tick_locked(struct gs_share *share, uint64_t now);
 /* Says what was unmapped; false while some is left to say. */
-bool gs_kept_flush_locked(struct gs_share *share, struct gs_peer *peer);
+bool gs_cached_flush_locked(struct gs_share *share, struct gs_remote *remote);
 /* At the very end: all. */
-void gs_kept_finish_locked(struct gs_share *share);
+void gs_cached_finish_locked(struct gs_share *share);
 
 /* flushed.c */
 /* The exporter asks; false: once more before it was answered. */
-bool gs_flush_wanted_locked(struct gs_share *share, struct gs_peer *peer, uint64_t number);
+bool gs_flush_wanted_locked(struct gs_share *share, struct gs_remote *remote, uint64_t number);
 /* Answers where nothing is on its way back any more; when to come again. */
 uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
 
@@ -260,9 +262,9 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened);
 /* Opened again. */
 void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened);
 /* The exporter wants a block back. False: there is no such block, or he has said so before. */
-bool gs_idle_recall_locked(struct gs_share *share, struct gs_peer *peer, uint64_t block_id);
-/* Nobody will call the peer's blocks back any more, if its connection was lost. */
-void gs_idle_lost_locked(struct gs_share *share, struct gs_peer *peer);
+bool gs_idle_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
+/* Nobody will call the remote's blocks back any more, if its connection was lost. */
+void gs_idle_lost_locked(struct gs_share *share, struct gs_remote *remote);
 /* Sends the ones back whose time is over; when the next one's is. */
 uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now);
 /* At the very end: all. */
@@ -278,9 +280,9 @@ void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened);
 /* The share thread: what is due; when to come again. */
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now);
 /* The same where there can be no such thread: whoever gives something back, or lets go of a
- * peer. */
+ * remote. */
 void gs_closing_work(struct gs_share *share);
-/* Lets go of the lock after a peer was busy, and does that work where nobody else does. */
+/* Lets go of the lock after a remote was busy, and does that work where nobody else does. */
 void gs_opener_release(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_closing_finish(struct gs_share *share);

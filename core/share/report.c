@@ -3,61 +3,62 @@
 
 #include <string.h>
 
-#define STATS_PART 20 /* of the time, one part at most goes into looking through the offers */
+#define STATS_PART 20 /* of the time, one part at most goes into looking through the exports */
 
-/* The offers it holds stay while the share thread is here. */
-static void count_hold(const struct gs_hold *hold, uint64_t now, struct gs_wire_report *report)
+/* The exports it holds stay while the share thread is here. */
+static void count_reference(const struct gs_reference *reference, uint64_t now,
+                            struct gs_wire_report *report)
 {
-    const struct gs_offer *offer = hold->offer;
-    uint64_t freed_ns = __atomic_load_n(&offer->freed_ns, __ATOMIC_RELAXED);
+    const struct gs_export *export = reference->export;
+    uint64_t freed_ns = __atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED);
     uint64_t freed_age = now > freed_ns ? now - freed_ns : 0;
 
-    report->holds++;
-    report->hold_bytes += offer->source.size;
-    if (now - hold->since_ns > report->hold_age_ns)
-        report->hold_age_ns = now - hold->since_ns;
+    report->references++;
+    report->reference_bytes += export->source.size;
+    if (now - reference->since_ns > report->reference_age_ns)
+        report->reference_age_ns = now - reference->since_ns;
     if (!freed_ns)
         return;
-    report->limbo_holds++;
-    report->limbo_hold_bytes += offer->source.size;
-    if (report->limbo_holds > 1 && freed_age <= report->limbo_block_freed_ns)
+    report->limbo_references++;
+    report->limbo_reference_bytes += export->source.size;
+    if (report->limbo_references > 1 && freed_age <= report->limbo_block_freed_ns)
         return;
-    report->limbo_block_id = offer->key.id;
-    report->limbo_block_size = offer->source.size;
+    report->limbo_block_id = export->key.id;
+    report->limbo_block_size = export->source.size;
     report->limbo_block_freed_ns = freed_age;
-    report->limbo_block_held_ns = now - hold->since_ns;
+    report->limbo_block_held_ns = now - reference->since_ns;
 }
 
-bool gs_offer_is_stale(const struct gs_share *share, const struct gs_offer *offer)
+bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export)
 {
-    if (!offer->freed_ns || offer->holds > 0 || offer->pins > 0)
+    if (!export->freed_ns || export->references > 0 || export->pins > 0)
         return false;
-    return offer->opened || gs_now_ns() - offer->freed_ns >= share->options.grace_ns;
+    return export->opened || gs_now_ns() - export->freed_ns >= share->options.grace_ns;
 }
 
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 {
     struct gs_share_stats stats = {0};
-    struct gs_offer *offer, *next;
+    struct gs_export *export, *next;
 
     gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->exporter.offers, offer, next)
+    HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        stats.offers++;
-        stats.bytes += offer->source.size;
-        stats.holds += offer->holds;
-        if (!offer->freed_ns || gs_offer_is_stale(share, offer))
+        stats.exports++;
+        stats.bytes += export->source.size;
+        stats.references += export->references;
+        if (!export->freed_ns || gs_export_is_stale(share, export))
             continue;
         stats.limbo++;
-        stats.limbo_bytes += offer->source.size;
-        if (!stats.limbo_ns || offer->freed_ns < stats.limbo_ns)
-            stats.limbo_ns = offer->freed_ns;
+        stats.limbo_bytes += export->source.size;
+        if (!stats.limbo_ns || export->freed_ns < stats.limbo_ns)
+            stats.limbo_ns = export->freed_ns;
     }
     gs_lock_release(&share->lock);
     *ret_stats = stats;
 }
 
-/* Looking through thousands of offers keeps their lock from the program. So whoever asks again and
+/* Looking through thousands of exports keeps their lock from the program. So whoever asks again and
  * again is told what was found before. */
 static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t now)
 {
@@ -71,14 +72,14 @@ static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t no
 void gs_report_client(const struct gs_client *client, uint64_t now,
                       struct gs_wire_report *report)
 {
-    const struct gs_hold *hold;
+    const struct gs_reference *reference;
 
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
-    report->left = client->left;
+    report->left = client->published;
     memcpy(report->client_name, client->said.name, sizeof report->client_name);
-    for (hold = client->holds; hold; hold = hold->hh.next)
-        count_hold(hold, now, report);
+    for (reference = client->references; reference; reference = reference->hh.next)
+        count_reference(reference, now, report);
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
@@ -95,7 +96,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     stats = stats_of(share, now);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
     message.report.pid = (uint64_t)gs_alive_own_pid();
-    message.report.offers = stats->offers;
+    message.report.exports = stats->exports;
     message.report.bytes = stats->bytes;
     message.report.limbo = stats->limbo;
     message.report.limbo_bytes = stats->limbo_bytes;

@@ -1,7 +1,7 @@
 /*
  * Opener: asking an exporter for a block, and judging what it answers. Nothing that comes from it
  * is believed before it was checked. All that one call waits for, of the exporter and of a broker,
- * is over at the call's one deadline (peer->deadline_ns).
+ * is over at the call's one deadline (remote->deadline_ns).
  */
 #include "core/share/discard.h"
 #include "core/share/opener.h"
@@ -17,42 +17,43 @@
 #define EARLY_STEP_NS (5 * GS_NS_PER_MS) /* looking again after this */
 
 /* Sends, waiting for room up to `deadline`. */
-static int send_by(const struct gs_peer *peer, const union gs_wire_message *message, int fd,
+static int send_by(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
 {
     for (;;) {
-        int error =
-            gs_fd_is_there(&peer->conn.kept_fd) ? gs_wire_send(peer->conn.fd, message, fd) : -EBADF;
+        int error = gs_fd_is_there(&remote->conn.kept_fd)
+                        ? gs_wire_send(remote->conn.fd, message, fd)
+                        : -EBADF;
 
         if (error != -EAGAIN)
             return error;
-        if (gs_conn_wait(peer->conn.fd, -1, true, deadline) == GS_CONN_OVER)
+        if (gs_conn_wait(remote->conn.fd, -1, true, deadline) == GS_CONN_OVER)
             return -ETIMEDOUT;
     }
 }
 
-static int send_hello(const struct gs_share *share, struct gs_peer *peer, uint64_t deadline)
+static int send_hello(const struct gs_share *share, struct gs_remote *remote, uint64_t deadline)
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
-    int error, pidfd = peer->conn.pidfd >= 0 ? -1 : gs_alive_own_pidfd();
+    int error, pidfd = remote->conn.pidfd >= 0 ? -1 : gs_alive_own_pidfd();
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, peer->instance, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, remote->instance, GS_INSTANCE_SIZE);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
     message.hello.stack = gs_alive_own_stack();
     message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
-    error = send_by(peer, &message, pidfd, deadline);
+    error = send_by(remote, &message, pidfd, deadline);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
-        error = send_by(peer, &message, -1, deadline);
+        error = send_by(remote, &message, -1, deadline);
     gs_fd_drop(pidfd);
     return error;
 }
 
 /* Greets over a new connection and takes up what was held over one that the program has closed: 0,
  * or a negative errno. */
-static int take_up(struct gs_share *share, struct gs_peer *peer)
+static int take_up(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
     struct gs_opened *opened, *next;
@@ -62,80 +63,80 @@ static int take_up(struct gs_share *share, struct gs_peer *peer)
     int error;
 
     gs_lock_take(&share->opener.lock);
-    for (import = peer->imports; import; import = import->next)
-        gs_kept_doubt_locked(share, import); /* he does not know any more who keeps what */
-    while (peer->unsent) { /* what is not taken up he gets back without a word */
-        opened = peer->unsent;
-        peer->unsent = opened->next;
+    for (import = remote->imports; import; import = import->next)
+        gs_cached_doubt_locked(share, import); /* he does not know any more who keeps what */
+    while (remote->unsent) { /* what is not taken up he gets back without a word */
+        opened = remote->unsent;
+        remote->unsent = opened->next;
         free(opened);
     }
-    ids = calloc(peer->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
+    ids = calloc(remote->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
     HASH_ITER(hh, share->opener.opened, opened, next)
     {
-        if (ids && opened->peer == peer && opened->connection == peer->connection)
+        if (ids && opened->remote == remote && opened->connection == remote->connection)
             ids[count++] = opened->key.block_id;
     }
     gs_lock_release(&share->opener.lock);
-    error = ids ? send_hello(share, peer, peer->deadline_ns) : -ENOMEM;
-    peer->conn.greeted = error == 0;
+    error = ids ? send_hello(share, remote, remote->deadline_ns) : -ENOMEM;
+    remote->conn.greeted = error == 0;
     for (unsigned i = 0; !error && i <= count; i++) {
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         message.take_up.block_id = ids[i];
-        error = send_by(peer, &message, -1, peer->deadline_ns);
+        error = send_by(remote, &message, -1, remote->deadline_ns);
     }
-    peer->conn.crossing += count;
+    remote->conn.crossing += count;
     free(ids);
     return error;
 }
 
-gs_status gs_peer_resume(struct gs_share *share, struct gs_peer *peer)
+gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote)
 {
-    if (gs_peer_connect_again(share, peer) != 0)
+    if (gs_remote_connect_again(share, remote) != 0)
         return GS_UNREACHABLE;
-    if (take_up(share, peer) != 0) {
-        gs_peer_hang_up(peer);
+    if (take_up(share, remote) != 0) {
+        gs_remote_hang_up(remote);
         return GS_UNREACHABLE;
     }
-    peer->astray = false;
-    peer->conn.resumed = true;
+    remote->astray = false;
+    remote->conn.resumed = true;
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the program has closed a connection of the library's: there is another");
     return GS_OK;
 }
 
-static gs_status connect_or_resume(struct gs_share *share, struct gs_peer *peer)
+static gs_status connect_or_resume(struct gs_share *share, struct gs_remote *remote)
 {
-    if (peer->astray) {
-        gs_status status = gs_peer_resume(share, peer);
+    if (remote->astray) {
+        gs_status status = gs_remote_resume(share, remote);
 
-        if (status == GS_OK || peer->astray)
+        if (status == GS_OK || remote->astray)
             return status;
     }
-    return gs_peer_connect(share, peer);
+    return gs_remote_connect(share, remote);
 }
 
-static int send_open(const struct gs_share *share, struct gs_peer *peer,
+static int send_open(const struct gs_share *share, struct gs_remote *remote,
                      const unsigned char *bytes, bool want_fd, uint64_t deadline)
 {
     union gs_wire_message message;
     int error = 0;
 
-    if (!peer->conn.greeted)
-        error = send_hello(share, peer, deadline);
+    if (!remote->conn.greeted)
+        error = send_hello(share, remote, deadline);
     if (error)
         return error;
-    peer->conn.greeted = true;
-    gs_wire_start(&message, GS_WIRE_OPEN, ++peer->conn.request);
-    memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
+    remote->conn.greeted = true;
+    gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
+    memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
-    peer->conn.asked = true;
-    return send_by(peer, &message, -1, deadline);
+    remote->conn.asked = true;
+    return send_by(remote, &message, -1, deadline);
 }
 
-static bool may_spin(struct gs_share *share, const struct gs_peer *peer)
+static bool may_spin(struct gs_share *share, const struct gs_remote *remote)
 {
     return share->spins &&
-           peer->conn.sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
+           remote->conn.sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -159,28 +160,30 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 /* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
  * connection has ended. -EMFILE: there is no room for the descriptor of an answer, this one or one
  * that came too late. */
-static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t deadline,
+static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
                           union gs_wire_message *ret_message, int *ret_fd)
 {
-    uint64_t until = may_spin(share, peer) ? peer->conn.sent_ns + SPIN_NS : 0, looked = gs_now_ns();
+    uint64_t until = may_spin(share, remote) ? remote->conn.sent_ns + SPIN_NS : 0,
+             looked = gs_now_ns();
 
     for (;;) {
         /* Meanwhile the program may have closed it, and another connection may have its number. */
-        int error = gs_fd_is_there(&peer->conn.kept_fd)
-                        ? gs_wire_receive(peer->conn.fd, ret_message, ret_fd)
+        int error = gs_fd_is_there(&remote->conn.kept_fd)
+                        ? gs_wire_receive(remote->conn.fd, ret_message, ret_fd)
                         : -EBADF;
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
             continue;
-        if (!error && gs_now_ns() >= deadline && ret_message->head.request != peer->conn.request) {
+        if (!error && gs_now_ns() >= deadline &&
+            ret_message->head.request != remote->conn.request) {
             /* It talks on about something else. */
-            gs_peer_take_other(share, peer, ret_message, *ret_fd);
+            gs_remote_take_other(share, remote, ret_message, *ret_fd);
             *ret_fd = -1;
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
             enum gs_conn_event event =
-                gs_conn_wait(peer->conn.fd, peer->conn.pidfd, false, deadline);
+                gs_conn_wait(remote->conn.fd, remote->conn.pidfd, false, deadline);
 
             if (event == GS_CONN_READY)
                 continue;
@@ -188,33 +191,33 @@ static int receive_answer(struct gs_share *share, struct gs_peer *peer, uint64_t
         }
         if (error)
             return error;
-        gs_peer_note_refused(peer, ret_message);
-        if (ret_message->head.request == peer->conn.request ||
+        gs_remote_note_refused(remote, ret_message);
+        if (ret_message->head.request == remote->conn.request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
-        gs_peer_take_other(share, peer, ret_message, *ret_fd);
+        gs_remote_take_other(share, remote, ret_message, *ret_fd);
     }
 }
 
-static gs_status refused(struct gs_share *share, const struct gs_peer *peer,
+static gs_status refused(struct gs_share *share, const struct gs_remote *remote,
                          const struct gs_wire_refuse *refuse)
 {
     const char *text = gs_wire_reason_text(refuse->reason);
 
-    if (refuse->reason == GS_REFUSED_TOKEN && peer->conn.by_broker)
+    if (refuse->reason == GS_REFUSED_HANDLE && remote->conn.by_broker)
         gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
                                   "have it" GS_BROKER_HELPS);
-    else if (refuse->reason == GS_REFUSED_TOKEN || refuse->reason == GS_REFUSED_DRIVER ||
-        refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
+    else if (refuse->reason == GS_REFUSED_HANDLE || refuse->reason == GS_REFUSED_DRIVER ||
+             refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
     else
         gs_say_unreachable(share, text); /* something that its user or ours can change */
     switch (refuse->reason) {
-    case GS_REFUSED_TOKEN:
+    case GS_REFUSED_HANDLE:
         return GS_STALE;
     case GS_REFUSED_USER:
-        return GS_BAD_TOKEN;
+        return GS_BAD_HANDLE;
     case GS_REFUSED_DRIVER:
         return refuse->driver_error > 0 && refuse->driver_error < CUDA_ERROR_UNKNOWN
                    ? (gs_status)refuse->driver_error
@@ -225,29 +228,29 @@ static gs_status refused(struct gs_share *share, const struct gs_peer *peer,
 }
 
 /* Whether what the exporter says makes sense and is about the block that was asked for. */
-static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_token *token)
+static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_handle *ipc_handle)
 {
     const uint64_t limit = UINT64_C(1) << GS_MAP_ADDRESS_BITS;
 
-    return grant->block_id == token->block_id && grant->chunk_id == token->chunk_id &&
-           grant->size == token->size && grant->size > 0 && grant->chunk_size <= limit &&
+    return grant->block_id == ipc_handle->block_id && grant->chunk_id == ipc_handle->chunk_id &&
+           grant->size == ipc_handle->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
            grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1 &&
            grant->strict <= 1;
 }
 
-static gs_status use_answer(struct gs_share *share, struct gs_peer *peer,
-                            const struct gs_token *token, const union gs_wire_message *message,
-                            bool want_fd, int *fd)
+static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_ipc_handle *ipc_handle,
+                            const union gs_wire_message *message, bool want_fd, int *fd)
 {
     bool is_grant = message->head.type == GS_WIRE_GRANT;
 
     if (message->head.type == GS_WIRE_REFUSE)
-        return refused(share, peer, &message->refuse);
-    if (is_grant && grant_valid(&message->grant, token) && want_fd == (*fd >= 0))
+        return refused(share, remote, &message->refuse);
+    if (is_grant && grant_valid(&message->grant, ipc_handle) && want_fd == (*fd >= 0))
         return GS_OK;
     if (is_grant)
-        gs_peer_return(peer, message->grant.block_id);
+        gs_remote_return(remote, message->grant.block_id);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the exporter of shared memory gave an answer that makes no sense; refused");
     return GS_UNREACHABLE;
@@ -264,33 +267,35 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
 }
 
 /* One attempt; -1 where the connection was over before it could answer. */
-static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs_token *token,
-                   const unsigned char *bytes, bool want_fd, struct gs_room *room,
-                   union gs_wire_message *ret_message, int *ret_fd, gs_status *ret_status)
+static int attempt(struct gs_share *share, struct gs_remote *remote,
+                   const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes, bool want_fd,
+                   struct gs_room *room, union gs_wire_message *ret_message, int *ret_fd,
+                   gs_status *ret_status)
 {
-    uint64_t deadline = peer->deadline_ns;
-    int error = send_open(share, peer, bytes, want_fd, deadline);
+    uint64_t deadline = remote->deadline_ns;
+    int error = send_open(share, remote, bytes, want_fd, deadline);
     bool sent = error == 0;
 
-    peer->conn.sent_ns = gs_now_ns();
+    remote->conn.sent_ns = gs_now_ns();
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
-    if (peer->opened_count > 0 || __atomic_load_n(&share->opener.peers_watched, __ATOMIC_RELAXED))
-        gs_peer_watch(share, peer);
+    if (remote->opened_count > 0 ||
+        __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_RELAXED))
+        gs_remote_watch(share, remote);
     if (sent && want_fd && room)
-        gs_room_make(share, token->size, room);
+        gs_room_make(share, ipc_handle->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = receive_answer(share, peer, deadline, ret_message, ret_fd);
-    if (peer->conn.refused)
-        gs_peer_watch(share, peer); /* somebody must tell him later what is held */
+        error = receive_answer(share, remote, deadline, ret_message, ret_fd);
+    if (remote->conn.refused)
+        gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
-        peer->conn.abandoned += sent;
-        gs_peer_watch(share, peer); /* somebody must take its answer and give it back */
+        remote->conn.abandoned += sent;
+        gs_remote_watch(share, remote); /* somebody must take its answer and give it back */
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
-        peer->conn.abandoned += sent; /* it is taken and given back when there is room */
-        gs_peer_watch(share, peer);
+        remote->conn.abandoned += sent; /* it is taken and given back when there is room */
+        gs_remote_watch(share, remote);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
         *ret_status = (gs_status)CUDA_ERROR_OPERATING_SYSTEM;
@@ -302,53 +307,55 @@ static int attempt(struct gs_share *share, struct gs_peer *peer, const struct gs
                     "the exporter of shared memory gave an answer that makes no sense; refused");
         *ret_status = GS_UNREACHABLE;
     } else if (error) {
-        gs_peer_lost(share, peer);
+        gs_remote_lost(share, remote);
         return -1;
     } else {
-        *ret_status = use_answer(share, peer, token, ret_message, want_fd, ret_fd);
+        *ret_status = use_answer(share, remote, ipc_handle, ret_message, want_fd, ret_fd);
     }
     return 0;
 }
 
 /* A refusal for now: the broker has not seen yet that the exporter, which cannot be reached, has
  * ended; or the descriptor could not be sent, which others of the user's can bring about. */
-static bool is_for_now(const struct gs_peer *peer, const union gs_wire_message *message,
+static bool is_for_now(const struct gs_remote *remote, const union gs_wire_message *message,
                        gs_status status)
 {
     if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
         return false;
     return message->refuse.reason == GS_REFUSED_FLIGHT ||
-           (peer->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
+           (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
-gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
-                          const struct gs_token *token, const unsigned char *bytes, bool want_fd,
-                          struct gs_room *room, struct gs_wire_grant *ret_grant, int *ret_fd)
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
+                            bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
+                            int *ret_fd)
 {
     union gs_wire_message message = {0};
-    uint64_t looked = gs_now_ns(), waited = 0, connection = peer->connection;
+    uint64_t looked = gs_now_ns(), waited = 0, connection = remote->connection;
     gs_status status = GS_OK;
 
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
-        gs_peer_look(peer);
-        if (peer->conn.fd < 0)
-            status = connect_or_resume(share, peer);
-        if (!want_fd && peer->connection != connection) /* the caller's mapping went with that */
+        gs_remote_look(remote);
+        if (remote->conn.fd < 0)
+            status = connect_or_resume(share, remote);
+        if (!want_fd && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
-        if (status != GS_OK && peer->astray) {
+        if (status != GS_OK && remote->astray) {
             gs_opener_has_thread(share); /* which tells him later what is held */
             gs_say_unreachable(share, "the process that shared it has closed the connection, and "
                                       "does not answer at another");
         }
         if (status != GS_OK)
             return status;
-        if (attempt(share, peer, token, bytes, want_fd, room, &message, ret_fd, &status) == 0) {
-            if (!is_for_now(peer, &message, status))
+        if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fd, &status) ==
+            0) {
+            if (!is_for_now(remote, &message, status))
                 break;
             waited += gs_look_counts(&looked);
-            if (waited >= EARLY_NS || looked >= peer->deadline_ns) {
+            if (waited >= EARLY_NS || looked >= remote->deadline_ns) {
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
@@ -358,7 +365,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
             continue;
         }
         status = GS_OK;
-        if (!want_fd && !peer->astray) /* the caller's mapping went with it: he asks again */
+        if (!want_fd && !remote->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);
@@ -366,7 +373,7 @@ gs_status gs_peer_request(struct gs_share *share, struct gs_peer *peer,
         }
     }
     if (status != GS_OK && *ret_fd >= 0) {
-        gs_discard(*ret_fd, gs_conn_who(peer->conn.fd).uid);
+        gs_discard(*ret_fd, gs_conn_who(remote->conn.fd).uid);
         *ret_fd = -1;
     }
     if (status == GS_OK)

@@ -9,7 +9,7 @@ void gs_say_used(struct gs_share *share)
 }
 
 /* Where nobody wants to share it, it is said once to who looks for it, however often it is tried. */
-void gs_say_not_offered(struct gs_share *share, const char *reason)
+void gs_say_not_exported(struct gs_share *share, const char *reason)
 {
     bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
     bool said = __atomic_exchange_n(&share->exporter.refusal_said, true, __ATOMIC_RELAXED);
@@ -21,7 +21,7 @@ void gs_say_not_offered(struct gs_share *share, const char *reason)
 
 void gs_say_unopened(struct gs_share *share)
 {
-    uint64_t handles = __atomic_load_n(&share->exporter.next_offer, __ATOMIC_RELAXED);
+    uint64_t handles = __atomic_load_n(&share->exporter.next_export, __ATOMIC_RELAXED);
 
     if (handles == 0 || share->options.broker || share->options.is_broker ||
         __atomic_load_n(&share->exporter.ever_opened, __ATOMIC_RELAXED) ||

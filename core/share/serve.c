@@ -37,42 +37,42 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* One hold more of the offer, or NULL without host memory. */
-static struct gs_hold *hold_add(struct gs_client *client, struct gs_offer *offer)
+/* One reference more of the export, or NULL without host memory. */
+static struct gs_reference *reference_add(struct gs_client *client, struct gs_export *export)
 {
-    struct gs_hold *hold;
+    struct gs_reference *reference;
 
-    uint64_t block_id = offer->key.id;
+    uint64_t block_id = export->key.id;
 
-    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
-    if (!hold) {
-        hold = calloc(1, sizeof *hold);
-        if (!hold)
+    HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
+    if (!reference) {
+        reference = calloc(1, sizeof *reference);
+        if (!reference)
             return NULL;
-        hold->block_id = block_id;
-        hold->offer = offer;
-        hold->since_ns = gs_now_ns();
-        HASH_ADD(hh, client->holds, block_id, sizeof hold->block_id, hold);
-        if (!hold->hh.tbl) {
-            free(hold);
+        reference->block_id = block_id;
+        reference->export = export;
+        reference->since_ns = gs_now_ns();
+        HASH_ADD(hh, client->references, block_id, sizeof reference->block_id, reference);
+        if (!reference->hh.tbl) {
+            free(reference);
             return NULL;
         }
     }
-    if (hold->recall == GS_RECALL_DUE)
+    if (reference->recall == GS_RECALL_DUE)
         client->recalls_due--;
-    hold->recall = GS_RECALL_NONE; /* with the new hold it is to be asked anew */
-    hold->count++;
-    return hold;
+    reference->recall = GS_RECALL_NONE; /* with the new reference it is to be asked anew */
+    reference->count++;
+    return reference;
 }
 
-static void hold_remove(struct gs_client *client, struct gs_hold *hold)
+static void reference_remove(struct gs_client *client, struct gs_reference *reference)
 {
-    if (--hold->count > 0)
+    if (--reference->count > 0)
         return;
-    if (hold->recall == GS_RECALL_DUE)
+    if (reference->recall == GS_RECALL_DUE)
         client->recalls_due--;
-    HASH_DEL(client->holds, hold);
-    free(hold);
+    HASH_DEL(client->references, reference);
+    free(reference);
 }
 
 static enum gs_wire_reason reason_of(int error)
@@ -83,9 +83,9 @@ static enum gs_wire_reason reason_of(int error)
 }
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
-static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_offer *offer,
-                                        bool wanted, int *ret_fd, bool *ret_fresh,
-                                        CUresult *ret_error)
+static enum gs_wire_reason make_chunk_fd(struct gs_share *share, const struct gs_export *export,
+                                         bool wanted, int *ret_fd, bool *ret_fresh,
+                                         CUresult *ret_error)
 {
     *ret_fd = -1;
     *ret_fresh = false;
@@ -94,74 +94,75 @@ static enum gs_wire_reason export_chunk(struct gs_share *share, const struct gs_
         return 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    *ret_error = gs_export(share, offer, ret_fd, ret_fresh);
+    *ret_error = gs_chunk_fd(share, export, ret_fd, ret_fresh);
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
 static int send_grant(struct gs_share *share, struct gs_client *client,
-                      const struct gs_offer *offer, uint32_t request, int fd)
+                      const struct gs_export *export, uint32_t request, int fd)
 {
-    const struct gs_share_source *source = &offer->source;
+    const struct gs_share_source *source = &export->source;
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_GRANT, request);
-    message.grant.block_id = offer->key.id;
+    message.grant.block_id = export->key.id;
     message.grant.chunk_id = source->chunk_id;
     message.grant.chunk_size = source->chunk_size;
     message.grant.offset = source->offset;
     message.grant.size = source->size;
-    message.grant.read_only = offer->read_only;
+    message.grant.read_only = export->read_only;
     message.grant.strict = share->options.isolate;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_client_send(share, client, &message, fd);
 }
 
 /*
- * The pin keeps the offer from being withdrawn while the driver exports its chunk, without a lock.
- * A grant that could not be sent leaves no hold behind. False: the client is to go.
+ * The pin keeps the export from being withdrawn while the driver makes a descriptor of its chunk,
+ * without a lock. A grant that could not be sent leaves no reference behind. False: the client is
+ * to go.
  */
-static bool grant(struct gs_share *share, struct gs_client *client, struct gs_offer *offer,
+static bool grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
                   const struct gs_wire_open *open)
 {
     enum gs_wire_reason reason;
-    struct gs_hold *hold = NULL;
+    struct gs_reference *reference = NULL;
     CUresult driver_error;
     bool fresh;
     uint64_t begun = gs_now_ns(), exported;
     int fd, error = 0;
 
-    reason = export_chunk(share, offer, open->want_fd != 0, &fd, &fresh, &driver_error);
+    reason = make_chunk_fd(share, export, open->want_fd != 0, &fd, &fresh, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
-        hold = hold_add(client, offer);
-        if (hold) {
-            gs_offer_hold(share, offer);
-            error = send_grant(share, client, offer, open->head.request, fd);
+        reference = reference_add(client, export);
+        if (reference) {
+            gs_export_reference(share, export);
+            error = send_grant(share, client, export, open->head.request, fd);
         } else {
             reason = GS_REFUSED_MEMORY;
         }
     }
     if (fresh)
-        gs_export_keep(share, offer, fd);
+        gs_chunk_fd_keep(share, export, fd);
     if (error) {
-        gs_offer_drop(share, offer, 1);
-        hold_remove(client, hold);
-        hold = NULL;
+        gs_export_drop(share, export, 1);
+        reference_remove(client, reference);
+        reference = NULL;
         reason = reason_of(error);
     }
-    if (hold)
-        gs_keep_remove(share, client, offer->source.chunk_id);
-    if (hold)
-        gs_log_line(&share->log, GS_LOG_DEBUG,
-                    "block %llu granted to %d (%s): export %llu us, answer %llu, begun at %llu us",
-                    (unsigned long long)offer->key.id, (int)client->pid, client->said.name,
-                    (unsigned long long)(exported - begun) / 1000,
-                    (unsigned long long)(gs_now_ns() - exported) / 1000,
-                    (unsigned long long)begun / 1000);
+    if (reference)
+        gs_mapping_remove(share, client, export->source.chunk_id);
+    if (reference)
+        gs_log_line(
+            &share->log, GS_LOG_DEBUG,
+            "block %llu granted to %d (%s): descriptor %llu us, answer %llu, begun at %llu us",
+            (unsigned long long)export->key.id, (int)client->pid, client->said.name,
+            (unsigned long long)(exported - begun) / 1000,
+            (unsigned long long)(gs_now_ns() - exported) / 1000, (unsigned long long)begun / 1000);
     if (exported - share->exporter.served_ns < ROW_NS)
         gs_thread_expect(share, exported);
     share->exporter.served_ns = exported;
-    gs_offer_unpin(share, offer, hold != NULL);
+    gs_export_unpin(share, export, reference != NULL);
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
         return false;
     return !reason ||
@@ -171,67 +172,69 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_of
 static bool on_open(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
 
     if (!client->greeted || open->want_fd > 1 || open->zero)
         return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
                                                        : "it did not greet first");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
-    if (memcmp(open->token + offsetof(struct gs_token, instance), client->instance,
+    if (memcmp(open->ipc_handle + offsetof(struct gs_ipc_handle, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
-    offer = gs_offer_pin(share, open->token);
-    if (offer && offer->owner) { /* it serves itself; the opener comes again if it has just ended */
-        gs_offer_unpin(share, offer, false);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
+    export = gs_export_pin(share, open->ipc_handle);
+    if (export &&
+        export->owner) { /* it serves itself; the opener comes again if it has just ended */
+        gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
     }
-    if (offer && offer->leaver && !gs_leaver_lets(offer->leaver, client->uid, client->gid)) {
-        gs_offer_unpin(share, offer, false);
+    if (export && export->publisher &&
+        !gs_publisher_lets(export->publisher, client->uid, client->gid)) {
+        gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
     }
-    if (offer && gs_limbo_refuses(share, client, offer)) {
-        gs_offer_unpin(share, offer, false);
+    if (export && gs_limbo_refuses(share, client, export)) {
+        gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
     }
-    return offer ? grant(share, client, offer, open)
-                 : gs_client_refuse(share, client, open->head.request, GS_REFUSED_TOKEN, 0);
+    return export ? grant(share, client, export, open)
+                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
 }
 
 /* With `keeps` the chunk stays mapped there, which is noted before the block may go. */
 static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id,
                      bool keeps)
 {
-    struct gs_hold *hold;
+    struct gs_reference *reference;
 
-    HASH_FIND(hh, client->holds, &block_id, sizeof block_id, hold);
-    if (!hold)
+    HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
+    if (!reference)
         return client->over.has_lost ||
                gs_client_fault(client, "it closed a block that it does not hold");
-    if (keeps && !gs_keep_add(share, client, hold->offer))
+    if (keeps && !gs_mapping_add(share, client, reference->export))
         return gs_client_fault(client, "it keeps mapped what it may not");
-    gs_offer_drop(share, hold->offer, 1);
-    hold_remove(client, hold);
+    gs_export_drop(share, reference->export, 1);
+    reference_remove(client, reference);
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     return true;
 }
 
-/* One hold more for what an earlier connection of its process holds. That one keeps its own until
- * all is told, so nothing can go in between. */
+/* One reference more for what an earlier connection of its process has. That one keeps its own
+ * until all is told, so nothing can go in between. */
 static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64_t block_id)
 {
     struct gs_client *other, *next;
-    struct gs_hold *hold;
+    struct gs_reference *reference;
 
     HASH_ITER(hh, share->clients.first, other, next)
     {
         if (other == client || !gs_client_is_same(client, other))
             continue;
-        HASH_FIND(hh, other->holds, &block_id, sizeof block_id, hold);
-        if (!hold)
+        HASH_FIND(hh, other->references, &block_id, sizeof block_id, reference);
+        if (!reference)
             continue;
-        if (!hold_add(client, hold->offer))
+        if (!reference_add(client, reference->export))
             return gs_client_fault(client, "no host memory is left for what it takes up");
-        gs_offer_take_up(share, hold->offer);
+        gs_export_take_up(share, reference->export);
         return true;
     }
     client->over.has_lost = true; /* its lease had ended: this kernel does not tell who lives */
@@ -264,13 +267,13 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
         return on_close(share, client, message->close.block_id, false);
-    case GS_WIRE_KEEP:
-        return on_close(share, client, message->keep.block_id, true);
+    case GS_WIRE_CACHE:
+        return on_close(share, client, message->cache.block_id, true);
     case GS_WIRE_UNMAPPED:
-        gs_keep_remove(share, client, message->unmapped.chunk_id);
+        gs_mapping_remove(share, client, message->unmapped.chunk_id);
         return client->greeted;
-    case GS_WIRE_LEAVE:
-        return gs_leaver_on_leave(share, client, &message->leave, fd);
+    case GS_WIRE_PUBLISH:
+        return gs_publisher_on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
         client->over.done = true;
         return client->greeted;

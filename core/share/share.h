@@ -1,24 +1,24 @@
 /*
- * Sharing: blocks of this process that others open (offers), blocks of others that this process
+ * Sharing: blocks of this process that others open (exports), blocks of others that this process
  * has opened (imports), and the lease that ties the two.
  *
  *   exporter                                       opener
- *   cuIpcGetMemHandle -> gs_share_offer            cuIpcOpenMemHandle -> gs_share_open
- *        token ------------- by the program's own means ---------------> token
+ *   cuIpcGetMemHandle -> gs_share_export           cuIpcOpenMemHandle -> gs_share_open
+ *        handle ------------ by the program's own means --------------> handle
  *        share thread <---- seqpacket socket in the runtime directory --- connect, hello, open
  *                     ----- the chunk's descriptor by SCM_RIGHTS -------> import, map
- *   pool: gs_share_withdraw at the free            cuIpcCloseMemHandle -> gs_share_close
+ *   arena: gs_share_withdraw at the free           cuIpcCloseMemHandle -> gs_share_close
  *
- * One connection joins an opener with an exporter; each block open over it is one hold of that
+ * One connection joins an opener with an exporter; each block open over it is one reference of that
  * lease. All of them end with the connection: when the socket has hung up AND the opener's pidfd
  * has reported its exit, because the GPU work of a killed process outlives its sockets by tens of
  * milliseconds (measured: hang-up after 1 ms, last write at 11 ms, exit at 60 ms). No counter
- * lives in memory that a peer can touch.
+ * lives in memory that a remote can touch.
  *
- * Nothing exists (no socket, no thread, no file) before the first offer or open, or before the process
- * can be asked for memory (core/share/pressure.c).
+ * Nothing exists (no socket, no thread, no file) before the first export or open, or before the
+ * process can be asked for memory (core/share/pressure.c).
  *
- * Locks: rank OPENER for imports and connections to exporters, rank SHARE for offers, clients and
+ * Locks: rank OPENER for imports and connections to exporters, rank SHARE for exports, clients and
  * leases. Neither is held across a driver call that can wait for the GPU, nor across a callback.
  */
 #ifndef GS_CORE_SHARE_SHARE_H
@@ -35,37 +35,38 @@
 #include "core/gpu/map.h"
 #include "core/base/status.h"
 
-#define GS_TOKEN_SIZE 64 /* sizeof(CUipcMemHandle) */
+#define GS_IPC_HANDLE_SIZE 64 /* sizeof(CUipcMemHandle) */
 
 #define GS_IDS_MAX 64
 
 struct gs_share_options {
-    bool enable;          /* false: offers are refused with GS_NOT_OFFERED, tokens not opened */
+    bool enable;          /* false: exports are refused with GS_NOT_OFFERED, handles not opened */
     /* The runtime directory; made with mode 0700 if its parent is there. "": the first of several
      * (core/share/directory.h) that can be had. */
     char dir[80];
-    uint64_t grace_ns;    /* how long an unopened offer keeps its block after the free */
+    uint64_t grace_ns;    /* how long an unopened export keeps its block after the free */
     uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
     uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
     uint32_t idle_blocks; /* how many such blocks at most */
     uint32_t max_clients; /* connections an exporter serves at once */
     bool read_only;       /* openers of our blocks may read them only, and we those of others */
-    bool isolate;         /* a block that shares its chunk with others is not offered */
+    bool isolate;         /* a block that shares its chunk with others is not exported */
     /* How much is freed and held by others from which on a line of log tells; 0: no such bound. */
     uint64_t limbo_warning;        /* bytes */
     uint64_t limbo_warning_blocks;
     uint64_t limbo_warning_ns;     /* of one block, since its free */
     uint64_t limbo_limit; /* bytes from which on nothing is added to that; 0: none */
-    bool broker;          /* offers are left with a broker too, which outlives this process */
-    bool is_broker;       /* this is one: its offers are those that others left with it */
-    uint32_t left_max;    /* of a broker: offers that are left with it, by all together */
+    bool broker;          /* exports are published to a broker too, which outlives this process */
+    bool is_broker;       /* this is one: its exports are those that others published to it */
+    uint32_t published_max; /* of a broker: exports that are published to it, by all together */
     int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */
     char broker_program[256]; /* started where no broker runs; empty: none is */
     uint64_t keep_ns;     /* how long a broker keeps what nobody has open and whose process ended */
-    bool export_ahead;    /* a chunk is exported at its first offer, not at the first open */
-    uid_t uids[GS_IDS_MAX];       /* further users to share with, besides our own: they may open, and
-                             what they offer may be opened */
+    bool
+        export_ahead; /* a descriptor of a chunk is made at its first export, not at the first open */
+    uid_t uids[GS_IDS_MAX]; /* further users to share with, besides our own: they may open, and
+                             what they export may be opened */
     unsigned uid_count;
     gid_t gids[GS_IDS_MAX]; /* further groups: processes whose primary group is one of them */
     unsigned gid_count;
@@ -109,7 +110,7 @@ void gs_share_at_exit(struct gs_share *share);
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
 struct gs_share_source {
-    CUmemGenericAllocationHandle handle; /* stays valid until the offer is withdrawn */
+    CUmemGenericAllocationHandle handle; /* stays valid until the export is withdrawn */
     uint64_t chunk_id;                   /* never reused within this process */
     size_t chunk_size;                   /* bytes, a multiple of 2 MiB */
     uint64_t block_id;                   /* never reused within this process; for people */
@@ -119,16 +120,16 @@ struct gs_share_source {
     unsigned char uuid[16];              /* of the device that holds the memory */
 };
 
-struct gs_offer;
+struct gs_export;
 
-/* The driver of a broker, which calls none: it has what was left with it. */
+/* The driver of a broker, which calls none: it has what was published to it. */
 extern const struct gs_driver gs_broker_driver;
 /* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
 uint64_t gs_share_unneeded_since(struct gs_share *share);
 /* Broker: if nobody has needed it since then it takes nobody in any more, and is to be destroyed;
  * else false. */
 bool gs_share_end_unneeded(struct gs_share *share, uint64_t since);
-/* Whether this process could offer anything at all: tries, and leaves nothing behind. If not, why
+/* Whether this process could export anything at all: tries, and leaves nothing behind. If not, why
  * not. */
 bool gs_share_can(struct gs_share *share, char *ret_reason);
 /* Opens the socket: of a broker; of a process that others may ask for memory, whatever it shares.
@@ -136,29 +137,30 @@ bool gs_share_can(struct gs_share *share, char *ret_reason);
 gs_status gs_share_serve(struct gs_share *share);
 
 /*
- * Offers one block. The same offer always writes the same token; nothing is exported yet. The
+ * Exports one block. The same export always writes the same handle; no descriptor is made yet. The
  * first call starts the share thread and its socket. GS_NOT_OFFERED: sharing is off, or the
  * runtime directory cannot be used (said once in the log, with the reason).
  */
-gs_status gs_share_offer(struct gs_share *share, const struct gs_share_source *source,
-                         struct gs_offer **ret_offer);
-/* The offer is the block's: it is exported for its first opener, and left with the broker. Before
- * that it can be withdrawn at any time. May be called with rank POOL held. */
-void gs_share_given_out(struct gs_share *share, struct gs_offer *offer);
-void gs_offer_token(const struct gs_offer *offer, unsigned char ret_token[GS_TOKEN_SIZE]);
+gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *source,
+                          struct gs_export **ret_export);
+/* The export is the block's: its chunk gets a descriptor for its first opener, and published to the
+ * broker. Before that it can be withdrawn at any time. May be called with rank ARENA held. */
+void gs_share_given_out(struct gs_share *share, struct gs_export *export);
+void gs_export_handle(const struct gs_export *export,
+                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
  * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
- * is over the token is stale and lease_ended is called. May be called with rank POOL held.
+ * is over the handle is stale and lease_ended is called. May be called with rank ARENA held.
  */
-void gs_share_freed(struct gs_share *share, struct gs_offer *offer, uint64_t freed_ns);
+void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns);
 
 /*
- * Asks whether a freed block may be used again. True: no lease and no grace covers it, the offer
- * is gone and its token is stale from now on. False: ask again after lease_ended, which says when
- * the last lease, or the grace, is over. Never blocks; may be called with rank POOL held.
+ * Asks whether a freed block may be used again. True: no lease and no grace covers it, the export
+ * is gone and its handle is stale from now on. False: ask again after lease_ended, which says when
+ * the last lease, or the grace, is over. Never blocks; may be called with rank ARENA held.
  */
-bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer);
+bool gs_share_withdraw(struct gs_share *share, struct gs_export *export);
 
 /* Memory is out. What has ended and is not told yet is told now, by lease_ended in the calling
  * thread; and after the second, the graces of a device's blocks (`uuid`; NULL: any device's) are
@@ -166,25 +168,25 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_offer *offer);
 void gs_share_tell(struct gs_share *share);
 void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16]);
 
-/* What is on offer, and what of it the program has freed and others keep. */
+/* What is exported, and what of it the program has freed and others keep. */
 struct gs_share_stats {
-    uint64_t offers, bytes;       /* tokens given out, and their blocks */
-    uint64_t holds;               /* by other processes */
+    uint64_t exports, bytes;      /* handles given out, and their blocks */
+    uint64_t references;          /* by other processes */
     uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
     uint64_t limbo_ns;            /* when the first of them was freed, CLOCK_MONOTONIC; 0: none */
 };
 
-/* Looks through all offers. */
+/* Looks through all exports. */
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
 
-/* The chunk's memory is about to go back to the driver and nothing of it is on offer: closes the
+/* The chunk's memory is about to go back to the driver and nothing of it is exported: closes the
  * descriptor that was kept of it, which would keep the memory, and calls mappings back that other
  * processes keep of it for their next open. No lock held; waits for nobody. */
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id);
 
 /* A device's memory is out (`uuid`; NULL: any device's): waits until no block of it is held by
- * others, or just being exported, that was freed less than `limit_ns` ago, and until whatever they
- * have closed, or held when they ended, has come back (core/share/flush.c). */
+ * others, or a descriptor is just being made, that was freed less than `limit_ns` ago, and until
+ * whatever they have closed, or held when they ended, has come back (core/share/flush.c). */
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],
                                uint64_t limit_ns);
 
@@ -241,33 +243,33 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
 
 /* ---- Opener --------------------------------------------------------------------------------- */
 
-/* Whether these 64 bytes claim to be a token of ours, of whatever version; any other is the
+/* Whether these 64 bytes claim to be a handle of ours, of whatever version; any other is the
  * driver's. */
-bool gs_token_is_ours(const unsigned char token[GS_TOKEN_SIZE]);
+bool gs_ipc_handle_is_ours(const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
  * Opens a block of another process for `context` (current in the calling thread) on `device`, and
- * returns its address. Opened again: the same address, one count more. GS_BAD_TOKEN, GS_STALE,
+ * returns its address. Opened again: the same address, one count more. GS_BAD_HANDLE, GS_STALE,
  * GS_SAME_PROCESS, GS_UNREACHABLE, or the driver's error; nothing is changed then.
  */
-gs_status gs_share_open(struct gs_share *share, const unsigned char token[GS_TOKEN_SIZE],
+gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                         CUcontext context, CUdevice device, CUdeviceptr *ret_address);
 
 /*
  * Takes back one count of the block opened at exactly `address`. After the last one the block stays
  * idle: mapped and held for the next open, until idle_ns are over or the exporter calls it back,
- * which it does when its program frees the block. Then the hold is given back once the GPU work
- * submitted by then in the contexts that opened it is done; no call waits for that.
+ * which it does when its program frees the block. Then the reference is given back once the GPU
+ * work submitted by then in the contexts that opened it is done; no call waits for that.
  * GS_NOT_OURS: nothing of ours was opened there.
  */
 gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 /*
- * The token of the imported block that covers `address`, the one it was opened by, to be passed on:
- * it is opened at the process that shared it, or its broker, not here. GS_NOT_OURS.
+ * The handle of the imported block that covers `address`, the one it was opened by, to be passed
+ * on: it is opened at the process that shared it, or its broker, not here. GS_NOT_OURS.
  */
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
-                           unsigned char ret_token[GS_TOKEN_SIZE]);
+                           unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /* What held a closed block may hold it no more. No lock is held. */
 void gs_share_look_again(struct gs_share *share);

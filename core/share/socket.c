@@ -1,5 +1,5 @@
 /*
- * The socket that this process's openers connect to: put up at the first offer, and again wherever
+ * The socket that this process's openers connect to: put up at the first export, and again wherever
  * it can be when it has gone. Folders go: /run/user/UID when its user logs out, one in /tmp when
  * somebody clears that.
  *
@@ -147,7 +147,7 @@ static gs_status socket_start(struct gs_share *share)
                                        &directory, reason);
 
     if (listener < 0) {
-        gs_say_not_offered(share, reason);
+        gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
     if (share->place.spare_fd < 0) /* an attempt before this one may have failed below */
@@ -163,7 +163,7 @@ static gs_status socket_start(struct gs_share *share)
         close(share->place.listener);
         close(share->place.directory);
         share->place.listener = share->place.directory = -1;
-        gs_say_not_offered(share, reason);
+        gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down any more */

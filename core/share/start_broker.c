@@ -1,4 +1,4 @@
-/* Exporter: starting a broker where there is none (core/share/leave.c). */
+/* Exporter: starting a broker where there is none (core/share/publish.c). */
 #include "core/share/exporter.h"
 
 #include <sched.h>
@@ -76,7 +76,7 @@ int gs_broker_start(const struct gs_share *share)
     snprintf(timeout, sizeof timeout, "GPUSHIM_SHARE_TIMEOUT=%lluns",
              (unsigned long long)options->timeout_ns);
     snprintf(clients, sizeof clients, "GPUSHIM_SHARE_MAX_CLIENTS=%u", options->max_clients);
-    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->left_max);
+    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->published_max);
     list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
     list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
     stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

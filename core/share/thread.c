@@ -23,23 +23,23 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
     case GS_WATCH_BROKER:
         gs_broker_event(share);
         break;
-    case GS_WATCH_PEER:
-        gs_peer_event(share, id);
+    case GS_WATCH_REMOTE:
+        gs_remote_event(share, id);
         break;
     }
 }
 
 uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t due, closing, grace, limbo, sweep, work = gs_offers_work(share, now);
+    uint64_t due, closing, grace, limbo, sweep, work = gs_exports_work(share, now);
 
-    gs_keep_work(share);
+    gs_mapping_work(share);
     gs_flush_work(share, now);
     gs_held_work(share, now);
     gs_pleas_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);
-    grace = gs_offers_tick(share, now);
+    grace = gs_exports_tick(share, now);
     limbo = gs_limbo_tick(share, now);
     sweep = gs_socket_tick(share, now);
 
@@ -61,7 +61,7 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
         due = limbo;
     if (sweep < due)
         due = sweep;
-    if (gs_offers_tell(share))
+    if (gs_exports_tell(share))
         due = now;
     return work < due ? work : due;
 }

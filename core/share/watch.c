@@ -64,9 +64,9 @@ void gs_thread_expect(struct gs_share *share, uint64_t now)
     share->loop.expected_ns = now + SPIN_NS;
 }
 
-void gs_thread_offered(struct gs_share *share, uint64_t now)
+void gs_thread_exported(struct gs_share *share, uint64_t now)
 {
-    share->loop.offered_ns = now + GS_OFFERED_NS;
+    share->loop.exported_until_ns = now + GS_EXPORTED_NS;
 }
 
 bool gs_loop_may_spin(void)
@@ -194,7 +194,7 @@ static gs_status thread_start(struct gs_share *share)
     gs_lock_release(&share->opener.lock);
     snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
              error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
-    gs_say_not_offered(share, reason);
+    gs_say_not_exported(share, reason);
     return GS_UNREACHABLE;
 }
 

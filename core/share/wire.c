@@ -17,12 +17,12 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_UNSHARE] = sizeof(struct gs_wire_unshare),
     [GS_WIRE_QUERY] = sizeof(struct gs_wire_query),
     [GS_WIRE_REPORT] = sizeof(struct gs_wire_report),
-    [GS_WIRE_KEEP] = sizeof(struct gs_wire_keep),
+    [GS_WIRE_CACHE] = sizeof(struct gs_wire_cache),
     [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
     [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
     [GS_WIRE_FLUSH] = sizeof(struct gs_wire_flush),
     [GS_WIRE_FLUSHED] = sizeof(struct gs_wire_flushed),
-    [GS_WIRE_LEAVE] = sizeof(struct gs_wire_leave),
+    [GS_WIRE_PUBLISH] = sizeof(struct gs_wire_publish),
     [GS_WIRE_BYE] = sizeof(struct gs_wire_bye),
     [GS_WIRE_TAKE_UP] = sizeof(struct gs_wire_take_up),
     [GS_WIRE_PURGE] = sizeof(struct gs_wire_purge),
@@ -44,7 +44,7 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
 const char *gs_wire_reason_text(uint32_t reason)
 {
     static const char *const texts[] = {
-        [GS_REFUSED_TOKEN] = "the handle is stale or was changed",
+        [GS_REFUSED_HANDLE] = "the handle is stale or was changed",
         [GS_REFUSED_USER] = "another user, whom share.uids and share.gids do not name",
         [GS_REFUSED_BUSY] = "it serves as many as it may (share.max_clients)",
         [GS_REFUSED_FDS] = "no descriptor is left there (ulimit -n)",
@@ -54,8 +54,9 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_MESSAGE] = "a message out of place",
         [GS_REFUSED_VERSION] = "another version of this library",
         [GS_REFUSED_FLIGHT] = "too many descriptors of its user are under way (ulimit -n)",
-        [GS_REFUSED_LIMBO] = "it is freed, and this user holds too much of what is (share.limbo_limit "
-                             "there)",
+        [GS_REFUSED_LIMBO] =
+            "it is freed, and this user holds too much of what is (share.limbo_limit "
+            "there)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
     };
 

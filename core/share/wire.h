@@ -3,12 +3,12 @@
  *
  *   opener                               exporter
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
- *   OPEN token, want_fd      ------->
+ *   OPEN handle, want_fd     ------->
  *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
- *   CLOSE block              ------->    one hold less; no answer
+ *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
- *   KEEP block               ------->    as CLOSE, and its chunk stays mapped for the next OPEN
+ *   CACHE block              ------->    as CLOSE, and its chunk stays mapped for the next OPEN
  *                            <-------    UNMAP chunk: its memory is to go
  *   UNMAPPED chunk           ------->    it is not mapped any more
  *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
@@ -18,18 +18,18 @@
  * each that it holds still, and TAKE_UP 0: then all else of its earlier connections is given back.
  * One that hangs up by itself says BYE before: it uses nothing of what it may hold.
  *
- * An exporter that leaves its offers with a broker says HELLO to it, LEAVE users (+ a memfd), and
- * then SHARE token (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd it
- * confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended the
- * broker serves its openers in the same words as it did. Anybody who may open may also QUERY the
- * n-th client and is sent a REPORT.
+ * An exporter that publishes its exports to a broker says HELLO to it, PUBLISH users (+ a memfd),
+ * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
+ * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
+ * the broker serves its openers in the same words as it did. Anybody who may open may also QUERY
+ * the n-th client and is sent a REPORT.
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
  * to the driver. One PURGE is under way on a connection at a time.
  *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
- * hold and is given back by one CLOSE. A message that is not exactly of its type's length, of
+ * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
  *
  * The version counts the whole protocol: with any change of a message's length, fields or meaning,
@@ -47,7 +47,7 @@
 
 #include <stdint.h>
 
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 
 #define GS_WIRE_VERSION 7
 
@@ -62,12 +62,12 @@ enum gs_wire_type {
     GS_WIRE_UNSHARE = 8,
     GS_WIRE_QUERY = 9,
     GS_WIRE_REPORT = 10,
-    GS_WIRE_KEEP = 11,
+    GS_WIRE_CACHE = 11,
     GS_WIRE_UNMAP = 12,
     GS_WIRE_UNMAPPED = 13,
     GS_WIRE_FLUSH = 14,
     GS_WIRE_FLUSHED = 15,
-    GS_WIRE_LEAVE = 16,
+    GS_WIRE_PUBLISH = 16,
     GS_WIRE_TAKE_UP = 17,
     GS_WIRE_BYE = 18,
     GS_WIRE_PURGE = 19,
@@ -76,7 +76,7 @@ enum gs_wire_type {
 };
 
 enum gs_wire_reason {
-    GS_REFUSED_TOKEN = 1,   /* unknown, stale or changed */
+    GS_REFUSED_HANDLE = 1,  /* unknown, stale or changed */
     GS_REFUSED_USER = 2,    /* another user's process */
     GS_REFUSED_BUSY = 3,    /* max_clients are being served */
     GS_REFUSED_FDS = 4,     /* the exporter has no descriptor left */
@@ -109,7 +109,7 @@ struct gs_wire_hello {
 
 struct gs_wire_open {
     struct gs_wire_head head;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint32_t want_fd; /* 0: the opener has the chunk mapped already */
     uint32_t zero;
 };
@@ -122,7 +122,7 @@ struct gs_wire_grant {
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
-    uint32_t strict;        /* 1: the chunk is not to stay mapped without a hold (no KEEP) */
+    uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference (no CACHE) */
 };
 
 struct gs_wire_refuse {
@@ -141,7 +141,7 @@ struct gs_wire_recall {
     uint64_t block_id;
 };
 
-struct gs_wire_keep {
+struct gs_wire_cache {
     struct gs_wire_head head;
     uint64_t block_id;
 };
@@ -176,7 +176,7 @@ struct gs_wire_flushed {
 };
 
 /* Comes with a sealed memfd of `slots` block ids, 8 bytes each. */
-struct gs_wire_leave {
+struct gs_wire_publish {
     struct gs_wire_head head;
     uint32_t slots;
     uint32_t uid_count, gid_count; /* whom the exporter shares with besides its own user */
@@ -186,7 +186,7 @@ struct gs_wire_leave {
 
 struct gs_wire_share {
     struct gs_wire_head head;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t chunk_size;
     uint64_t offset;        /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
@@ -221,17 +221,18 @@ struct gs_wire_query {
 struct gs_wire_report {
     struct gs_wire_head head;
     uint64_t pid; /* of who answers */
-    uint64_t offers, bytes, limbo, limbo_bytes, limbo_age_ns;
+    uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
     uint32_t clients; /* how many there are; below: the one that was asked about, if there is */
     uint32_t is_broker;
     uint64_t client_pid;
     uint64_t client_age_ns;                 /* since it connected */
-    uint64_t holds, hold_bytes;             /* of this client */
-    uint64_t hold_age_ns;                   /* since it came to hold what it has held longest */
-    uint64_t limbo_holds, limbo_hold_bytes; /* the ones that keep a freed block; below: the one */
+    uint64_t references, reference_bytes;   /* of this client */
+    uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
+    uint64_t limbo_references,
+        limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
     uint64_t limbo_block_id, limbo_block_size;         /* among them that was freed first, */
     uint64_t limbo_block_freed_ns, limbo_block_held_ns; /* how long ago, and how long it is held */
-    uint64_t left;                          /* offers left with this broker */
+    uint64_t left;                          /* exports published to this broker */
     char name[16];                          /* of who answers */
     char client_name[16];
 };
@@ -248,12 +249,12 @@ union gs_wire_message {
     struct gs_wire_unshare unshare;
     struct gs_wire_query query;
     struct gs_wire_report report;
-    struct gs_wire_keep keep;
+    struct gs_wire_cache cache;
     struct gs_wire_unmap unmap;
     struct gs_wire_unmapped unmapped;
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
-    struct gs_wire_leave leave;
+    struct gs_wire_publish publish;
     struct gs_wire_take_up take_up;
     struct gs_wire_bye bye;
     struct gs_wire_purge purge;

@@ -69,7 +69,7 @@ static bool read_options(struct gs_share_options *options)
                                          .settle_ns = config.share.settle,
                                          .timeout_ns = config.share.timeout,
                                          .keep_ns = config.share.keep,
-                                         .left_max = (uint32_t)config.share.broker_blocks,
+                                         .published_max = (uint32_t)config.share.broker_blocks,
                                          .max_clients = (uint32_t)config.share.max_clients};
     for (size_t i = 0; i < config.share.uids.count; i++)
         options->uids[options->uid_count++] = (uid_t)config.share.uids.ids[i];
@@ -406,16 +406,16 @@ static void print_client(const struct gs_wire_report *report, int pidfd, long li
         printf(" (%.15s) for %llu s: %llu blocks left here\n", report->client_name,
                in_seconds(report->client_age_ns), (unsigned long long)report->left);
     }
-    if (report->holds) {
+    if (report->references) {
         printf("  held by ");
         print_pid(pid, (unsigned long long)report->client_pid);
         printf(" (%.15s): %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
                "KiB\n",
-               report->client_name, (unsigned long long)report->holds, in_kib(report->hold_bytes),
-               in_seconds(report->hold_age_ns), (unsigned long long)report->limbo_holds,
-               in_kib(report->limbo_hold_bytes));
+               report->client_name, (unsigned long long)report->references,
+               in_kib(report->reference_bytes), in_seconds(report->reference_age_ns),
+               (unsigned long long)report->limbo_references, in_kib(report->limbo_reference_bytes));
     }
-    if (report->limbo_holds)
+    if (report->limbo_references)
         printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
                (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
                in_seconds(report->limbo_block_held_ns),
@@ -429,7 +429,7 @@ static void print_process(const struct gs_wire_report *report, int fd)
     printf(" (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
            "%llu s\n",
            report->name,
-           (unsigned long long)report->offers, in_kib(report->bytes),
+           (unsigned long long)report->exports, in_kib(report->bytes),
            (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
            in_seconds(report->limbo_age_ns));
 }

@@ -6,7 +6,7 @@
 #include "hook.h"
 #include "shim/lookup/patchable.h"
 #include "shim/registration/pinning.h"
-#include "reach.h"
+#include "way.h"
 #include "shim/result.h"
 #include "room.h"
 #include "shim/start.h"
@@ -148,7 +148,7 @@ GS_HOOK CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     CUresult result = gs_real.cuDeviceSetMemPool(dev, pool);
 
     if (ours && result == CUDA_SUCCESS)
-        gs_core_pool_set(gs_core, dev, pool);
+        gs_core_mempool_set(gs_core, dev, pool);
     return result;
 }
 
@@ -160,7 +160,7 @@ GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocatio
 
     if (ours && result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
         type == CU_MEM_ALLOCATION_TYPE_PINNED)
-        gs_core_pool_set(gs_core, location->id, pool);
+        gs_core_mempool_set(gs_core, location->id, pool);
     return result;
 }
 
@@ -172,9 +172,9 @@ GS_HOOK CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 
     if (!gs_state_enter())
         return gs_real.cuMemPoolDestroy(pool);
-    devices = gs_core_pool_going(gs_core, pool);
+    devices = gs_core_mempool_going(gs_core, pool);
     result = gs_real.cuMemPoolDestroy(pool);
     if (result != CUDA_SUCCESS)
-        gs_core_pool_stays(gs_core, pool, devices);
+        gs_core_mempool_stays(gs_core, pool, devices);
     return result;
 }

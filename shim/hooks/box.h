@@ -7,7 +7,7 @@
 
 #include "hook.h"
 
-#include "core/api/reach.h"
+#include "core/api/peer_access.h"
 
 /* One side of a copy, the same for all structs that describe one. */
 struct gs_side {
@@ -21,10 +21,10 @@ struct gs_extent {
 };
 
 /* What the side covers; nothing where the driver will find fault with the numbers. */
-static inline struct gs_reach_range gs_range_of(const struct gs_side *side,
-                                                const struct gs_extent *extent)
+static inline struct gs_access_range gs_range_of(const struct gs_side *side,
+                                                 const struct gs_extent *extent)
 {
-    struct gs_reach_range nothing = {0, 0}, range = {side->device, extent->width};
+    struct gs_access_range nothing = {0, 0}, range = {side->device, extent->width};
     size_t rows, skipped;
 
     if ((side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED) ||

@@ -1,13 +1,13 @@
 /*
  * Where contexts and streams end. cudaMalloc memory dies with its context and pool memory does not,
- * so the pool follows: a context is detached before the driver ends it, since its handle may be
+ * so the arena follows: a context is detached before the driver ends it, since its handle may be
  * given to a new one at once.
  */
 #include "hook.h"
 #include "shim/start.h"
 
+#include "core/api/peer_access.h"
 #include "core/api/pin.h"
-#include "core/api/reach.h"
 
 /* The driver has ended a context. */
 static void end(CUcontext handle, struct gs_context *context)
@@ -141,7 +141,7 @@ GS_HOOK CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
     CUresult result = gs_real.cuCtxFromGreenCtx(pContext, hCtx);
 
     if (ours && result == CUDA_SUCCESS)
-        gs_lone_settle(gs_lone, "a green context");
+        gs_single_drain(gs_single, "a green context");
     return result;
 }
 
@@ -193,7 +193,7 @@ GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
     return result;
 }
 
-/* A new stream may get the handle of a destroyed one, so what is ready for the stream alone is
+/* A new stream may get the handle of a destroyed one, so what is free for the stream alone is
  * taken from it before; a capture ends with its stream. The default streams cannot be destroyed:
  * the driver refuses those. */
 static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream))

@@ -1,13 +1,13 @@
 /*
  * Copies of device memory in one piece. A range that leaves its block is refused, as the driver
  * refuses one that leaves its allocation. Memory of another device is made reachable before the
- * driver looks at an asynchronous copy (core/api/reach.h). Other copies, and all where devices
- * cannot reach each other, go between the owning contexts, or, from and to the host, through the
- * owner's: the driver orders those with the work of both devices.
+ * driver looks at an asynchronous copy (core/api/peer_access.h). Other copies, and all where
+ * devices cannot reach each other, go between the owning contexts, or, from and to the host,
+ * through the owner's: the driver orders those with the work of both devices.
  */
 #include "hook.h"
-#include "reach.h"
 #include "shim/start.h"
+#include "way.h"
 
 /* Where the way is not clear, a function of these finds it. Each has the result of the copy. */
 

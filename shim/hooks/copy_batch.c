@@ -5,8 +5,8 @@
  */
 #include "box.h"
 #include "hook.h"
-#include "reach.h"
 #include "shim/start.h"
+#include "way.h"
 
 /* By itself, so that memory that is not ours pays for no more than the look. */
 __attribute__((noinline)) static bool may_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
@@ -26,7 +26,7 @@ static bool within_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const
 {
     if (!gs_state_enter())
         return true;
-    gs_lone_submits(gs_lone, stream);
+    gs_single_submits(gs_single, stream);
     if (!dsts || !srcs || !sizes)
         return true;
     for (size_t i = 0; i < count; i++)
@@ -85,9 +85,9 @@ GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdevicep
 
 /* What an operand covers. The elements of an array may be of any size, so of what is copied from or
  * to one only the beginning is known. */
-static struct gs_reach_range range_of_operand(const CUmemcpy3DOperand *operand,
-                                              const CUmemcpy3DOperand *other,
-                                              const CUDA_MEMCPY3D_BATCH_OP *box)
+static struct gs_access_range range_of_operand(const CUmemcpy3DOperand *operand,
+                                               const CUmemcpy3DOperand *other,
+                                               const CUDA_MEMCPY3D_BATCH_OP *box)
 {
     const struct gs_extent first = {1, 1, 1};
     const struct gs_extent all = {box->extent.width, box->extent.height, box->extent.depth};
@@ -100,7 +100,7 @@ static struct gs_reach_range range_of_operand(const CUmemcpy3DOperand *operand,
     };
 
     if (operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
-        return (struct gs_reach_range){0, 0};
+        return (struct gs_access_range){0, 0};
     return gs_range_of(&side, other->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? &all : &first);
 }
 
@@ -126,7 +126,7 @@ static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUst
 {
     if (!gs_state_enter())
         return true;
-    gs_lone_submits(gs_lone, stream);
+    gs_single_submits(gs_single, stream);
     if (!boxes)
         return true;
     for (size_t i = 0; i < count; i++)

@@ -4,8 +4,8 @@
  */
 #include "box.h"
 #include "hook.h"
-#include "reach.h"
 #include "shim/start.h"
+#include "way.h"
 
 /* The first byte of a side, whatever kind of memory it is said to be. */
 #define FIRST(copy, which, row)                                                                    \
@@ -64,7 +64,7 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
     const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
     const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
+    struct gs_access_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
 
     if (!gs_way_within(to.address, 0, to.size, order) ||
         !gs_way_within(from.address, 0, from.size, order))

@@ -3,8 +3,8 @@
  * which the driver holds to for memory of cuMemAlloc as well (measured on an H200).
  */
 #include "hook.h"
-#include "reach.h"
 #include "shim/start.h"
+#include "way.h"
 
 GS_HOOK CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {

@@ -7,9 +7,9 @@
  */
 #include "box.h"
 #include "hook.h"
-#include "reach.h"
 #include "room.h"
 #include "shim/start.h"
+#include "way.h"
 
 static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
 {
@@ -19,7 +19,7 @@ static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
     const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
     const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
     const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_reach_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
+    struct gs_access_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
 
     if (!gs_way_is_ours(to) && !gs_way_is_ours(from))
         return true;
@@ -32,7 +32,7 @@ static bool may_fill(CUdeviceptr dst, size_t pitch, unsigned element, size_t wid
 {
     const struct gs_side side = {.type = CU_MEMORYTYPE_DEVICE, .device = dst, .pitch = pitch};
     struct gs_extent extent = {.height = height, .depth = 1};
-    struct gs_reach_range range;
+    struct gs_access_range range;
 
     if (!gs_state_enter() || __builtin_mul_overflow(width, element, &extent.width))
         return true;
@@ -40,7 +40,7 @@ static bool may_fill(CUdeviceptr dst, size_t pitch, unsigned element, size_t wid
     if (!gs_way_is_ours(range))
         return true;
     GS_KEEP_ERRNO;
-    return gs_core_may_do_later(gs_core, range, (struct gs_reach_range){0, 0}, ctx) == GS_OK;
+    return gs_core_may_do_later(gs_core, range, (struct gs_access_range){0, 0}, ctx) == GS_OK;
 }
 
 static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
@@ -100,8 +100,8 @@ static bool may_copy_batch(const struct batch *batch)
 
     GS_KEEP_ERRNO;
     for (size_t i = 0; batch->dsts && batch->srcs && batch->sizes && may && i < batch->count; i++) {
-        const struct gs_reach_range to = {batch->dsts[i], batch->sizes[i]};
-        const struct gs_reach_range from = {batch->srcs[i], batch->sizes[i]};
+        const struct gs_access_range to = {batch->dsts[i], batch->sizes[i]};
+        const struct gs_access_range from = {batch->srcs[i], batch->sizes[i]};
 
         if (gs_way_is_ours(to) || gs_way_is_ours(from))
             may = gs_core_may_do_later(gs_core, to, from, batch->ctx) == GS_OK;

@@ -1,5 +1,5 @@
 /*
- * CUDA IPC of memory. Handles for our memory are tokens of ours; a handle that is not one was made
+ * CUDA IPC of memory. Handles for our memory are made by us; a handle that is not one was made
  * by the native driver and goes to it.
  */
 #include "shim/registration/pinning.h"
@@ -10,11 +10,12 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(CUipcMemHandle) == GS_TOKEN_SIZE, "a token fills a handle");
+_Static_assert(sizeof(CUipcMemHandle) == GS_IPC_HANDLE_SIZE,
+               "an IPC handle of ours fills a handle");
 
 GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char token[GS_IPC_HANDLE_SIZE];
     gs_status status;
 
     if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
@@ -23,7 +24,7 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     status = gs_core_in_context(gs_core);
     if (status != GS_OK)
         return gs_result(status);
-    status = gs_core_token(gs_core, dptr, token);
+    status = gs_core_ipc_handle(gs_core, dptr, token);
     if (status == GS_NOT_OURS)
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     if (status == GS_OK)
@@ -31,16 +32,16 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     return gs_result(status);
 }
 
-/* True: the handle is a token of ours and *ret_result is the outcome. */
+/* True: the handle is one of ours and *ret_result is the outcome. */
 static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigned int flags,
                        CUresult *ret_result)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char token[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     gs_status status;
 
     memcpy(token, handle->reserved, sizeof token);
-    if (!gs_state_enter() || !gs_token_is_ours(token))
+    if (!gs_state_enter() || !gs_ipc_handle_is_ours(token))
         return false;
     GS_KEEP_CALLER;
     status = gs_core_in_context(gs_core);

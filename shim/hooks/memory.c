@@ -1,7 +1,7 @@
 /*
  * cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetInfo: device memory in no stream's order.
  *
- * Whatever keeps the pool from giving memory (no context, a device that cannot, memory that is
+ * Whatever keeps the arena from giving memory (no context, a device that cannot, memory that is
  * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
 #include "shim/registration/callbacks.h"
@@ -90,7 +90,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
         result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
         if (result != CUDA_SUCCESS)
             return result;
-        /* What the program has freed is free to it, though the pool still holds it. What goes from
+        /* What the program has freed is free to it, though the arena still holds it. What goes from
          * there to the driver in between is in neither figure: both are taken again. */
         cached = gs_core_cached(gs_core);
     } while (gs_core_released_since(gs_core, finished) && ++tries < INFO_TRIES);

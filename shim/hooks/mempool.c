@@ -6,7 +6,7 @@
 #include "shim/start.h"
 
 #include "core/api/mempool.h"
-#include "core/api/reach.h"
+#include "core/api/peer_access.h"
 
 /* The default pool's device, where a call of the driver about it went well; else -1. */
 static CUdevice follow(bool ours, CUmemoryPool pool, CUresult result)
@@ -53,7 +53,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attr
 }
 
 /* A release threshold says how much may stay cached: what is above it goes now, and what is freed
- * later stays ready for the program's next allocations and counts as free. */
+ * later stays free for the program's next allocations and counts as free. */
 GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr,
                                                void *value)
 {
@@ -85,8 +85,8 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
         return result;
     for (size_t i = 0; i < count; i++)
         if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].location.id != device)
-            gs_core_pool_access(gs_core, device, map[i].location.id,
-                                map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            gs_core_mempool_access(gs_core, device, map[i].location.id,
+                                   map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     return result;
 }
 

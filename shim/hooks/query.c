@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/api/memops.h"
-#include "core/api/reach.h"
+#include "core/api/peer_access.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
@@ -111,7 +111,7 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
 static void note_tokens(CUpointer_attribute attribute)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        gs_lone_settle(gs_lone, "memory is made ready for other devices");
+        gs_single_drain(gs_single, "memory is made ready for other devices");
 }
 
 GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,

@@ -1,5 +1,5 @@
 /*
- * Calls by which the driver takes device memory that is not the pools': physical memory of the
+ * Calls by which the driver takes device memory that is not the arenas': physical memory of the
  * program's own, arrays, contexts, code, graphs, and kernels, whose code may be loaded at their
  * first launch. Each goes to the driver, and again when a full device has got some memory back.
  */
@@ -272,7 +272,7 @@ static bool is_special(const CUlaunchConfig *config)
 
 /* A launch that may begin before the work before it has ended is made an ordinary one where it has
  * to be: the attribute allows that, and promises nothing. `room` is for the copy, *ret_marks for
- * gs_lone_in_order where that is the result. */
+ * gs_single_in_order where that is the result. */
 static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream order,
                                       CUlaunchConfig *copy, CUlaunchAttribute *room,
                                       uint64_t *ret_marks)
@@ -282,8 +282,8 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
     for (unsigned i = 0; i < config->numAttrs; i++) {
         room[i] = config->attrs[i];
         if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
-            gs_lone_settle(gs_lone,
-                           "an event that is recorded before the work before it has ended");
+            gs_single_drain(gs_single,
+                            "an event that is recorded before the work before it has ended");
         if (room[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
             overtakes |= room[i].value.programmaticStreamSerializationAllowed != 0;
             room[i].value.programmaticStreamSerializationAllowed = 0;
@@ -293,7 +293,7 @@ static const CUlaunchConfig *in_order(const CUlaunchConfig *config, CUstream ord
         gs_submits(order);
         return config;
     }
-    if (gs_lone_may_overtake(gs_lone, order, ret_marks))
+    if (gs_single_may_overtake(gs_single, order, ret_marks))
         return config;
     *copy = *config;
     copy->attrs = room;
@@ -312,10 +312,10 @@ launch_special(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *
     if (config->numAttrs <= ATTRIBUTES_MOST)
         config = in_order(config, order, &copy, room, &marks);
     else
-        gs_lone_settle(gs_lone, "a launch with more attributes than are known");
+        gs_single_drain(gs_single, "a launch with more attributes than are known");
     result = GS_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
     if (config == &copy && result == CUDA_SUCCESS)
-        gs_lone_in_order(gs_lone, marks);
+        gs_single_in_order(gs_single, marks);
     return result;
 }
 
@@ -340,10 +340,10 @@ launch(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config, 
     CUresult result;
 
     if (gs_state_enter() && config) {
-        if (is_special(config) && gs_lone_matters())
+        if (is_special(config) && gs_single_matters())
             return launch_special(real, config, f, kernelParams, extra,
                                   order_of(config, per_thread));
-        gs_lone_submits(gs_lone, order_of(config, per_thread));
+        gs_single_submits(gs_single, order_of(config, per_thread));
     }
     result = (*real)(config, f, kernelParams, extra);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)

@@ -1,7 +1,7 @@
 /*
  * Work that the program gives the GPU. Every hook of a call that can make it touch device memory
  * tells core to which stream, before the driver's function: while all work goes to one stream, what
- * is freed is ready at once (core/gpu/lone.h). tests/preload/check_table.py wants no call of the
+ * is freed is free at once (core/gpu/single.h). tests/preload/check_table.py wants no call of the
  * driver to be forgotten; those that take a stream and submit no such work are in no_work.txt.
  */
 #ifndef GPUSHIM_SHIM_SUBMIT_H
@@ -10,7 +10,7 @@
 #include "hook.h"
 #include "shim/start.h"
 
-#include "core/gpu/lone.h"
+#include "core/gpu/single.h"
 
 /* The per-thread forms mean another stream by 0. */
 static inline CUstream gs_per_thread(CUstream stream)
@@ -23,28 +23,28 @@ static inline CUstream gs_per_thread(CUstream stream)
 static inline void gs_submits(CUstream stream)
 {
     if (gs_state_enter())
-        gs_lone_submits(gs_lone, stream);
+        gs_single_submits(gs_single, stream);
 }
 
 /* What touches no memory and may end late, or never, is about to be submitted. */
 static inline void gs_stalls(void)
 {
     if (gs_state_enter())
-        gs_lone_stalls(gs_lone);
+        gs_single_stalls(gs_single);
 }
 
 /* Whether it still matters to which stream work goes; the state was entered. */
-static inline bool gs_lone_matters(void)
+static inline bool gs_single_matters(void)
 {
-    return __atomic_load_n(&gs_lone->stream, __ATOMIC_RELAXED) != GS_LONE_SEVERAL;
+    return __atomic_load_n(&gs_single->stream, __ATOMIC_RELAXED) != GS_SINGLE_MULTI;
 }
 
 /* The same of a copy or a fill, which touches nothing of ours but what is at these addresses (0, or
- * not ours: nothing), and so need not end the lone stream. The state was entered; errno is the
+ * not ours: nothing), and so need not end single-stream mode. The state was entered; errno is the
  * caller's to keep. */
 static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr src)
 {
-    if (!gs_lone_knows(gs_lone, stream))
+    if (!gs_single_knows(gs_single, stream))
         gs_core_touches(gs_core, stream, dst, src);
 }
 

@@ -7,7 +7,7 @@
 #include "shim/registration/pinning.h"
 #include "shim/start.h"
 
-#include "core/api/reach.h"
+#include "core/api/peer_access.h"
 
 /* What a range is exported in: the pages of the host, which cards map too. */
 #define EXPORT_PAGE ((CUdeviceptr)4096)
@@ -92,7 +92,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
     GS_KEEP_CALLER;
     if (!touches_ours(dptr, size))
         return export_range(handle, dptr, size, handleType, flags);
-    gs_lone_settle(gs_lone, "memory is exported");
+    gs_single_drain(gs_single, "memory is exported");
     /* The block may begin after the page does. */
     for (CUdeviceptr at = dptr - below; at < dptr - below + EXPORT_PAGE; at += 512)
         if (gs_core_find(gs_core, at, &info) == GS_OK &&
@@ -116,7 +116,7 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
     if (gs_core_find(gs_core, ptr, &info) != GS_OK || !info.async ||
         size > info.size - (ptr - info.base))
         return false;
-    gs_lone_settle(gs_lone, "memory is bound to a multicast object");
+    gs_single_drain(gs_single, "memory is bound to a multicast object");
     return true;
 }
 
@@ -152,12 +152,12 @@ static bool may_present(const struct gs_egl_frame *frame)
 
         if (!gs_ours(at))
             continue;
-        if (!gs_core_within(gs_core, (struct gs_reach_range){at, 1}))
+        if (!gs_core_within(gs_core, (struct gs_access_range){at, 1}))
             return false;
         any = true;
     }
     if (any)
-        gs_lone_settle(gs_lone, "a frame is presented");
+        gs_single_drain(gs_single, "a frame is presented");
     return true;
 }
 

@@ -149,7 +149,7 @@ GS_HOOK int gpushim_listen(const struct gpushim_listener *listener)
     if (!gs_pin_active())
         return ENODEV;
     /* Who wants to know does so for devices that he lets at the memory himself. */
-    gs_lone_settle(gs_lone, "a listener is added");
+    gs_single_drain(gs_single, "a listener is added");
     pthread_mutex_lock(&added.mutex);
     if (gs_listeners == MOST) {
         error = ENOSPC;
@@ -251,7 +251,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
         .reserved = stats.reserved,
         .live = stats.live,
         .cached = stats.cached,
-        .retiring = stats.retiring,
+        .retiring = stats.retired,
         .ordered = stats.ordered,
         .limbo = stats.limbo,
         .reserved_peak = stats.counts.reserved_peak,

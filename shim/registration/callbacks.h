@@ -12,7 +12,7 @@ extern unsigned gs_listeners; /* how many; atomic */
 void gs_listeners_allocated(uint64_t address, size_t size);
 void gs_listeners_freeing(uint64_t address);
 
-/* A block of the pool was allocated, and is not the program's yet. */
+/* A block of an arena was allocated, and is not the program's yet. */
 static inline void gs_tell_allocated(uint64_t address, size_t size)
 {
     if (__builtin_expect(__atomic_load_n(&gs_listeners, __ATOMIC_RELAXED) != 0, 0))

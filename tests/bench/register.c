@@ -238,7 +238,8 @@ static uint64_t invalidate_ns(void)
         for (uint64_t i = 0; i < part; i += 2) {
             uint64_t base = FIRST + (repeat * part + i) * RANGE;
 
-            if (!gs_regcache_doom(cache, base, RANGE) || !gs_regcache_settle(cache, base, RANGE))
+            if (!gs_regcache_invalidate(cache, base, RANGE) ||
+                !gs_regcache_drain(cache, base, RANGE))
                 bench_die("a range that nobody uses cannot go");
         }
         took[repeat] = (own_ns() - begin) / (part / 2);

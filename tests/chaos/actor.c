@@ -172,7 +172,7 @@ static void step_free(struct actor *actor)
         actor_free(actor, i);
 }
 
-/* ---- Passing tokens on ---------------------------------------------------------------------- */
+/* ---- Passing handles on ---------------------------------------------------------------------- */
 
 static void put_on_board(struct actor *actor, const struct chaos_record *record)
 {
@@ -238,7 +238,7 @@ static void step_share(struct actor *actor)
     index = chaos_below(&actor->random, actor->own_count);
     block = &actor->own[index];
     once = survives && !block->given_out && chaos_below(&actor->random, 4) == 0;
-    actor_must(actor, "cuIpcGetMemHandle", cuIpcGetMemHandle(&record.token, block->ptr));
+    actor_must(actor, "cuIpcGetMemHandle", cuIpcGetMemHandle(&record.ipc_handle, block->ptr));
     atomic_fetch_add(&actor->slot->shared, 1);
     block->given_out = true;
     record.life = actor->life;
@@ -269,7 +269,7 @@ static void step_open(struct actor *actor)
     if (!take_record(actor, &held.record) || held.record.words > ACTOR_MAX_WORDS ||
         held.record.owner_slot == actor->number)
         return;
-    r = cuIpcOpenMemHandle(&held.ptr, held.record.token, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    r = cuIpcOpenMemHandle(&held.ptr, held.record.ipc_handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r != CUDA_SUCCESS) {
         atomic_fetch_add(&actor->slot->refused, 1);
         if (now_ns() < held.record.valid_until_ns)
@@ -316,7 +316,7 @@ static void step_reshare(struct actor *actor)
     actor_step(actor, STEP_RESHARE);
     held = &actor->held[chaos_below(&actor->random, actor->held_count)];
     record = held->record;
-    r = cuIpcGetMemHandle(&record.token, held->ptr);
+    r = cuIpcGetMemHandle(&record.ipc_handle, held->ptr);
     if (r != CUDA_SUCCESS) /* its connection to the exporter is gone, or the exporter is */
         return;
     record.slot = actor->number;

@@ -36,16 +36,16 @@ static int dial_within(long us)
     const struct timeval limit = {us / 1000000, us % 1000000};
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     char broker[GS_BROKER_NAME_SIZE] = "";
-    struct gs_token token;
+    struct gs_ipc_handle ipc_handle;
     int n;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     if (board->by_broker)
         gs_broker_name(broker);
     n = snprintf(to.sun_path, sizeof to.sun_path, "%.60s/%s", hostile_dir, broker);
-    memcpy(&token, board->token, sizeof token);
+    memcpy(&ipc_handle, board->ipc_handle, sizeof ipc_handle);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE && !board->by_broker; i++)
-        n += sprintf(to.sun_path + n, "%02x", token.instance[i]);
+        n += sprintf(to.sun_path + n, "%02x", ipc_handle.instance[i]);
     if (fd < 0)
         return -1;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
@@ -64,13 +64,14 @@ int dial(void)
     return dial_within(0);
 }
 
-/* With the instance of a token, and as another process: its number, its pidfd. */
-static void hello_as(int fd, const unsigned char *token, pid_t pid, int pidfd)
+/* With the instance of a handle, and as another process: its number, its pidfd. */
+static void hello_as(int fd, const unsigned char *ipc_handle, pid_t pid, int pidfd)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + offsetof(struct gs_token, instance), GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + offsetof(struct gs_ipc_handle, instance),
+           GS_INSTANCE_SIZE);
     message.hello.pid = (uint64_t)pid;
     memset(message.hello.name, 'x', sizeof message.hello.name);
     if (gs_wire_send(fd, &message, pidfd) == -ETOOMANYREFS) /* it takes none */
@@ -79,7 +80,7 @@ static void hello_as(int fd, const unsigned char *token, pid_t pid, int pidfd)
 
 static void hello(int fd)
 {
-    hello_as(fd, board->token, 1, -1);
+    hello_as(fd, board->ipc_handle, 1, -1);
 }
 
 static void send_open(int fd, bool good, uint32_t want_fd)
@@ -87,9 +88,9 @@ static void send_open(int fd, bool good, uint32_t want_fd)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, board->token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, board->ipc_handle, GS_IPC_HANDLE_SIZE);
     if (!good)
-        message.open.token[GS_TOKEN_SIZE - 1] ^= 1;
+        message.open.ipc_handle[GS_IPC_HANDLE_SIZE - 1] ^= 1;
     message.open.want_fd = want_fd;
     gs_wire_send(fd, &message, -1);
 }
@@ -189,7 +190,7 @@ static void descriptors(void)
         for (size_t i = 0; i < 200; i++)
             memcpy(CMSG_DATA(c) + i * sizeof null, &null, sizeof null);
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, board->token + offsetof(struct gs_token, instance),
+        memcpy(message.hello.instance, board->ipc_handle + offsetof(struct gs_ipc_handle, instance),
                GS_INSTANCE_SIZE);
         part.iov_len = message.head.size;
         sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -241,7 +242,7 @@ static void questions(void)
     close(fd);
 }
 
-/* Says that it is the honest opener: takes a hold under that name and ends. If that ended the
+/* Says that it is the honest opener: takes a reference under that name and ends. If that ended the
  * honest one's lease, its memory would be handed out under it. */
 static void identities(void)
 {
@@ -251,7 +252,7 @@ static void identities(void)
     for (unsigned i = 0; !time_is_up(); i++) {
         int fd = dial();
 
-        hello_as(fd, board->token, board->honest, pidfds[i % 2]);
+        hello_as(fd, board->ipc_handle, board->honest, pidfds[i % 2]);
         send_open(fd, i % 3, 1);
         close(fd);
     }
@@ -280,12 +281,12 @@ static void versions(void)
     }
 }
 
-static void send_share(int fd, const struct gs_token *token, int memory, uint64_t offset)
+static void send_share(int fd, const struct gs_ipc_handle *ipc_handle, int memory, uint64_t offset)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    gs_token_write(token, message.share.token);
+    gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
     message.share.chunk_size = 2 << 20;
     message.share.offset = offset;
     for (int error = -EAGAIN; error == -EAGAIN || error == -ETOOMANYREFS;) {
@@ -301,15 +302,15 @@ static void send_share(int fd, const struct gs_token *token, int memory, uint64_
 static void fill(void)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fd = dial();
-    struct gs_token token = {.size = 512};
+    struct gs_ipc_handle ipc_handle = {.size = 512};
 
-    gs_random(token.instance, sizeof token.instance);
-    hello_as(fd, (const unsigned char *)&token, 1, -1);
+    gs_random(ipc_handle.instance, sizeof ipc_handle.instance);
+    hello_as(fd, (const unsigned char *)&ipc_handle, 1, -1);
     leave_by_hand(fd);
     while (!time_is_up()) {
-        token.block_id++;
-        token.chunk_id = token.block_id < 8000 ? token.block_id : 1;
-        send_share(fd, &token, null, 0);
+        ipc_handle.block_id++;
+        ipc_handle.chunk_id = ipc_handle.block_id < 8000 ? ipc_handle.block_id : 1;
+        send_share(fd, &ipc_handle, null, 0);
     }
     close(fd);
     close(null);
@@ -319,21 +320,21 @@ static void fill(void)
 static void squat(void)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    struct gs_token token;
+    struct gs_ipc_handle ipc_handle;
 
     for (uint64_t i = 0; !time_is_up(); i++) {
         union gs_wire_message message;
         int fd = dial();
 
-        gs_token_read(board->own, &token);
+        gs_ipc_handle_read(board->own, &ipc_handle);
         hello_as(fd, board->own, 1, -1);
         if (i % 4)
             leave_by_hand(fd);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-        message.unshare.block_id = token.block_id;
+        message.unshare.block_id = ipc_handle.block_id;
         gs_wire_send(fd, &message, -1);
-        token.block_id += i % 1000;
-        send_share(fd, &token, null, i % 3 ? 0 : UINT64_MAX - 5);
+        ipc_handle.block_id += i % 1000;
+        send_share(fd, &ipc_handle, null, i % 3 ? 0 : UINT64_MAX - 5);
         close(fd);
     }
     close(null);
@@ -363,7 +364,7 @@ static void other_user(void)
 
 const struct phase phases[] = {
     {.name = "nobody"},
-    {"a flood of wrong tokens", flood, 2},
+    {"a flood of wrong handles", flood, 2},
     {"stalled clients that asked for hundreds of descriptors", stall, 2},
     {"halves of messages", halves, 2},
     {"garbage", garbage, 2},

@@ -16,8 +16,8 @@
  *
  * The supervisor makes no CUDA call. It and the actors share one page of numbers, the world: what
  * an actor does at the moment and since when (a hang is seen there), what it has counted (a killed
- * one cannot report), what it found wrong. Tokens go through pipes, one for each actor to read,
- * and through files, where they get old.
+ * one cannot report), what it found wrong. IPC handles go through pipes, one for each actor to
+ * read, and through files, where they get old.
  */
 #ifndef CHAOS_H
 #define CHAOS_H
@@ -80,13 +80,13 @@ struct chaos_world {
     unsigned slots;
     uint64_t seed, grace_ns;
     int inbox_read[CHAOS_SLOTS], inbox_write[CHAOS_SLOTS]; /* pipes, not blocking */
-    char board[CHAOS_PATH];                                /* the folder of files with tokens */
+    char board[CHAOS_PATH];                                /* the folder of files with handles */
     struct chaos_slot slot[CHAOS_SLOTS];
 };
 
-/* A block on offer, as it goes through pipes and files. */
+/* An exported block, as it goes through pipes and files. */
 struct chaos_record {
-    CUipcMemHandle token;
+    CUipcMemHandle ipc_handle;
     uint32_t stamp;
     uint32_t slot, life;     /* of the process that shares it */
     uint32_t owner_slot;     /* that allocated it */

@@ -49,7 +49,7 @@
 #define OPENS        5
 #define PHASE_MOST_S 30
 #define TRIES        4 /* a phase in which calls took long is played again */
-#define MANY         2000 /* blocks on offer that nobody opens */
+#define MANY         2000 /* exported blocks that nobody opens */
 #define ATTACK_S     90 /* the longest that a phase may take */
 #define RSS_MORE_KIB 8192
 #define FDS_MORE     2200 /* two for each of 1024 clients, and some */
@@ -179,7 +179,7 @@ static int exporter(void)
 }
 
 /* Shares a block and waits to be killed. */
-static _Noreturn void leaver(void)
+static _Noreturn void publisher(void)
 {
     CUipcMemHandle handle;
     CUdeviceptr shared;
@@ -189,7 +189,7 @@ static _Noreturn void leaver(void)
     must("cuMemsetD32", cuMemsetD32(shared, 7, 1 << 18));
     must("cuCtxSynchronize", cuCtxSynchronize());
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
-    memcpy(board->token, &handle, sizeof handle);
+    memcpy(board->ipc_handle, &handle, sizeof handle);
     atomic_store(&board->ready, true);
     for (;;)
         sleep_us(1000000);
@@ -202,7 +202,7 @@ static int honest_opener(void)
     uint32_t word;
 
     start_cuda();
-    memcpy(&handle, board->token, sizeof handle);
+    memcpy(&handle, board->ipc_handle, sizeof handle);
     while (!atomic_load(&board->stop)) {
         struct begin began = begin();
         CUresult result = cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -218,7 +218,7 @@ static int honest_opener(void)
             wrong("an honest opener sees %u", word);
         must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(ptr));
         atomic_fetch_add(&board->honest_opens, 1);
-        sleep_us(20000); /* long enough that the hold goes back: nothing is kept idle */
+        sleep_us(20000); /* long enough that the reference goes back: nothing is kept idle */
     }
     return 0;
 }
@@ -468,7 +468,7 @@ static bool end_one(pid_t pid)
 }
 
 /* What the attackers' connections took is given back within a few seconds; what they left with the
- * broker is kept for a while. How many chunks a program's pool keeps is not their doing. */
+ * broker is kept for a while. How many chunks a program's arenas keep is not their doing. */
 static void check_rest(const struct bounds *bounds)
 {
     const bool with_memory = board->by_broker;
@@ -509,7 +509,7 @@ static bool broker_has(uint64_t blocks)
     struct gs_wire_report report;
 
     for (int i = 0; i < PATIENCE_MS / 5; i++, sleep_us(5000))
-        if (ask_broker(0, &report) && report.offers == blocks)
+        if (ask_broker(0, &report) && report.exports == blocks)
             return true;
     return false;
 }
@@ -560,7 +560,7 @@ static void wait_for_exporter(void)
     if (!atomic_load(&board->has_own))
         wrong("the exporter does not start");
     else if (!broker_program)
-        memcpy(board->token, board->own, sizeof board->token);
+        memcpy(board->ipc_handle, board->own, sizeof board->ipc_handle);
 }
 
 static int judge_all(const char *shim)
@@ -596,7 +596,7 @@ static int play(const char *role)
     if (strcmp(role, "exporter") == 0)
         return exporter();
     if (strcmp(role, "leaver") == 0)
-        leaver();
+        publisher();
     return honest_opener();
 }
 

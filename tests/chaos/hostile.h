@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 #include "core/share/wire.h"
 #include "tests/clock.h"
 
@@ -19,10 +19,10 @@ enum timed { T_ALLOC, T_FREE, T_HANDLE, T_OPEN, TIMED };
 
 /* Shared by all processes of the test. */
 struct board {
-    unsigned char token[GS_TOKEN_SIZE]; /* of the block that honest openers open; then: */
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]; /* of the block that honest openers open; then: */
     _Atomic bool ready, stop;
     _Atomic bool over; /* the phase: its attackers end */
-    unsigned char own[GS_TOKEN_SIZE]; /* of a block of the exporter; then: */
+    unsigned char own[GS_IPC_HANDLE_SIZE]; /* of a block of the exporter; then: */
     _Atomic bool has_own;
     bool by_broker;                   /* what is attacked is the broker */
     pid_t honest;                     /* the honest opener, whom others claim to be */

@@ -21,8 +21,8 @@ BUGS = {
         ["--scribble", "30"],
         r"a killed consumer's kernel: changed \d+ words of memory that was handed out again"),
     "lease": (
-        "    held = offer->holds > 0 || offer->pins > 0;\n",
-        "    held = offer->pins > 0;\n    if (!held && offer->holds > 0)\n"
+        "    held = export->references > 0 || export->pins > 0;\n",
+        "    held = export->pins > 0;\n   if (!held && export->references > 0)\n"
         "        return gs_lock_release(&share->lock), true;\n",
         ["--seconds", "100", "--processes", "12"],
         r"holds a block of .* and sees [0-9a-f]{8} in word|its own block of .* has [0-9a-f]{8} in "

@@ -40,7 +40,7 @@
 extern char **environ;
 
 struct order {
-    CUipcMemHandle token;
+    CUipcMemHandle ipc_handle;
     uint64_t words;
 };
 
@@ -88,7 +88,7 @@ int chaos_scribble_consumer(int argc, char **argv)
     if (low)
         release_low_fds(fds);
     if (recv(STDIN_FILENO, &order, sizeof order, 0) != (ssize_t)sizeof order ||
-        cuIpcOpenMemHandle(&ptr, order.token, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ||
+        cuIpcOpenMemHandle(&ptr, order.ipc_handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ||
         gpu_scribble(&gpu, ptr, order.words, KERNEL_NS))
         return 1;
     /* The kernel is there when its first word can be seen. */
@@ -172,7 +172,7 @@ static bool let_scribble(const struct exporter *exporter, int socket, CUdevicept
     struct pollfd answer = {.fd = socket, .events = POLLIN};
     char word = 0;
 
-    return must("cuIpcGetMemHandle", cuIpcGetMemHandle(&order.token, block)) &&
+    return must("cuIpcGetMemHandle", cuIpcGetMemHandle(&order.ipc_handle, block)) &&
            ((send(socket, &order, sizeof order, MSG_NOSIGNAL) == (ssize_t)sizeof order &&
              poll(&answer, 1, 30000) > 0 && recv(socket, &word, 1, 0) == 1) ||
             failed("the consumer", "ended early or does not answer"));

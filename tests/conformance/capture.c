@@ -181,7 +181,8 @@ Test(capture, frees_during_a_capture)
     OK(cuMemFree(target));
 }
 
-/* Many allocations and frees in a row: the moment at which a pool would close an epoch or grow. */
+/* Many allocations and frees in a row: the moment at which an arena would close an epoch or
+ * grow. */
 Test(capture, a_storm_of_allocations_during_a_capture)
 {
     CUstream stream = new_stream();
@@ -272,7 +273,7 @@ Test(capture, the_calls_by_which_a_capture_begins_and_ends_in_every_form)
     OK(cuMemFree(target));
 }
 
-/* What comes and goes while a capture is open: enough for the pool to want events. */
+/* What comes and goes while a capture is open: enough for the arena to want events. */
 static void churn(void)
 {
     for (int i = 0; i < 8 && under_shim(); i++) {

@@ -485,7 +485,7 @@ Test(contexts, memory_used_by_a_green_context_and_the_primary_one)
     OK(green_destroy(green));
 }
 
-/* Freed in the order of its stream, memory is ready for others when the stream gets there. */
+/* Freed in the order of its stream, memory is free for others when the stream gets there. */
 Test(contexts, async_memory_of_a_green_contexts_stream)
 {
     CUgreenCtx green = NULL;

@@ -374,7 +374,7 @@ Test(ipc, only_opened_memory_can_be_closed)
     probe("ipc_close_null", "%s", result_name(cuIpcCloseMemHandle(0)));
 }
 
-/* Natively a handle with a changed byte may open something else; the shim's token carries a secret
+/* Natively a handle with a changed byte may open something else; the shim's handle carries a secret
  * over all that it says. */
 Test(ipc, a_changed_token_is_refused)
 {

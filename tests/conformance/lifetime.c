@@ -364,7 +364,7 @@ Test(lifetime, a_stale_handle_never_opens_somebody_elses_memory)
     peer_quit(peer);
 }
 
-/* Grace is over at an allocation that the pool cannot serve from what it has: then what nobody can
+/* Grace is over at an allocation that the arena cannot serve from what it has: then what nobody can
  * open any more is looked for. */
 static void end_grace(void)
 {

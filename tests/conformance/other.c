@@ -1,5 +1,5 @@
 /*
- * Memory that is not the pool's: managed, host, a module's, arrays, a pool that the program made;
+ * Memory that is not the arena's: managed, host, a module's, arrays, a pool that the program made;
  * and calls that pass the library by. Beside memory that is ours they do what they do without it,
  * and told of our memory they answer as for the driver's own.
  */

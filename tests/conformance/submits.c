@@ -4,7 +4,7 @@
  * use.
  *
  * Each call of CASES is made in processes of its own: the first work goes to one stream, the call
- * to another, and the log says that the lone stream is over; or both go to the same, and it does
+ * to another, and the log says that single-stream mode is over; or both go to the same, and it does
  * not. On the software driver the process is killed at the entry of the driver's function, so that
  * what the log says was told before. A copy or a fill ends nothing, and what it touches is not
  * reused at once: seen where the GPU stands still. Once on memory of the library's, once on other

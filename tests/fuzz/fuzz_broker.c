@@ -90,7 +90,7 @@ static void start(void)
     options.keep_ns = KEEP_NS;
     options.is_broker = true;
     options.listen_fd = -1;
-    options.left_max = 40;
+    options.published_max = 40;
     gs_map_init(&map);
     gs_fences_init(&fences, &gs_broker_driver);
     CHECK(gs_share_create(&gs_broker_driver, &map, &fences, &log, &options, &events, &broker) ==
@@ -110,15 +110,15 @@ static int dial(void)
     return fd;
 }
 
-/* One of a few tokens, so that clients meet in them; the last byte is the secret's. */
-static void make_token(uint8_t choice, unsigned char *ret_bytes)
+/* One of a few handles, so that clients meet in them; the last byte is the secret's. */
+static void make_ipc_handle(uint8_t choice, unsigned char *ret_bytes)
 {
-    struct gs_token token = {
+    struct gs_ipc_handle ipc_handle = {
         .block_id = choice % 5, .chunk_id = choice / 5 % 3, .size = (choice & 0x40) ? 4096 : CHUNK};
 
-    memset(token.instance, 1 + choice / 128, sizeof token.instance);
-    token.secret[0] = choice / 15 % 2;
-    gs_token_write(&token, ret_bytes);
+    memset(ipc_handle.instance, 1 + choice / 128, sizeof ipc_handle.instance);
+    ipc_handle.secret[0] = choice / 15 % 2;
+    gs_ipc_handle_write(&ipc_handle, ret_bytes);
 }
 
 static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_message *message)
@@ -132,7 +132,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
     case 1:
     case 2:
         gs_wire_start(message, GS_WIRE_SHARE, 0);
-        make_token(fuzz_byte(input), message->share.token);
+        make_ipc_handle(fuzz_byte(input), message->share.ipc_handle);
         message->share.chunk_size = CHUNK;
         message->share.offset = fuzz_byte(input) % 4 * 4096;
         message->share.slot = fuzz_byte(input) % 5; /* where its id may stand */
@@ -143,7 +143,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         break;
     case 4:
         gs_wire_start(message, GS_WIRE_OPEN, 1);
-        make_token(fuzz_byte(input), message->open.token);
+        make_ipc_handle(fuzz_byte(input), message->open.ipc_handle);
         message->open.want_fd = fuzz_byte(input) % 3;
         break;
     case 5:
@@ -180,7 +180,7 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
         fds = fuzz_fds_make(input);
     else if (message.head.type == GS_WIRE_SHARE)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
-    else if (message.head.type == GS_WIRE_LEAVE)
+    else if (message.head.type == GS_WIRE_PUBLISH)
         fds = fuzz_confirmed_make(input);
     fuzz_send(fd, bytes, size, &fds);
     fuzz_fds_close(&fds);
@@ -241,28 +241,28 @@ static void wait_for_room(void)
         CHECK(side_now() < limit);
         usleep(1000);
         gs_share_stats(broker, &stats);
-    } while (stats.offers > 0);
+    } while (stats.exports > 0);
 }
 
 /* Two processes that the others knew nothing of: one leaves a block and ends, one opens it. False
  * where it came too late. */
 static bool honest_ones(void)
 {
-    struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 4096};
+    struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 4096};
     struct fuzz_fds none = {.count = 0}, memory;
     union gs_wire_message message;
     int fd = dial(), got_fd = -1;
     uint64_t left_ns;
 
-    gs_random(token.instance, sizeof token.instance);
+    gs_random(ipc_handle.instance, sizeof ipc_handle.instance);
     wait_for_room();
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
     send_whole(fd, &message, &none);
     leave_by_hand(fd);
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     message.share.slot = 1;
-    gs_token_write(&token, message.share.token);
+    gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
     message.share.chunk_size = CHUNK;
     memory = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     send_whole(fd, &message, &memory);
@@ -270,10 +270,10 @@ static bool honest_ones(void)
     end(&fd);
     fd = dial();
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token.instance, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
     send_whole(fd, &message, &none);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    gs_token_write(&token, message.open.token);
+    gs_ipc_handle_write(&ipc_handle, message.open.ipc_handle);
     message.open.want_fd = 1;
     send_whole(fd, &message, &none);
     CHECK(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);

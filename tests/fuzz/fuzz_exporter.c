@@ -1,5 +1,5 @@
 /*
- * An exporter and a client that says anything: whole and broken messages in any order, tokens that
+ * An exporter and a client that says anything: whole and broken messages in any order, handles that
  * are right and nearly right, descriptors nobody asked for. The last block is freed now and then by
  * a program that is short of memory, so the client is asked what it gives back, and answers or not.
  * The exporter is asked for memory as well, and gives half of it.
@@ -27,8 +27,8 @@
 
 static struct side side;
 static struct side_chunk chunk;
-static struct gs_offer *offers[BLOCKS];
-static unsigned char tokens[BLOCKS][GS_TOKEN_SIZE];
+static struct gs_export *exports[BLOCKS];
+static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
 static struct sockaddr_un address;
 static char dir[64];
 
@@ -75,19 +75,19 @@ static void clean_up(void)
     side_dir_remove(dir);
 }
 
-static void offer(unsigned block)
+static void export(unsigned block)
 {
-    CHECK(side_offer(&side, &chunk, block * 4096, 4096, &offers[block]) == GS_OK);
-    gs_offer_token(offers[block], tokens[block]);
+    CHECK(side_export(&side, &chunk, block * 4096, 4096, &exports[block]) == GS_OK);
+    gs_export_handle(exports[block], ipc_handles[block]);
 }
 
 /* The last block is there again as soon as nobody holds it. */
-static void offer_again(void)
+static void export_again(void)
 {
-    if (!freed || !gs_share_withdraw(side.share, offers[LAST]))
+    if (!freed || !gs_share_withdraw(side.share, exports[LAST]))
         return;
     freed = false;
-    offer(LAST);
+    export(LAST);
 }
 
 static void start(void)
@@ -110,8 +110,8 @@ static void start(void)
     side.share->events.asked = give_half;
     chunk = side_chunk_new(&side, 2 * MIB);
     for (unsigned i = 0; i < BLOCKS; i++)
-        offer(i);
-    address = fuzz_address(dir, tokens[0] + offsetof(struct gs_token, instance));
+        export(i);
+    address = fuzz_address(dir, ipc_handles[0] + offsetof(struct gs_ipc_handle, instance));
 }
 
 static int dial(void)
@@ -127,7 +127,7 @@ static int dial(void)
 static void write_hello(union gs_wire_message *message)
 {
     gs_wire_start(message, GS_WIRE_HELLO, 0);
-    memcpy(message->hello.instance, tokens[0] + offsetof(struct gs_token, instance),
+    memcpy(message->hello.instance, ipc_handles[0] + offsetof(struct gs_ipc_handle, instance),
            GS_INSTANCE_SIZE);
     message->hello.pid = 1;
     memcpy(message->hello.name, "fuzz", 5);
@@ -136,7 +136,7 @@ static void write_hello(union gs_wire_message *message)
 static void write_open(union gs_wire_message *message, unsigned block, uint32_t want_fd)
 {
     gs_wire_start(message, GS_WIRE_OPEN, 1);
-    memcpy(message->open.token, tokens[block % BLOCKS], GS_TOKEN_SIZE);
+    memcpy(message->open.ipc_handle, ipc_handles[block % BLOCKS], GS_IPC_HANDLE_SIZE);
     message->open.want_fd = want_fd;
 }
 
@@ -175,7 +175,7 @@ static bool drain(int fd, int limit_ms)
 static void free_last(int fd)
 {
     if (!freed)
-        gs_share_freed(side.share, offers[LAST], side_now());
+        gs_share_freed(side.share, exports[LAST], side_now());
     freed = true;
     if (++frees > FREES || (waits && sem_trywait(&has_waited) != 0))
         return;
@@ -257,7 +257,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (round++ % ROUNDS == 0)
         start();
-    offer_again();
+    export_again();
     frees = 0;
     fd = dial();
     for (unsigned i = 0; i < 64 && input.left; i++)

@@ -2,7 +2,7 @@
  * An opener and an exporter that answers anything: grants for other blocks, of other sizes, without
  * a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks and what
  * was closed whenever it likes. Opens must end in time with an error or
- * with a block as its token says, and leave nothing behind. Now and then it is asked for memory
+ * with a block as its handle says, and leave nothing behind. Now and then it is asked for memory
  * before that.
  * Now and then it is asked for memory before.
  */
@@ -48,10 +48,10 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
     union gs_wire_message message;
     struct fuzz_fds fds = {.count = 0};
     uint8_t bytes[FUZZ_BYTES] = {0}, kind = fuzz_byte(&answers);
-    struct gs_token token;
+    struct gs_ipc_handle ipc_handle;
     size_t size;
 
-    if (gs_token_read(open->token, &token) != GS_OK)
+    if (gs_ipc_handle_read(open->ipc_handle, &ipc_handle) != GS_OK)
         return false;
     if (kind & 64)
         say_unasked(fd, asked);
@@ -60,10 +60,10 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         message.refuse.reason = fuzz_byte(&answers);
         message.refuse.driver_error = fuzz_byte(&answers);
     } else {
-        message.grant.block_id = token.block_id;
-        message.grant.chunk_id = token.chunk_id;
+        message.grant.block_id = ipc_handle.block_id;
+        message.grant.chunk_id = ipc_handle.chunk_id;
         message.grant.chunk_size = 2 * MIB;
-        message.grant.offset = token.block_id * BLOCK_SIZE;
+        message.grant.offset = ipc_handle.block_id * BLOCK_SIZE;
         message.grant.size = BLOCK_SIZE;
         memcpy(message.grant.uuid, "softdevice00000", 16);
     }
@@ -173,12 +173,13 @@ static void start(void)
     CHECK(listen(listener, 16) == 0 && pthread_create(&thread, NULL, serve_all, NULL) == 0);
 }
 
-static void write_token(unsigned block, unsigned char ret_bytes[GS_TOKEN_SIZE])
+static void write_ipc_handle(unsigned block, unsigned char ret_bytes[GS_IPC_HANDLE_SIZE])
 {
-    struct gs_token token = {.block_id = block, .chunk_id = 1 + block / 2, .size = BLOCK_SIZE};
+    struct gs_ipc_handle ipc_handle = {
+        .block_id = block, .chunk_id = 1 + block / 2, .size = BLOCK_SIZE};
 
-    memcpy(token.instance, instance, sizeof token.instance);
-    gs_token_write(&token, ret_bytes);
+    memcpy(ipc_handle.instance, instance, sizeof ipc_handle.instance);
+    gs_ipc_handle_write(&ipc_handle, ret_bytes);
 }
 
 /* What was opened is a whole block inside a mapping that is there. */
@@ -204,7 +205,7 @@ static void ask(struct side *side)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     CUdeviceptr opened[8] = {0};
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_share_options options;
     struct side side;
     uint8_t tries;
@@ -223,8 +224,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (unsigned i = 0; i <= tries % 8; i++) {
         uint64_t began = side_now();
 
-        write_token((tries >> 3) * i % BLOCKS, token);
-        if (gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened[i]) == GS_OK)
+        write_ipc_handle((tries >> 3) * i % BLOCKS, ipc_handle);
+        if (gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened[i]) == GS_OK)
             look_at(&side, opened[i]);
         else
             opened[i] = 0;

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 
 static int some_fd(uint8_t kind)
 {
@@ -43,7 +43,7 @@ size_t fuzz_length(struct fuzz_input *input)
     return (high * 256 + fuzz_byte(input)) % (FUZZ_BYTES + 1);
 }
 
-static void fill_leave(struct fuzz_input *input, struct gs_wire_leave *leave)
+static void fill_publish(struct fuzz_input *input, struct gs_wire_publish *leave)
 {
     leave->slots = fuzz_byte(input) * UINT32_C(0x01010101); /* few, or more than there are */
     leave->uid_count = fuzz_byte(input);
@@ -70,8 +70,8 @@ static void fill_purged(struct fuzz_input *input, struct gs_wire_purged *purged)
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
-    if (message->head.type == GS_WIRE_LEAVE)
-        fill_leave(input, &message->leave);
+    if (message->head.type == GS_WIRE_PUBLISH)
+        fill_publish(input, &message->publish);
     else if (message->head.type == GS_WIRE_PURGE)
         fill_purge(input, &message->purge);
     else if (message->head.type == GS_WIRE_PURGED)

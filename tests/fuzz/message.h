@@ -23,9 +23,9 @@ struct fuzz_fds fuzz_fds_make(struct fuzz_input *input);
 void fuzz_fds_close(const struct fuzz_fds *fds);
 /* How long what is sent is to be, up to FUZZ_BYTES. */
 size_t fuzz_length(struct fuzz_input *input);
-/* The ids and numbers of a message that has only one, and of LEAVE all, as the input says. */
+/* The ids and numbers of a message that has only one, and of PUBLISH all, as the input says. */
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message);
-/* What comes with a LEAVE: a sealed memfd with a few ids, or another descriptor. */
+/* What comes with a PUBLISH: a sealed memfd with a few ids, or another descriptor. */
 struct fuzz_fds fuzz_confirmed_make(struct fuzz_input *input);
 /* Sends without waiting; whether the other side took it. */
 bool fuzz_send(int socket, const void *bytes, size_t size, const struct fuzz_fds *fds);

@@ -19,7 +19,7 @@ case $seconds in
 esac
 build=$(build_folder)-fuzz
 unset GPUSHIM_BUILD
-targets='exporter broker opener config token'
+targets='exporter broker opener config ipc_handle'
 
 mkdir -p "$build" "$build/crashes"
 if ! have clang ||

@@ -21,7 +21,7 @@ die()
 
 conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/broker/gpushim-broker $conformance ${conformance}_peer
-    examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/lone
+    examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
     tests/fuzz/differential/differential"
 for program in $programs; do

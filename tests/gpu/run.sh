@@ -7,7 +7,7 @@
 # Parts, all of them by default; those in the first two lines need the machine for themselves,
 # the others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos
+#   conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos
 #   differential numba
 #   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
 #   torch_fork
@@ -23,7 +23,7 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_memory stress lone chaos'
+alone='conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos'
 alone="$alone differential numba"
 beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
 beside="$beside torch_compile torch_fork"
@@ -374,29 +374,29 @@ part_stress()
 }
 
 # The same of many short processes that begin with one stream; the library that is found out is one
-# in which no stream waits for it. LONE_SECONDS is how long under the shim, 30 by default.
-part_lone()
+# in which no stream waits for it. SINGLE_SECONDS is how long under the shim, 30 by default.
+part_single()
 {
-    if [ ! -x "$bundle/lone" ]; then
-        cannot lone 'not in the bundle'
+    if [ ! -x "$bundle/single" ]; then
+        cannot single 'not in the bundle'
         return
     fi
-    lone_seconds=${LONE_SECONDS:-30} lone_jobs=$(($(nproc) / 4 + 1))
-    run native "$logs/lone.native" 75 "$bundle/lone" --seconds 10 --jobs "$lone_jobs"
-    run shim "$logs/lone.shim" $((lone_seconds + 65)) "$bundle/lone" --seconds "$lone_seconds" \
-        --jobs "$lone_jobs"
-    run native "$logs/lone.find" 100 "LD_PRELOAD=$bundle/libgpushim-no-order.so" \
-        "$bundle/lone" --seconds 30 --jobs "$lone_jobs" --find
+    single_seconds=${SINGLE_SECONDS:-30} single_jobs=$(($(nproc) / 4 + 1))
+    run native "$logs/single.native" 75 "$bundle/single" --seconds 10 --jobs "$single_jobs"
+    run shim "$logs/single.shim" $((single_seconds + 65)) "$bundle/single" --seconds "$single_seconds" \
+        --jobs "$single_jobs"
+    run native "$logs/single.find" 100 "LD_PRELOAD=$bundle/libgpushim-no-order.so" \
+        "$bundle/single" --seconds 30 --jobs "$single_jobs" --find
     outcome=holds
     for kind in native shim find; do
-        [ "$(cat "$logs/lone.$kind.status")" = 0 ] && continue
+        [ "$(cat "$logs/single.$kind.status")" = 0 ] && continue
         wrong
         outcome='failed: see the log'
-        tail -n 12 "$logs/lone.$kind" "$logs/lone.$kind.err" | cut -c 1-300
+        tail -n 12 "$logs/single.$kind" "$logs/single.$kind.err" | cut -c 1-300
     done
-    found=$(sed -n '$s/^lone: \([^:]*\)$/\1/p' "$logs/lone.find")
-    row lone "$(sed -n '$s/^lone: //p' "$logs/lone.native")" \
-        "$(sed -n '$s/^lone: //p' "$logs/lone.shim")" "$outcome; without order: $found"
+    found=$(sed -n '$s/^single: \([^:]*\)$/\1/p' "$logs/single.find")
+    row single "$(sed -n '$s/^single: //p' "$logs/single.native")" \
+        "$(sed -n '$s/^single: //p' "$logs/single.shim")" "$outcome; without order: $found"
 }
 
 # sanitize NAME PROGRAM ARGS…: what compute-sanitizer's memcheck finds, and what the program says.

@@ -42,7 +42,7 @@ const struct gs_map *gs_core_map(const struct gs_core *core)
     return NULL;
 }
 
-struct gs_lone *gs_core_lone(struct gs_core *core)
+struct gs_single *gs_core_single(struct gs_core *core)
 {
     return NULL;
 }
@@ -105,7 +105,7 @@ static const struct option options[] = {
     NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),
     NUMBER("POOL_EPOCH_BYTES", "3M", core.epoch_bytes, 3 * MIB),
     NUMBER("POOL_RETIRING_LIMIT", "37", core.retiring_percent, 37),
-    NUMBER("POOL_DECAY", "77ms", core.decay_ns, 77 * MS),
+    NUMBER("POOL_DECAY", "77ms", core.purge_ns, 77 * MS),
     NUMBER("POOL_CACHE_LIMIT", "5M", core.cache_limit, 5 * MIB),
     NUMBER("POOL_CACHE_SHARE", "41", core.cache_percent, 41),
     NUMBER("POOL_NEIGHBOURS", "off", core.neighbours, false),
@@ -119,7 +119,7 @@ static const struct option options[] = {
     NUMBER("SHARE_STRATEGY", "broker", core.share.broker, true),
     TEXT("SHARE_BROKER", "/some/broker", core.share.broker_program),
     NUMBER("SHARE_KEEP", "81ms", core.share.keep_ns, 81 * MS),
-    NUMBER("SHARE_BROKER_BLOCKS", "17", core.share.left_max, 17),
+    NUMBER("SHARE_BROKER_BLOCKS", "17", core.share.published_max, 17),
     NUMBER("SHARE_IDLE", "82ms", core.share.idle_ns, 82 * MS),
     NUMBER("SHARE_IDLE_BLOCKS", "18", core.share.idle_blocks, 18),
     NUMBER("SHARE_ACCESS", "read-only", core.share.read_only, true),

@@ -236,7 +236,7 @@ Test(cache, a_registration_in_use_is_found_by_its_handle)
     give(reg);
     cr_assert_null(gs_regcache_find(cache, &lent, handle));
     cr_assert(gs_regcache_knows(cache, &lent, handle));
-    cr_assert(gs_regcache_settle(cache, AT, MIB));
+    cr_assert(gs_regcache_drain(cache, AT, MIB));
     cr_assert_not(gs_regcache_knows(cache, &lent, handle));
 }
 
@@ -251,7 +251,7 @@ Test(cache, many_of_all_sizes_are_found_and_go)
     }
     cr_assert_eq(pins, 40);
     for (unsigned i = 0; i < 40; i++) {
-        cr_assert(gs_regcache_settle(cache, AT + i * 64 * MIB, 64 * MIB));
+        cr_assert(gs_regcache_drain(cache, AT + i * 64 * MIB, 64 * MIB));
         cr_assert_eq(unpins, i + 1);
     }
     cr_assert_eq(stats().bytes, 0);
@@ -452,11 +452,11 @@ Test(cache, one_that_cannot_be_undone_when_its_memory_goes_keeps_it)
 {
     use_once(&lent, AT, MIB);
     unpin_error = EIO;
-    cr_assert_not(gs_regcache_settle(cache, AT, MIB));
+    cr_assert_not(gs_regcache_drain(cache, AT, MIB));
     cr_assert_eq(warnings, 1);
     unpin_error = 0;
     cr_assert(gs_regcache_in_use(cache, AT, MIB), "for ever");
-    cr_assert_not(gs_regcache_settle(cache, AT, MIB));
+    cr_assert_not(gs_regcache_drain(cache, AT, MIB));
     cr_assert_eq(warnings, 1);
     gs_regcache_forget(cache, gs_regcache_find(cache, &lent, &pinned[1]));
 }
@@ -539,30 +539,30 @@ Test(cache, who_finds_one_in_use_that_just_ends_is_told)
     cr_assert(announced == 1 || !asked_in_use);
 }
 
-Test(cache, what_is_doomed_is_not_found_and_goes)
+Test(cache, what_is_invalidated_is_not_found_and_goes)
 {
     use_once(&lent, AT, MIB);
     use_once(&lent, AT + 2 * MIB, MIB);
-    cr_assert(gs_regcache_doom(cache, AT, 2 * MIB));
+    cr_assert(gs_regcache_invalidate(cache, AT, 2 * MIB));
     cr_assert_not(is_kept_at(AT, MIB));
     cr_assert(is_kept_at(AT + 2 * MIB, MIB));
     cr_assert_eq(unpins, 0, "no device is called there");
-    cr_assert(gs_regcache_settle(cache, AT, 2 * MIB));
+    cr_assert(gs_regcache_drain(cache, AT, 2 * MIB));
     cr_assert_eq(unpins, 1);
     cr_assert_eq(stats().invalidations, 1);
 }
 
-Test(cache, where_any_part_is_in_use_nothing_is_doomed)
+Test(cache, where_any_part_is_in_use_nothing_is_invalidated)
 {
     struct gs_reg *reg = take_range(&lent, AT + MIB, MIB);
 
     use_once(&lent, AT + 4 * MIB, MIB);
-    cr_assert_not(gs_regcache_doom(cache, AT, 8 * MIB));
+    cr_assert_not(gs_regcache_invalidate(cache, AT, 8 * MIB));
     cr_assert(is_kept_at(AT + 4 * MIB, MIB));
-    cr_assert_not(gs_regcache_settle(cache, AT, 2 * MIB));
+    cr_assert_not(gs_regcache_drain(cache, AT, 2 * MIB));
     give(reg);
     cr_assert_eq(announced, 1, "its end was waited for");
-    cr_assert(gs_regcache_settle(cache, AT, 8 * MIB));
+    cr_assert(gs_regcache_drain(cache, AT, 8 * MIB));
     cr_assert_eq(unpins, 2);
 }
 

@@ -58,7 +58,8 @@ static inline void dereg(struct ibv_mr *mr)
     CHECK(ibv_dereg_mr(mr) == 0);
 }
 
-/* Everything that the pool can give back goes back: an allocation that cannot be had asks for it. */
+/* Everything that the arena can give back goes back: an allocation that cannot be had asks for
+ * it. */
 static inline void trim(void)
 {
     CUdeviceptr address;

@@ -1,6 +1,6 @@
 /*
- * Memory that goes in other ways than by a free of the pool's, and what a program may do wrong with
- * registrations; one case a run, as verbs.c.
+ * Memory that goes in other ways than by a free of the arena's, and what a program may do wrong
+ * with registrations; one case a run, as verbs.c.
  */
 #include "card.h"
 
@@ -15,7 +15,7 @@ static void nap(void)
 
 /* ---- The driver's own memory --------------------------------------------------------------- */
 
-/* Memory that the pool cannot have, and so is the driver's. */
+/* Memory that the arena cannot have, and so is the driver's. */
 static CUdeviceptr allocate_native(size_t size)
 {
     CUdeviceptr address;
@@ -76,7 +76,7 @@ static void context_ends(void)
     CHECK(counts().live == 0 && counts().wrong == 0);
 }
 
-/* The pool's memory ends with the context as well, but for what is registered and in use. */
+/* The arena's memory ends with the context as well, but for what is registered and in use. */
 static void context_ends_in_use(void)
 {
     CUcontext context;
@@ -111,7 +111,8 @@ static void managed(void)
     CHECK(counts().registered == 3);
 }
 
-/* ---- Memory of the pool ---------------------------------------------------------------------- */
+/* ---- Memory of the arena
+ * ---------------------------------------------------------------------- */
 
 /* What is freed and only kept makes room before anything fails. */
 static void out_of_memory(void)

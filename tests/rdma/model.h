@@ -11,7 +11,7 @@
 
 #define MODEL_CHUNK ((size_t)2 << 20)
 #define MODEL_CHUNKS 8
-#define MODEL_FOREIGN 4 /* the last so many chunks are not the pool's */
+#define MODEL_FOREIGN 4 /* the last so many chunks are not the arena's */
 
 struct model_registration;
 
@@ -30,7 +30,7 @@ int model_unpin(struct model_registration *registration);
 /* A transfer through a registration: it must be alive and of what is mapped there now. */
 void model_use(const struct model_registration *registration, uint64_t base, size_t size);
 
-/* The chunk is unmapped and something else is mapped there. Memory of the pool: nothing may be
+/* The chunk is unmapped and something else is mapped there. Memory of the arena: nothing may be
  * registered over it. Foreign memory: what is registered over it is dead from now on. */
 void model_remap(unsigned chunk);
 

@@ -29,7 +29,7 @@
 enum state { READY, LIVE, LIMBO };
 
 static struct pool_chunk {
-    struct gs_lock lock; /* rank POOL; protects what is below */
+    struct gs_lock lock; /* rank ARENA; protects what is below */
     enum state block[BLOCKS];
     bool detached;
 } pool[OURS];
@@ -64,7 +64,7 @@ static uint64_t block_address(unsigned chunk, unsigned block)
     return model_address(chunk) + block * BLOCK;
 }
 
-/* What was freed under a registration in use is ready when that use has ended. */
+/* What was freed under a registration in use is free when that use has ended. */
 static void look_through_limbo(void)
 {
     for (unsigned c = 0; c < OURS; c++) {
@@ -241,7 +241,7 @@ static void unmap_chunk(unsigned chunk)
     ready = !pool[chunk].detached;
     for (unsigned b = 0; b < BLOCKS; b++)
         ready = ready && pool[chunk].block[b] == READY;
-    ready = ready && gs_regcache_doom(cache, model_address(chunk), MODEL_CHUNK);
+    ready = ready && gs_regcache_invalidate(cache, model_address(chunk), MODEL_CHUNK);
     if (ready)
         pool[chunk].detached = true;
     gs_lock_release(&pool[chunk].lock);
@@ -249,7 +249,7 @@ static void unmap_chunk(unsigned chunk)
         return;
     if (late)
         model_remap(chunk);
-    if (!gs_regcache_settle(cache, model_address(chunk), MODEL_CHUNK))
+    if (!gs_regcache_drain(cache, model_address(chunk), MODEL_CHUNK))
         fail("a registration is in use over memory that nobody has");
     if (!late)
         model_remap(chunk);
@@ -408,7 +408,7 @@ int main(int argc, char **argv)
     if (threads < 1 || threads > 16)
         return 2;
     for (unsigned c = 0; c < OURS; c++)
-        gs_lock_init(&pool[c].lock, GS_RANK_POOL);
+        gs_lock_init(&pool[c].lock, GS_RANK_ARENA);
     for (unsigned c = 0; c < MODEL_FOREIGN; c++)
         pthread_mutex_init(&foreign[c], NULL);
     if (gs_regcache_create(&options, &events, &log, &cache) != GS_OK)

@@ -5,7 +5,7 @@
  *
  *   back full      the program needs the memory: an allocation that finds the GPU full
  *   back create    the same by a call of another kind, cuMemCreate
- *   back decay     it lies idle, and neither program does anything
+ *   back purge     it lies idle, and neither program does anything
  *   back LIMBO_WARNING=VALUE   the other process has all open still: the log tells of what is freed;
  *                  also LIMBO_WARNING_BLOCKS, LIMBO_WARNING_AGE
  *   back opener    opens and closes what it is told, and then says how much it has mapped; with one
@@ -172,7 +172,7 @@ int main(int argc, char **argv)
         setenv("GPUSHIM_LOG_TARGET", log, 1);
     }
     setenv("GPUSHIM_SHARE_IDLE", "10 min", 1);
-    setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "decay") ? "0" : "300 ms", 1);
+    setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "purge") ? "0" : "300 ms", 1);
     child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {
         struct party other = party_start("opener", value ? "holds" : NULL);

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 #include "core/share/wire.h"
 #include "program.h"
 #include "tests/folder.h"
@@ -49,14 +49,14 @@ static void take(const char *hex)
 {
     union gs_wire_message message;
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
     int fd = -1, error;
 
-    for (int i = 0; i < GS_TOKEN_SIZE; i++)
-        sscanf(hex + 2 * i, "%2hhx", &token[i]);
+    for (int i = 0; i < GS_IPC_HANDLE_SIZE; i++)
+        sscanf(hex + 2 * i, "%2hhx", &ipc_handle[i]);
     if (thief_fd >= 0)
         close(thief_fd);
     thief_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -65,10 +65,10 @@ static void take(const char *hex)
     if (connect(thief_fd, (struct sockaddr *)&to, sizeof to) != 0)
         fail("no connection", errno);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     gs_wire_send(thief_fd, &message, -1);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 1;
     gs_wire_send(thief_fd, &message, -1);
     while ((error = gs_wire_receive(thief_fd, &message, &fd)) == -EAGAIN)
@@ -147,7 +147,7 @@ static unsigned ask(const char *what, const CUipcMemHandle *handle)
     unsigned answer = 0;
 
     fputs(what, to_thief);
-    for (int i = 0; handle && i < GS_TOKEN_SIZE; i++)
+    for (int i = 0; handle && i < GS_IPC_HANDLE_SIZE; i++)
         fprintf(to_thief, "%02x", (unsigned char)handle->reserved[i]);
     fputc('\n', to_thief);
     fflush(to_thief);

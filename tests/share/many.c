@@ -256,7 +256,7 @@ static void check_many(int least, const char *broker_dir)
     if (most > LIMIT / 8 + OWN)
         fail("descriptors of the exporter", most);
     printf("the opener has %d descriptors, the exporter %d\n", (int)answer.most, most);
-    for (int i = 0; broker_dir && i < 30000 && side_broker_left(broker_dir) < (uint64_t)least; i++)
+    for (int i = 0; broker_dir && i < 30000 && side_broker_published(broker_dir) < (uint64_t)least; i++)
         usleep(1000);
     opener_stop(&shares);
     opener_start(&second);

@@ -152,9 +152,9 @@ static const char *name_of(unsigned type)
         [GS_WIRE_CLOSE] = "CLOSE",       [GS_WIRE_RECALL] = "RECALL",
         [GS_WIRE_SHARE] = "SHARE",       [GS_WIRE_UNSHARE] = "UNSHARE",
         [GS_WIRE_QUERY] = "QUERY",       [GS_WIRE_REPORT] = "REPORT",
-        [GS_WIRE_KEEP] = "KEEP",         [GS_WIRE_UNMAP] = "UNMAP",
+        [GS_WIRE_CACHE] = "KEEP",        [GS_WIRE_UNMAP] = "UNMAP",
         [GS_WIRE_UNMAPPED] = "UNMAPPED", [GS_WIRE_FLUSH] = "FLUSH",
-        [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_LEAVE] = "LEAVE",
+        [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_PUBLISH] = "LEAVE",
         [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
         [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED"};
 

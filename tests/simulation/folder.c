@@ -245,7 +245,7 @@ static gs_status socket_start(struct gs_share *share)
     if (directory < 0 || is_taken(share)) {
         gs_fd_drop(directory);
         gs_fd_drop(listener);
-        gs_say_not_offered(share, "no socket can be made");
+        gs_say_not_exported(share, "no socket can be made");
         return GS_NOT_OFFERED;
     }
     enter(share->name, made, process->image);

@@ -65,7 +65,7 @@ void gs_thread_expect(struct gs_share *share, uint64_t now)
 {
 }
 
-void gs_thread_offered(struct gs_share *share, uint64_t now)
+void gs_thread_exported(struct gs_share *share, uint64_t now)
 {
 }
 
@@ -119,7 +119,7 @@ static gs_status thread_start(struct gs_share *share)
     int wake = fd_new(process, file_new(FILE_OTHER));
 
     if (wake < 0) {
-        gs_say_not_offered(share, "no descriptor is left for its thread");
+        gs_say_not_exported(share, "no descriptor is left for its thread");
         return GS_UNREACHABLE;
     }
     gs_lock_take(&share->opener.lock);
@@ -182,7 +182,7 @@ void *gs_loop_run(void *arg)
     struct process *process = process_here();
     struct watch ready[ROUND];
 
-    gs_peers_watch(share);
+    gs_remotes_watch(share);
     share->loop.fds_made = true;
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         uint64_t due = gs_thread_tick(share, gs_now_ns());

@@ -98,7 +98,7 @@ static void share_block(struct process *process, unsigned arg)
                                       .size = block->size,
                                       .address = block->address,
                                       .alone = world.options.isolate};
-    status = gs_share_offer(process->share, &source, &block->offer);
+    status = gs_share_export(process->share, &source, &block->export);
     if (status != GS_OK) {
         block->state = BLOCK_GONE;
         block->phys->slots[block->slot] = NULL;
@@ -106,12 +106,12 @@ static void share_block(struct process *process, unsigned arg)
             sim_fail("liveness: process %u cannot share a block, status %d", process->index, status);
         return;
     }
-    gs_lock_take(&process->pool);
+    gs_lock_take(&process->arena);
     block->state = BLOCK_LIVE;
-    gs_share_given_out(process->share, block->offer);
-    gs_lock_release(&process->pool);
-    gs_offer_token(block->offer, block->token);
-    block->wire_id = ((const struct gs_token *)(const void *)block->token)->block_id;
+    gs_share_given_out(process->share, block->export);
+    gs_lock_release(&process->arena);
+    gs_export_handle(block->export, block->ipc_handle);
+    block->wire_id = ((const struct gs_ipc_handle *)(const void *)block->ipc_handle)->block_id;
     sim_trace("    block %llu (%llu) in slot %u of memory %llu", (unsigned long long)block->id,
               (unsigned long long)block->wire_id, block->slot, (unsigned long long)block->phys->id);
     handle_enter(block);
@@ -119,13 +119,13 @@ static void share_block(struct process *process, unsigned arg)
 
 /* ---- Freeing -------------------------------------------------------------------------------- */
 
-/* Called with the pool's lock held, as core does. */
+/* Called with the arena's lock held, as core does. */
 static void ask_locked(struct process *process, struct block *block)
 {
     block->state = BLOCK_LIMBO;
-    if (!gs_share_withdraw(process->share, block->offer))
+    if (!gs_share_withdraw(process->share, block->export))
         return;
-    block->offer = NULL;
+    block->export = NULL;
     block->state = BLOCK_GONE;
     sim_trace("    block %llu is handed out again", (unsigned long long)block->id);
     rule_handed_out(block);
@@ -137,12 +137,12 @@ static void ask_freed(struct process *process, bool all)
 {
     struct block *block;
 
-    gs_lock_take(&process->pool);
+    gs_lock_take(&process->arena);
     for (block = world.blocks; block; block = block->next)
         if (block->image == process->image &&
             (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
             ask_locked(process, block);
-    gs_lock_release(&process->pool);
+    gs_lock_release(&process->arena);
 }
 
 void program_lease_ended(void *arg, uint64_t address)
@@ -152,26 +152,26 @@ void program_lease_ended(void *arg, uint64_t address)
 
     if (process->is_broker)
         return;
-    gs_lock_take(&process->pool);
+    gs_lock_take(&process->arena);
     while (block && (block->image != process->image || block->address != address ||
                      block->state != BLOCK_LIMBO))
         block = block->next;
     if (block)
         ask_locked(process, block);
-    gs_lock_release(&process->pool);
+    gs_lock_release(&process->arena);
 }
 
 static void free_block(struct process *process, struct block *block, bool at_once)
 {
-    gs_lock_take(&process->pool);
+    gs_lock_take(&process->arena);
     if (block->state == BLOCK_LIVE) {
         block->state = BLOCK_FREED;
         block->freed_ns = gs_now_ns();
-        gs_share_freed(process->share, block->offer, block->freed_ns);
+        gs_share_freed(process->share, block->export, block->freed_ns);
         if (at_once)
             ask_locked(process, block);
     }
-    gs_lock_release(&process->pool);
+    gs_lock_release(&process->arena);
 }
 
 static void free_some(struct process *process, unsigned arg)
@@ -276,7 +276,7 @@ static void open_block(struct process *process, struct block *block, bool must)
     CUdeviceptr address;
     gs_status status;
 
-    status = gs_share_open(process->share, block->token, program_context(process), DEVICE,
+    status = gs_share_open(process->share, block->ipc_handle, program_context(process), DEVICE,
                            &address);
     look_at_time(process, begun, starved);
     sim_trace("    process %u opened block %llu: %d", process->index, (unsigned long long)block->id,
@@ -374,7 +374,7 @@ static void close_all(struct process *process)
 static void pass_on(struct process *process, unsigned arg)
 {
     struct opened *opened = pick(process, arg);
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct block *block;
     gs_status status;
 
@@ -382,9 +382,9 @@ static void pass_on(struct process *process, unsigned arg)
         return;
     opened->busy = true;
     block = opened->block;
-    status = gs_share_pass_on(process->share, opened->address, token);
+    status = gs_share_pass_on(process->share, opened->address, ipc_handle);
     opened->busy = false;
-    if (status != GS_OK || memcmp(token, block->token, sizeof token) != 0)
+    if (status != GS_OK || memcmp(ipc_handle, block->ipc_handle, sizeof ipc_handle) != 0)
         sim_fail("handles: process %u passes block %llu on, and its handle is another one",
                  process->index, (unsigned long long)block->id);
     handle_enter(block);

@@ -47,7 +47,7 @@ static struct process *place(void)
 static void begin(struct process *process)
 {
     process->fd_limit = FDS_MAX;
-    gs_lock_init(&process->pool, GS_RANK_POOL);
+    gs_lock_init(&process->arena, GS_RANK_ARENA);
     process->fences = sim_alloc(sizeof *process->fences);
     gs_fences_init(process->fences, &sim_driver);
     if (process->is_broker) {

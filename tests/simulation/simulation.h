@@ -228,7 +228,7 @@ struct process {
     struct chunk chunks[CHUNKS_MAX];
     struct opened opened[OPENS_MAX];
     struct operation operations[THREADS];
-    struct gs_lock pool; /* protects the blocks, as in core */
+    struct gs_lock arena; /* protects the blocks, as in core */
     unsigned contexts;   /* that it has had; it has one at a time */
     unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
@@ -307,8 +307,8 @@ struct block {
     struct phys *phys;
     unsigned slot;
     uint64_t address;
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     size_t size;
     /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;

@@ -136,12 +136,14 @@ static void settle_settings(void)
         .grace_ns = 50 * GS_NS_PER_MS,
         .settle_ns = 100 * GS_NS_PER_MS,
         .timeout_ns = 300 * GS_NS_PER_MS,
-        .idle_ns = sim_below(4) == 0 ? 0 : sim_below(2) ? 10 * GS_NS_PER_MS : 100 * GS_NS_PER_S,
+        .idle_ns = sim_below(4) == 0 ? 0
+                   : sim_below(2)    ? 10 * GS_NS_PER_MS
+                                     : 100 * GS_NS_PER_S,
         .idle_blocks = 1 + sim_below(6),
         .max_clients = sim_below(4) == 0 ? 3 : 64,
         .isolate = sim_below(6) == 0,
         .limbo_limit = sim_below(6) == 0 ? GS_PAGE_SIZE : 0,
-        .left_max = 64,
+        .published_max = 64,
         .listen_fd = -1,
         .broker_program = "broker",
         .keep_ns = 2 * GS_NS_PER_S,

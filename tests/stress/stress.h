@@ -9,7 +9,7 @@
  *   exchange.c   blocks that one thread allocates and another one frees
  *   doing.c      what is told when something is wrong
  *   no_epochs.c  the library with its fences broken, which this program must find out
- *   lone.c       another program of the same threads, which begin with one stream for all of them
+ *   single.c     another program of the same threads, which begin with one stream for all of them
  *
  * Every block has a tag that no other block of the run has. Kernels fill the block with it, soon or
  * late, and other kernels and the host look whether all of it still is the tag. A block is freed
@@ -110,7 +110,7 @@ uint32_t stress_random(uint64_t *state);
 /* From 0 to below - 1. */
 uint32_t stress_below(uint64_t *state, uint32_t below);
 
-/* ---- stress.c, lone.c: what each program has of its own ---- */
+/* ---- stress.c, single.c: what each program has of its own ---- */
 
 bool stress_over(void); /* the calling thread's time is */
 /* `found`: memory that was given to two, or taken away under a kernel. Ends the process. */

@@ -136,51 +136,51 @@ static struct gs_context *current(struct fixture *fixture)
     return context;
 }
 
-struct gs_pool *fixture_home(struct fixture *fixture)
+struct gs_arena *fixture_home(struct fixture *fixture)
 {
-    return current(fixture)->pools[0];
+    return current(fixture)->arenas[0];
 }
 
-struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
+struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
 {
     struct gs_chunk *chunk;
 
     MUST(gs_context_lock_chunk(fixture->core, address, &chunk));
-    return chunk->pool;
+    return chunk->arena;
 }
 
 size_t fixture_debt(struct fixture *fixture)
 {
-    return fixture->core->shared.debt[0];
+    return fixture->core->shared.waste[0];
 }
 
 size_t fixture_release(struct fixture *fixture, bool wait)
 {
-    return gs_device_release(fixture->core, current(fixture)->device, wait);
+    return gs_device_purge(fixture->core, current(fixture)->device, wait);
 }
 
-struct fixture_pool fixture_pool(struct fixture *fixture)
+struct fixture_arena fixture_arena(struct fixture *fixture)
 {
-    struct fixture_pool figures = {0};
+    struct fixture_arena figures = {0};
     const struct gs_context *context = current(fixture);
 
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        struct gs_pool *pool = context->pools[i];
+    for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++) {
+        struct gs_arena *arena = context->arenas[i];
 
-        if (!pool)
+        if (!arena)
             continue;
-        gs_latch_take(&pool->lock);
-        figures.reserved += pool->reserved;
-        figures.live += pool->live;
-        figures.ready += pool->ready;
-        figures.limbo += pool->guarded.limbo;
-        gs_latch_release(&pool->lock);
+        gs_latch_take(&arena->lock);
+        figures.reserved += arena->reserved;
+        figures.live += arena->live;
+        figures.free_bytes += arena->free_bytes;
+        figures.limbo += arena->guarded.held;
+        gs_latch_release(&arena->lock);
     }
-    figures.retiring = figures.reserved - figures.live - figures.ready - figures.limbo;
+    figures.retired = figures.reserved - figures.live - figures.free_bytes - figures.limbo;
     return figures;
 }
 
-struct gs_pool_counts fixture_counts(struct fixture *fixture)
+struct gs_arena_counts fixture_counts(struct fixture *fixture)
 {
     struct gs_stats stats;
 

@@ -6,7 +6,7 @@
 #define TESTS_UNIT_FIXTURE_H
 
 #include "core/api/core.h"
-#include "core/pool/pool.h"
+#include "core/pool/arena.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS  UINT64_C(1000000)
@@ -42,22 +42,23 @@ void fixture_must(int result, const char *call, const char *file, int line);
 CUdeviceptr must_alloc(struct fixture *fixture, size_t size);
 
 /* What a whole core has of each layer, for that layer's tests: its fences; its table of driver calls,
- * of which a test may take some away; the first pool of the current context; that of a block, locked. */
+ * of which a test may take some away; the first arena of the current context; that of a block,
+ * locked. */
 struct gs_fences *fixture_fences(struct fixture *fixture);
 struct gs_driver *fixture_driver(struct fixture *fixture);
-struct gs_pool *fixture_home(struct fixture *fixture);
-struct gs_pool *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
-/* What its pools owe device 0 (core/pool/pool.h). */
+struct gs_arena *fixture_home(struct fixture *fixture);
+struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
+/* What its arenas owe device 0 (core/pool/arena.h). */
 size_t fixture_debt(struct fixture *fixture);
 /* All that can go back to the current context's device does; with `wait`, also what the GPU is at. */
 size_t fixture_release(struct fixture *fixture, bool wait);
 
-/* The pool's figures for the current context. */
-struct fixture_pool {
-    size_t reserved, live, ready, limbo, retiring;
+/* The arena's figures for the current context. */
+struct fixture_arena {
+    size_t reserved, live, free_bytes, limbo, retired;
 };
-struct fixture_pool fixture_pool(struct fixture *fixture);
+struct fixture_arena fixture_arena(struct fixture *fixture);
 /* What was counted on device 0 so far. */
-struct gs_pool_counts fixture_counts(struct fixture *fixture);
+struct gs_arena_counts fixture_counts(struct fixture *fixture);
 
 #endif

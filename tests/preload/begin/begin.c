@@ -152,7 +152,7 @@ static void threads_together(void)
         pthread_join(threads[i], NULL);
 }
 
-/* In the library's threads, the pool's and the share thread, which both come to be here. */
+/* In the library's threads, the arenas' and the share thread, which both come to be here. */
 static void signals_are_blocked(void)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -176,7 +176,7 @@ static void signals_are_blocked(void)
             }
             if (status)
                 fclose(status);
-            if (strcmp(name, "gpushim-decay") != 0 && strcmp(name, "gpushim-share") != 0)
+            if (strcmp(name, "gpushim-purge") != 0 && strcmp(name, "gpushim-share") != 0)
                 continue;
             found++;
             for (int signal = 1; signal < 32; signal++)

@@ -116,7 +116,8 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     use_async(stream, 48 * MIB, 1);
-    MUST(gs_core_alloc(f.core, 48 * MIB, &plain)); /* the same memory, which is not the pool's now */
+    MUST(gs_core_alloc(f.core, 48 * MIB,
+                       &plain)); /* the same memory, which is not the arena's now */
     cr_assert_eq(figures().reserved, 0);
     cr_assert_eq(figures().used, 0);
     cr_assert_eq(figures().used_high, 48 * MIB);
@@ -132,7 +133,7 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
 
 /* ---- In the order of streams --------------------------------------------------------------- */
 
-/* Each is ready for its own stream alone, and neither stream has got there. */
+/* Each is free for its own stream alone, and neither stream has got there. */
 Test(full, neighbours_that_were_freed_on_two_streams_are_not_one_block, .timeout = 60)
 {
     enum { SIZE = 64 << 10 };

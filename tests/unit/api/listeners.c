@@ -1,5 +1,5 @@
 /* A listener that comes back with a call, on the thread that is giving its memory back: it finds
- * the pool whole, and that thread does not wait for itself. */
+ * the arena whole, and that thread does not wait for itself. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <time.h>
@@ -47,7 +47,7 @@ static void start(void (*listener)(void))
 {
     call = listener;
     fixture_options(&f);
-    f.options.decay_ns = UINT64_C(3600000000000);
+    f.options.purge_ns = UINT64_C(3600000000000);
     fixture_start(&f);
     gs_core_on_unmap(f.core, unmapping);
 }
@@ -65,7 +65,7 @@ static void make_room(void)
     gs_core_make_room(f.core, 0, 2 * MIB, &step);
 }
 
-/* What is left to the background goes by this thread or by the decay thread. */
+/* What is left to the background goes by this thread or by the purge thread. */
 Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
 {
     CUdeviceptr block[2];

@@ -27,10 +27,10 @@ static int unpin(const struct gs_reg_key *key, void *handle)
 
 static const struct gs_reg_backend device = {.name = "test", .lends = true, .pin = pin, .unpin = unpin};
 
-static void start(bool lone)
+static void start(bool single)
 {
     fixture_options(&f);
-    f.options.lone_stream = lone;
+    f.options.lone_stream = single;
     f.options.registrations = (struct gs_regcache_options){.count = 64, .bytes = UINT64_MAX};
     fixture_start(&f);
 }
@@ -101,16 +101,16 @@ Test(pin, what_is_no_memory_of_the_gpu_is_not_registered)
 }
 
 /* Another device reaches the memory beside the GPU's streams. */
-Test(pin, registering_memory_ends_the_order_of_the_lone_stream)
+Test(pin, registering_memory_ends_the_order_of_the_single_stream)
 {
     CUdeviceptr block;
 
     start(true);
     MUST(gs_core_alloc(f.core, 64 * KIB, &block));
-    gs_lone_submits(gs_core_lone(f.core), CU_STREAM_LEGACY);
-    cr_assert(gs_lone_is(gs_core_lone(f.core)));
+    gs_single_submits(gs_core_single(f.core), CU_STREAM_LEGACY);
+    cr_assert(gs_single_is(gs_core_single(f.core)));
     MUST(use_once(block, 64 * KIB));
-    cr_assert_not(gs_lone_is(gs_core_lone(f.core)));
+    cr_assert_not(gs_single_is(gs_core_single(f.core)));
     MUST(gs_core_free(f.core, block));
     fixture_end(&f);
 }
@@ -159,9 +159,9 @@ Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
     MUST(cuCtxSynchronize());
     MUST(gs_core_alloc(f.core, 8 * MIB, &next));
     cr_assert_neq(next, block);
-    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
     MUST(gs_core_unpin(f.core, reg));
-    cr_assert_eq(fixture_pool(&f).limbo, 0, "its end is heard of at once");
+    cr_assert_eq(fixture_arena(&f).limbo, 0, "its end is heard of at once");
     MUST(gs_core_free(f.core, next));
     fixture_end(&f);
 }
@@ -185,9 +185,9 @@ Test(pin, all_that_one_registration_held_goes_with_it)
         MUST(gs_core_free(f.core, block[i]));
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
-    cr_assert_eq(fixture_pool(&f).limbo, 48 * KIB);
+    cr_assert_eq(fixture_arena(&f).limbo, 48 * KIB);
     MUST(gs_core_unpin(f.core, reg));
-    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    cr_assert_eq(fixture_arena(&f).limbo, 0);
     fixture_end(&f);
 }
 
@@ -208,9 +208,9 @@ Test(pin, one_that_was_moved_holds_the_new_range)
     MUST(gs_core_free(f.core, to));
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
-    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
     MUST(gs_core_unpin(f.core, reg));
-    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    cr_assert_eq(fixture_arena(&f).limbo, 0);
     fixture_end(&f);
 }
 
@@ -229,10 +229,10 @@ Test(pin, what_one_that_moves_leaves_is_free_at_once)
     MUST(gs_core_free(f.core, from));
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
-    cr_assert_eq(fixture_pool(&f).limbo, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
     wanted = request(to, 8 * MIB);
     MUST(gs_core_repin(f.core, reg, &wanted));
-    cr_assert_eq(fixture_pool(&f).limbo, 0);
+    cr_assert_eq(fixture_arena(&f).limbo, 0);
     MUST(gs_core_unpin(f.core, reg));
     MUST(gs_core_free(f.core, to));
     fixture_end(&f);

@@ -14,10 +14,10 @@ Test(device, a_forked_child_closes_what_is_kept_and_nothing_else)
     pid_t child;
 
     for (int i = 0; i < 3; i++)
-        device[i] = (struct gs_device){.anchored = true, .anchor = gs_fd_keep(fd[i])};
-    cr_assert_gt(gs_device_let_go(&device[0]), 0);
+        device[i] = (struct gs_device){.warmed_up = true, .warm_up = gs_fd_keep(fd[i])};
+    cr_assert_gt(gs_device_end_warm_up(&device[0]), 0);
     cr_assert_not(is_open(fd[0]));
-    cr_assert_eq(gs_device_let_go(&device[0]), 0);
+    cr_assert_eq(gs_device_end_warm_up(&device[0]), 0);
     dup2(other, fd[0]);
     dup2(other, fd[1]);
     child = fork();

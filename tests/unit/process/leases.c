@@ -45,7 +45,7 @@ static void start(uint64_t grace_ns)
 {
     snprintf(dir, sizeof dir, "/tmp/gpushim-leases-%d", (int)getpid());
     fixture_options(&f);
-    f.options.decay_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
+    f.options.purge_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
     f.options.share.enable = true;
     f.options.share.grace_ns = grace_ns;
     snprintf(f.options.share.dir, sizeof f.options.share.dir, "%s", dir);
@@ -58,18 +58,18 @@ static void end(void)
     rmdir(dir);
 }
 
-static CUdeviceptr must_share(unsigned char *ret_token)
+static CUdeviceptr must_share(unsigned char *ret_ipc_handle)
 {
     CUdeviceptr address;
 
     MUST(gs_core_alloc(f.core, 8 * MIB, &address));
-    MUST(gs_core_token(f.core, address, ret_token));
+    MUST(gs_core_ipc_handle(f.core, address, ret_ipc_handle));
     MUST(gs_context_current(f.core, &context));
     return address;
 }
 
 /* Another process opens the block, by hand. */
-static uint64_t must_open(const unsigned char *token)
+static uint64_t must_open(const unsigned char *ipc_handle)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     union gs_wire_message message;
@@ -77,14 +77,14 @@ static uint64_t must_open(const unsigned char *token)
 
     snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(to.sun_path + strlen(to.sun_path), "%02x", token[8 + i]);
+        sprintf(to.sun_path + strlen(to.sun_path), "%02x", ipc_handle[8 + i]);
     client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     cr_assert_eq(connect(client, (struct sockaddr *)&to, sizeof to), 0);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 1;
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
     while ((received = gs_wire_receive(client, &message, &fd)) == -EAGAIN)
@@ -105,17 +105,17 @@ static void give_back(uint64_t block_id)
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
 }
 
-/* Of the pools of large blocks: the figure alone, which nothing is done for. */
+/* Of the arenas of large blocks: the figure alone, which nothing is done for. */
 static size_t limbo(void)
 {
     size_t bytes = 0;
 
-    for (unsigned i = 0; i < GS_CONTEXT_POOLS; i++) {
-        if (!context->pools[i])
+    for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++) {
+        if (!context->arenas[i])
             continue;
-        gs_latch_take(&context->pools[i]->lock);
-        bytes += context->pools[i]->guarded.limbo;
-        gs_latch_release(&context->pools[i]->lock);
+        gs_latch_take(&context->arenas[i]->lock);
+        bytes += context->arenas[i]->guarded.held;
+        gs_latch_release(&context->arenas[i]->lock);
     }
     return bytes;
 }
@@ -146,17 +146,17 @@ static void must_free(CUdeviceptr address)
 
 Test(leases, a_block_that_another_process_gives_back_leaves_limbo)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t block_id;
 
     start(0);
-    address = must_share(token);
-    block_id = must_open(token);
+    address = must_share(ipc_handle);
+    block_id = must_open(ipc_handle);
     must_free(address);
     give_back(block_id);
     cr_assert(leaves_limbo());
-    cr_assert_eq(fixture_pool(&f).ready, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).free_bytes, 8 * MIB);
     close(client);
     end();
 }
@@ -172,7 +172,7 @@ static void fill_device(size_t size)
 
 Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t block_id;
     CUcontext second;
@@ -180,8 +180,8 @@ Test(leases, a_full_gpu_does_not_wait_for_what_others_hold_of_another)
     setenv("SOFTCUDA_DEVICES", "2", 1);
     setenv("SOFTCUDA_MEMORY", "96M", 1);
     start(0);
-    address = must_share(token);
-    block_id = must_open(token);
+    address = must_share(ipc_handle);
+    block_id = must_open(ipc_handle);
     MUST(cuDevicePrimaryCtxRetain(&second, 1));
     MUST(cuCtxSetCurrent(second));
     fill_device(32 * MIB);
@@ -222,7 +222,7 @@ static void *give_back_later(void *arg)
 /* The driver would have to clear it first, and cannot while who had it open still maps it. */
 Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_driver)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address, again;
     struct gs_stats before, after;
     struct later later = {.waits = &waits};
@@ -230,8 +230,8 @@ Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_dr
 
     setenv("SOFTCUDA_MEMORY", "96M", 1);
     start(0);
-    address = must_share(token);
-    later.block_id = must_open(token);
+    address = must_share(ipc_handle);
+    later.block_id = must_open(ipc_handle);
     fill_device(32 * MIB);
     fill_device(2 * MIB);
     must_free(address);
@@ -252,12 +252,12 @@ Test(leases, what_comes_back_on_a_full_gpu_is_used_again_and_not_given_to_the_dr
 /* Without the library that memory would be there. */
 Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address, again;
 
     setenv("SOFTCUDA_MEMORY", "96M", 1);
     start(3600 * 1000 * MS);
-    address = must_share(token);
+    address = must_share(ipc_handle);
     fill_device(32 * MIB);
     fill_device(2 * MIB);
     must_free(address);
@@ -269,26 +269,26 @@ Test(leases, on_a_full_gpu_the_grace_of_what_nobody_opened_is_over)
 
 Test(leases, a_block_that_nobody_opened_leaves_limbo_when_its_grace_is_over)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
     start(300 * MS);
-    must_free(must_share(token));
+    must_free(must_share(ipc_handle));
     cr_assert(leaves_limbo());
-    cr_assert_eq(fixture_pool(&f).ready, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).free_bytes, 8 * MIB);
     end();
 }
 
 Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_context *going;
     CUcontext handle;
     uint64_t block_id;
 
     start(0);
     handle = fixture_context_new();
-    must_share(token);
-    block_id = must_open(token);
+    must_share(ipc_handle);
+    block_id = must_open(ipc_handle);
     going = gs_core_context_detach(f.core, handle);
     MUST(cuCtxDestroy(handle));
     gs_core_context_gone(f.core, handle, going);
@@ -308,14 +308,14 @@ Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
 struct asking {
     pthread_barrier_t together;
     const CUdeviceptr *address;
-    unsigned char token[2][ASKED][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[2][ASKED][GS_IPC_HANDLE_SIZE];
 };
 
 static void ask_for_all(struct asking *asking, int thread)
 {
     for (int i = 0; i < ASKED; i++) {
         pthread_barrier_wait(&asking->together);
-        MUST(gs_core_token(f.core, asking->address[i], asking->token[thread][i]));
+        MUST(gs_core_ipc_handle(f.core, asking->address[i], asking->ipc_handle[thread][i]));
     }
 }
 
@@ -342,9 +342,9 @@ Test(leases, two_threads_that_want_a_handle_of_one_block_get_the_same)
     cr_assert_eq(pthread_create(&thread, NULL, ask_too, &asking), 0);
     ask_for_all(&asking, 0);
     pthread_join(thread, NULL);
-    cr_assert_arr_eq(asking.token[0], asking.token[1], sizeof asking.token[0]);
+    cr_assert_arr_eq(asking.ipc_handle[0], asking.ipc_handle[1], sizeof asking.ipc_handle[0]);
     gs_share_stats(f.core->share, &stats);
-    cr_assert_eq(stats.offers, ASKED, "%llu", (unsigned long long)stats.offers);
+    cr_assert_eq(stats.exports, ASKED, "%llu", (unsigned long long)stats.exports);
     for (int i = 0; i < ASKED; i++)
         MUST(gs_core_free(f.core, address[i]));
     end();

@@ -94,9 +94,9 @@ Test(lifetime, what_a_stream_freed_is_no_streams_after_a_call_that_may_end_it)
     softcuda_hold(1);
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     MUST(gs_core_free_async(f.core, block, stream));
-    cr_assert_eq(context->pools[0]->order.bytes, 4 * MIB);
+    cr_assert_eq(context->arenas[0]->order.bytes, 4 * MIB);
     gs_core_context_stays(f.core, f.context, gs_core_context_detach(f.core, f.context));
-    cr_assert_eq(context->pools[0]->order.bytes, 0);
+    cr_assert_eq(context->arenas[0]->order.bytes, 0);
     MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, stream, &next));
     cr_assert_neq(next, block, "it may be another stream");
     softcuda_hold(0);
@@ -146,7 +146,7 @@ static void *gives_back(void *arg)
 {
     struct call *call = arg;
 
-    call->given = gs_device_release(call->f->core, &call->f->core->device[0], true);
+    call->given = gs_device_purge(call->f->core, &call->f->core->device[0], true);
     return NULL;
 }
 
@@ -154,9 +154,9 @@ static void *gives_back(void *arg)
  * False: the allocation did not wait then, for the machine was too busy. */
 static bool ends_under_an_allocation(struct fixture *f)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct call call = {.f = f, .context = fixture_context_new()};
-    struct gs_pool_counts before;
+    struct gs_arena_counts before;
     CUdeviceptr shared, other, large;
     struct gs_context *detached;
     pthread_t thread;
@@ -164,7 +164,7 @@ static bool ends_under_an_allocation(struct fixture *f)
 
     MUST(gs_core_alloc(f->core, MIB - 512, &shared));
     MUST(gs_core_alloc(f->core, MIB - 512, &other));
-    MUST(gs_core_token(f->core, shared, token));
+    MUST(gs_core_ipc_handle(f->core, shared, ipc_handle));
     MUST(gs_core_alloc(f->core, 80 * MIB, &large));
     softcuda_hold(1);
     MUST(cuMemsetD8Async(large, 1, MIB, NULL));
@@ -322,8 +322,8 @@ static void start_in(struct call *call, pthread_t *ret_thread)
         usleep(1000);
 }
 
-/* A thread that has looked its context up waits for the lone stream; the context goes meanwhile, and
- * its record is the next one's. */
+/* A thread that has looked its context up waits for the single stream; the context goes meanwhile,
+ * and its record is the next one's. */
 Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
 {
     struct fixture f;
@@ -339,7 +339,7 @@ Test(lifetime, a_record_is_of_use_to_its_own_context_alone, .timeout = 60)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 8 * MIB, &block));
     softcuda_hold(1);
-    gs_lone_submits(gs_core_lone(f.core), stream);
+    gs_single_submits(gs_core_single(f.core), stream);
     fixture_spin_fill(&f, stream, block, 1, 16, 0);
     MUST(gs_core_free(f.core, block));
     other.context = fixture_context_new();
@@ -477,7 +477,7 @@ Test(lifetime, what_was_exported_is_yielded)
     MUST(gs_core_alloc(f.core, 4096, &address));
     MUST(gs_core_free(f.core, address));
     MUST(cuCtxSynchronize());
-    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB, "of the pool");
+    cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB, "of the arena");
     cr_assert_eq(exported(), 1);
     cr_assert_eq(gs_device_yield(f.core, &f.core->device[0], MIB), 2 * MIB);
     cr_assert_eq(exported(), 0);
@@ -486,7 +486,7 @@ Test(lifetime, what_was_exported_is_yielded)
     expect_nothing_left();
 }
 
-Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
+Test(lifetime, the_last_mode_is_the_drivers_own_allocator)
 {
     static const char *const missing[] = {"vmm", "posix_fd"};
 
@@ -504,7 +504,7 @@ Test(lifetime, the_ladder_ends_at_the_drivers_own_allocator)
     softcuda_without("");
 }
 
-Test(lifetime, the_ladder_has_a_rung_without_rdma)
+Test(lifetime, there_is_a_mode_without_rdma)
 {
     struct fixture f;
     struct gs_context *context;
@@ -515,7 +515,7 @@ Test(lifetime, the_ladder_has_a_rung_without_rdma)
     fixture_start(&f);
     MUST(gs_core_alloc(f.core, 4096, &address));
     MUST(gs_context_current(f.core, &context));
-    cr_assert_eq(context->pools[0]->device->rung, GS_RUNG_FD);
+    cr_assert_eq(context->arenas[0]->device->mode, GS_MODE_FD);
     fixture_end(&f);
     softcuda_without("");
 }
@@ -595,7 +595,7 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
                 while (count > 0)
                     cr_assert_eq(gs_core_free(f.core, block[--count]), GS_OK, "%s %u",
                                  calls[call], nth);
-                cr_assert_eq(fixture_pool(&f).live, 0, "%s %u", calls[call], nth);
+                cr_assert_eq(fixture_arena(&f).live, 0, "%s %u", calls[call], nth);
                 fixture_end(&f);
                 expect_nothing_left();
             }
@@ -604,15 +604,15 @@ Test(lifetime, any_driver_call_may_fail_anywhere, .timeout = 60)
 /* The trial allocation of a device takes longer than many an open (measured on an H200). */
 Test(lifetime, a_process_that_only_opens_makes_no_memory)
 {
-    static const unsigned char token[GS_TOKEN_SIZE];
+    static const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct fixture f;
     CUdeviceptr address;
 
     fixture_options(&f);
     fixture_start(&f);
     softcuda_reset();
-    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
-    cr_assert_eq(gs_core_open(f.core, token, &address), GS_NOT_OURS);
+    cr_assert_eq(gs_core_open(f.core, ipc_handle, &address), GS_NOT_OURS);
+    cr_assert_eq(gs_core_open(f.core, ipc_handle, &address), GS_NOT_OURS);
     cr_assert_eq(softcuda_calls("cuMemCreate"), 0);
     MUST(gs_core_alloc(f.core, MIB, &address));
     cr_assert_gt(softcuda_calls("cuMemCreate"), 1, "the device was tried before");

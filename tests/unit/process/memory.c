@@ -1,4 +1,4 @@
-/* How much memory a pool holds: sharing chunks, giving back, waiting for a GPU that is behind. */
+/* How much memory an arena holds: sharing chunks, giving back, waiting for a GPU that is behind. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     a = must_alloc(&f, 5 * MIB);
     b = must_alloc(&f, 2 * MIB - 100);
     c = must_alloc(&f, MIB);
-    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, 8 * MIB);
     cr_assert(b >= a + 5 * MIB || b + 2 * MIB <= a);
     cr_assert(c % (64 << 10) == 0 && c != a && c != b);
     MUST(gs_core_find(f.core, b + MIB, &info));
@@ -44,7 +44,7 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     MUST(gs_core_free(f.core, c));
     drain(&f);
     cr_assert_eq(must_alloc(&f, 8 * MIB) % (2 * MIB), 0, "the whole merged again");
-    cr_assert_eq(fixture_pool(&f).reserved, 8 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, 8 * MIB);
     fixture_end(&f);
 }
 
@@ -64,7 +64,7 @@ Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
     first = must_alloc(&f, 590 * MIB);
     near = must_alloc(&f, MIB);
     far = must_alloc(&f, 6 * MIB);
-    cr_assert_eq(fixture_pool(&f).reserved, 2600 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, 2600 * MIB);
     MUST(gs_core_find(f.core, first + 589 * MIB, &info));
     cr_assert_eq(info.base, first);
     MUST(gs_core_find(f.core, near + MIB - 1, &info));
@@ -152,7 +152,7 @@ static void *give_back(void *core)
 {
     struct gs_core *of = core;
 
-    gs_device_release(of, &of->device[0], false);
+    gs_device_purge(of, &of->device[0], false);
     return NULL;
 }
 
@@ -178,15 +178,15 @@ Test(memory, what_another_thread_gives_back_is_waited_for)
     fixture_end(&f);
 }
 
-/* 400 MiB live and two chunks of 100 ready, in a pool that held `peak` at some time; giving one
+/* 400 MiB live and two chunks of 100 free, in an arena that held `peak` at some time; giving one
  * back takes a while. */
-static struct gs_pool *make_spare(struct fixture *f, size_t peak)
+static struct gs_arena *make_spare(struct fixture *f, size_t peak)
 {
     struct gs_context *context;
     CUdeviceptr block[2];
 
     fixture_options(f);
-    f->options.decay_ns = 3600 * 1000 * MS;
+    f->options.purge_ns = 3600 * 1000 * MS;
     fixture_start(f);
     MUST(gs_context_current(f->core, &context));
     must_alloc(f, 400 * MIB);
@@ -195,27 +195,27 @@ static struct gs_pool *make_spare(struct fixture *f, size_t peak)
     for (int i = 0; i < 2; i++)
         MUST(gs_core_free(f->core, block[i]));
     drain(f);
-    gs_latch_take(&context->pools[0]->lock);
-    context->pools[0]->counts.reserved_peak = peak;
-    gs_latch_release(&context->pools[0]->lock);
+    gs_latch_take(&context->arenas[0]->lock);
+    context->arenas[0]->counts.reserved_peak = peak;
+    gs_latch_release(&context->arenas[0]->lock);
     MUST(softcuda_delay("cuMemUnmap", 50000));
-    return context->pools[0];
+    return context->arenas[0];
 }
 
-/* What is too much where a pool grows is given back by another thread, and whoever needs it or asks
- * for what is free has it. */
+/* What is too much where an arena grows is given back by another thread, and whoever needs it or
+ * asks for what is free has it. */
 Test(memory, what_makes_room_goes_back_in_the_background)
 {
     struct fixture f;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
     size_t free_bytes, total, before;
 
     setenv("SOFTCUDA_MEMORY", "900M", 1);
-    pool = make_spare(&f, 800 * MIB);
+    arena = make_spare(&f, 800 * MIB);
     MUST(cuMemGetInfo(&before, &total));
     must_alloc(&f, 150 * MIB);
     cr_assert_eq(fixture_counts(&f).later, 2);
-    cr_assert_eq(pool->reserved, 550 * MIB);
+    cr_assert_eq(arena->reserved, 550 * MIB);
     gs_core_finish_releases(f.core);
     MUST(cuMemGetInfo(&free_bytes, &total));
     cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
@@ -234,23 +234,23 @@ Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
     fixture_end(&f);
 }
 
-/* A pool does not hold more than ever because of it. */
+/* An arena does not hold more than ever because of it. */
 Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much)
 {
     struct fixture f;
-    struct gs_pool *pool;
+    struct gs_arena *arena;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
-    pool = make_spare(&f, 800 * MIB);
+    arena = make_spare(&f, 800 * MIB);
     must_alloc(&f, 150 * MIB);
     cr_assert_eq(fixture_counts(&f).later, 2);
     must_alloc(&f, 80 * MIB); /* and 750 */
     cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
-    cr_assert_eq(pool->reserved, 630 * MIB);
+    cr_assert_eq(arena->reserved, 630 * MIB);
     fixture_end(&f);
 }
 
-Test(memory, what_makes_room_goes_back_at_once_where_the_pool_never_held_as_much)
+Test(memory, what_makes_room_goes_back_at_once_where_the_arena_never_held_as_much)
 {
     struct fixture f;
 
@@ -311,8 +311,8 @@ static void *allocate_when_told(void *arg)
     return NULL;
 }
 
-/* A thread that met others at the first pool too often has small blocks in one of its own. */
-static void make_second_pool(struct fixture *f)
+/* A thread that met others at the first arena too often has small blocks in one of its own. */
+static void make_second_arena(struct fixture *f)
 {
     struct meeting meeting = {.f = f};
     struct gs_context *context;
@@ -321,23 +321,23 @@ static void make_second_pool(struct fixture *f)
     MUST(gs_context_current(f->core, &context));
     MUST(pthread_create(&thread, NULL, allocate_when_told, &meeting));
     for (int i = 0; i < MEETINGS; i++) {
-        gs_latch_take(&context->pools[0]->lock);
+        gs_latch_take(&context->arenas[0]->lock);
         __atomic_store_n(&meeting.wanted, i + 1, __ATOMIC_RELEASE);
         for (int look = 0; look < 10000; look++) {
-            if (__atomic_load_n(&context->pools[0]->lock.state, __ATOMIC_RELAXED) == 2 ||
-                __atomic_load_n(&context->pools[1], __ATOMIC_ACQUIRE))
+            if (__atomic_load_n(&context->arenas[0]->lock.state, __ATOMIC_RELAXED) == 2 ||
+                __atomic_load_n(&context->arenas[1], __ATOMIC_ACQUIRE))
                 break; /* it waits there, or has moved on */
             usleep(100);
         }
-        gs_latch_release(&context->pools[0]->lock);
+        gs_latch_release(&context->arenas[0]->lock);
         while (__atomic_load_n(&meeting.made, __ATOMIC_ACQUIRE) <= i)
             usleep(100);
     }
     MUST(pthread_join(thread, NULL));
-    cr_assert_not_null(context->pools[1], "the thread moved on");
+    cr_assert_not_null(context->arenas[1], "the thread moved on");
 }
 
-Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
+Test(memory, a_full_device_has_what_is_left_in_another_threads_arena)
 {
     struct fixture f;
     CUdeviceptr block;
@@ -347,9 +347,9 @@ Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
     fixture_options(&f);
     fixture_start(&f);
     must_alloc(&f, 64 << 10);
-    make_second_pool(&f);
-    held = fixture_pool(&f).reserved;
-    cr_assert_leq(held, 6 * MIB, "a thread's pool takes no more of a small device than it needs");
+    make_second_arena(&f);
+    held = fixture_arena(&f).reserved;
+    cr_assert_leq(held, 6 * MIB, "a thread's arena takes no more of a small device than it needs");
     while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
         continue;
     while (gs_core_alloc(f.core, 64 << 10, &block) == GS_OK)
@@ -359,7 +359,7 @@ Test(memory, a_full_device_has_what_is_left_in_another_threads_pool)
 }
 
 /* ... and counts it where it lies, for that is where its free is counted. */
-Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
+Test(memory, stream_ordered_memory_of_another_threads_arena_is_counted_there)
 {
     struct fixture f;
     struct gs_context *context;
@@ -371,17 +371,17 @@ Test(memory, stream_ordered_memory_of_another_threads_pool_is_counted_there)
     fixture_options(&f);
     fixture_start(&f);
     must_alloc(&f, 64 << 10);
-    make_second_pool(&f);
+    make_second_arena(&f);
     MUST(gs_context_current(f.core, &context));
     while (gs_core_alloc(f.core, 2 * MIB, &block) == GS_OK)
         continue;
     while (gs_core_alloc_async(f.core, 64 << 10, NULL, CU_STREAM_LEGACY, &block) == GS_OK) {
         MUST(gs_context_lock_chunk(f.core, block, &chunk));
-        there += chunk->pool == context->pools[1] ? 64 << 10 : 0;
-        gs_latch_release(&chunk->pool->lock);
+        there += chunk->arena == context->arenas[1] ? 64 << 10 : 0;
+        gs_latch_release(&chunk->arena->lock);
     }
     cr_assert_gt(there, 0);
-    cr_assert_eq(context->pools[1]->async.live, there);
+    cr_assert_eq(context->arenas[1]->async.live, there);
     fixture_end(&f);
 }
 
@@ -411,7 +411,7 @@ Test(memory, small_blocks_keep_away_from_large_chunks)
     /* Half of 1,000 and 16 MiB are mixed by five of them: 100 - 4 * 1.5 each. */
     for (int i = 0; i < CHUNKS; i++)
         large[i] = must_alloc(&f, 100 * MIB);
-    cr_assert_leq(fixture_pool(&f).reserved, 1000 * MIB + 5 * 2 * MIB + 5 * 100 * MIB);
+    cr_assert_leq(fixture_arena(&f).reserved, 1000 * MIB + 5 * 2 * MIB + 5 * 100 * MIB);
     fixture_end(&f);
 }
 
@@ -428,7 +428,7 @@ Test(memory, blocks_that_come_again_share_pages)
     for (int i = 0; i < BLOCKS; i++)
         must_alloc(&f, 11 * MIB / 2);
     /* 5.5 MiB in 6 each would be 240; four are 22. */
-    cr_assert_leq(fixture_pool(&f).reserved, (64 + 6 + 6 + 220) * MIB);
+    cr_assert_leq(fixture_arena(&f).reserved, (64 + 6 + 6 + 220) * MIB);
     cr_assert_leq(fixture_counts(&f).grown, 2 + (BLOCKS + 3) / 4);
     fixture_end(&f);
 }
@@ -442,7 +442,7 @@ Test(memory, few_blocks_have_no_chunks_for_several)
     fixture_start(&f);
     for (int i = 0; i < 3; i++)
         must_alloc(&f, 11 * MIB / 2);
-    cr_assert_leq(fixture_pool(&f).reserved, 3 * 6 * MIB);
+    cr_assert_leq(fixture_arena(&f).reserved, 3 * 6 * MIB);
     fixture_end(&f);
 }
 
@@ -459,7 +459,7 @@ Test(memory, many_blocks_that_come_again_have_few_chunks)
         size_t live = 2 * MIB * (size_t)i;
 
         must_alloc(&f, 2 * MIB);
-        cr_assert_leq(fixture_pool(&f).reserved, live + live / 64, "with %d blocks", i);
+        cr_assert_leq(fixture_arena(&f).reserved, live + live / 64, "with %d blocks", i);
     }
     /* 64 by themselves; by two up to 4 MiB of 256, by three up to 6 of 384, then by four. */
     cr_assert_leq(fixture_counts(&f).grown, 64 + 64 / 2 + 64 / 3 + 1 + (BLOCKS - 192 + 3) / 4);
@@ -478,7 +478,7 @@ Test(memory, sizes_that_change_do_not_pile_up)
         MUST(gs_core_free(f.core, block));
         drain(&f);
     }
-    cr_assert_leq(fixture_pool(&f).reserved, 230 * MIB);
+    cr_assert_leq(fixture_arena(&f).reserved, 230 * MIB);
     fixture_end(&f);
 }
 
@@ -494,7 +494,7 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &a));
     MUST(gs_core_alloc_async(f.core, MIB - 512, NULL, stream, &b));
-    reserved = fixture_pool(&f).reserved;
+    reserved = fixture_arena(&f).reserved;
     cr_assert_eq(reserved, 2 * MIB);
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, a, 1, 1, 0);
@@ -506,7 +506,7 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
         MUST(gs_core_alloc_async(f.core, 800 << 10, NULL, stream, &b));
         MUST(gs_core_free_async(f.core, both, stream));
     }
-    cr_assert_eq(fixture_pool(&f).reserved, reserved);
+    cr_assert_eq(fixture_arena(&f).reserved, reserved);
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
     gs_core_stream_gone(f.core, stream);
@@ -543,10 +543,10 @@ Test(memory, an_allocation_waits_for_a_gpu_that_is_behind)
 
     for (int i = 0; i < 10 && !had; i++)
         had = waits_for_the_gpu();
-    cr_assert(had, "the pool grew rather than wait, or there was nothing to wait for");
+    cr_assert(had, "the arena grew rather than wait, or there was nothing to wait for");
 }
 
-/* One that does not move is waited for each time that the pool has grown a good deal. */
+/* One that does not move is waited for each time that the arena has grown a good deal. */
 Test(memory, an_allocation_does_not_wait_for_ever)
 {
     struct fixture f;
@@ -591,13 +591,13 @@ Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
         gs_core_graph_made(f.core);
         gs_core_graph_room(f.core);
     }
-    cr_assert_eq(fixture_pool(&f).reserved, 200 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, 200 * MIB);
     cr_assert(gs_core_graph_waits(f.core));
     gs_core_graph_launched(f.core);
     cr_assert_not(gs_core_graph_waits(f.core));
     gs_core_graph_node(f.core, left);
     gs_core_graph_room(f.core);
-    cr_assert_eq(fixture_pool(&f).reserved, 0);
+    cr_assert_eq(fixture_arena(&f).reserved, 0);
     fixture_end(&f);
 }
 
@@ -644,8 +644,8 @@ static bool waits_for_the_like(void)
     return waited;
 }
 
-/* What comes late leaves no hole that only its like would fill: a pool that has more than was live
- * waits for that, and for nothing else. */
+/* What comes late leaves no hole that only its like would fill: an arena that has more than was
+ * live waits for that, and for nothing else. */
 Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
 {
     bool waited = false;
@@ -689,7 +689,7 @@ Test(memory, two_threads_wait_for_the_same_epoch_on_a_full_device)
     MUST(gs_core_free(f.core, block));
     for (int i = 0; i < 2; i++)
         MUST(pthread_create(&threads[i], NULL, allocate_wish, &wishes[i]));
-    usleep(700000); /* longer than is waited before the pool would grow */
+    usleep(700000); /* longer than is waited before the arena would grow */
     softcuda_hold(0);
     for (int i = 0; i < 2; i++) {
         MUST(pthread_join(threads[i], NULL));
@@ -744,7 +744,7 @@ Test(memory, statistics_add_up)
     cr_assert_eq(stats.counts.hits + stats.counts.misses, 100);
     cr_assert_eq(stats.counts.grown, 2);
     cr_assert_eq(stats.live, 50 * 40448);
-    cr_assert_eq(stats.reserved, stats.live + stats.cached + stats.retiring);
+    cr_assert_eq(stats.reserved, stats.live + stats.cached + stats.retired);
     cr_assert_eq(stats.counts.live_peak, 100 * 40448);
     cr_assert_eq(stats.counts.reserved_peak, 4 * MIB);
     cr_assert_geq(stats.counts.events, 1);

@@ -43,12 +43,12 @@ Test(stats, count_each_call_and_byte_once)
     cr_assert_eq(timed(&stats), 2);
     cr_assert_eq(stats.reserved, 10 * MIB);
     cr_assert_eq(stats.live, 10 * MIB);
-    cr_assert_eq(stats.cached + stats.retiring + stats.ordered + stats.limbo, 0);
+    cr_assert_eq(stats.cached + stats.retired + stats.ordered + stats.limbo, 0);
     MUST(gs_core_free(f.core, a));
     stats = stats_of(&f);
     cr_assert_eq(stats.counts.events, 1);
     cr_assert_eq(stats.live, 6 * MIB);
-    cr_assert_eq(stats.retiring + stats.cached, 4 * MIB);
+    cr_assert_eq(stats.retired + stats.cached, 4 * MIB);
     gs_core_cached(f.core); /* takes back what has passed: the GPU is idle */
     cr_assert_eq(stats_of(&f).cached, 4 * MIB);
     MUST(gs_core_alloc(f.core, 4 * MIB, &a)); /* from there */
@@ -88,7 +88,7 @@ Test(stats, say_how_long_calls_took)
     fixture_end(&f);
 }
 
-/* With the context go its pools, and what they counted stays. */
+/* With the context go its arenas, and what they counted stays. */
 Test(stats, outlive_a_context)
 {
     struct gs_context *detached;

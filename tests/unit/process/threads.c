@@ -10,7 +10,7 @@
 #include "tests/unit/fixture.h"
 
 #define SIZE ((size_t)64 << 10)
-#define WARM 4000 /* pairs: every pool has all it needs, and ids for long */
+#define WARM 4000 /* pairs: every arena has all it needs, and ids for long */
 #define PAIRS 3000 /* several epochs */
 #define MEETINGS 1000 /* more than it takes for a thread to move */
 
@@ -28,19 +28,19 @@ static void pair(struct fixture *f, CUstream stream)
     MUST(stream ? gs_core_free_async(f->core, block, stream) : gs_core_free(f->core, block));
 }
 
-static struct gs_pool *pool_of(struct fixture *f, unsigned i)
+static struct gs_arena *arena_of(struct fixture *f, unsigned i)
 {
-    return __atomic_load_n(&f->core->contexts->pools[i], __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&f->core->contexts->arenas[i], __ATOMIC_ACQUIRE);
 }
 
-/* The worker meets somebody in the first pool until it has one of its own. */
+/* The worker meets somebody in the first arena until it has one of its own. */
 static void make_it_move(struct fixture *f)
 {
-    struct gs_latch *lock = &pool_of(f, 0)->lock;
+    struct gs_latch *lock = &arena_of(f, 0)->lock;
 
-    for (int i = 0; i < MEETINGS && !pool_of(f, 1); i++) {
+    for (int i = 0; i < MEETINGS && !arena_of(f, 1); i++) {
         gs_latch_take(lock);
-        for (int look = 0; look < 1000 && !pool_of(f, 1); look++) {
+        for (int look = 0; look < 1000 && !arena_of(f, 1); look++) {
             if (__atomic_load_n(&lock->state, __ATOMIC_RELAXED) == 2)
                 break;
             usleep(100);
@@ -48,7 +48,7 @@ static void make_it_move(struct fixture *f)
         gs_latch_release(lock);
         usleep(100);
     }
-    cr_assert_not_null(pool_of(f, 1), "the thread has not moved");
+    cr_assert_not_null(arena_of(f, 1), "the thread has not moved");
 }
 
 static void *work(void *argument)
@@ -59,7 +59,7 @@ static void *work(void *argument)
 
     MUST(cuCtxSetCurrent(f->context));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    while (!pool_of(f, 1))
+    while (!arena_of(f, 1))
         pair(f, NULL);
     for (int i = 0; i < WARM; i++)
         pair(f, i % 2 ? stream : NULL);
@@ -92,14 +92,14 @@ static void protect(const void *object, size_t size, int protection)
 }
 
 /* No lock, count or list that another thread uses is written, epochs included: they could not be,
- * even for a moment. Nor is anything read of another thread's pool: its lines are always on the
+ * even for a moment. Nor is anything read of another thread's arena: its lines are always on the
  * move. */
 Test(threads, write_nothing_in_common_once_they_are_warm)
 {
     struct sigaction action = {.sa_sigaction = written, .sa_flags = SA_SIGINFO};
-    static struct gs_pool pool_before;
+    static struct gs_arena arena_before;
     static struct gs_core core_before;
-    struct gs_pool *nobody, *first;
+    struct gs_arena *nobody, *first;
     struct worker worker;
     struct fixture f;
     pthread_t thread;
@@ -115,23 +115,23 @@ Test(threads, write_nothing_in_common_once_they_are_warm)
     make_it_move(&f);
     pthread_barrier_wait(&worker.step);
     sigaction(SIGSEGV, &action, NULL);
-    first = pool_of(&f, 0);
-    pool_before = *first;
+    first = arena_of(&f, 0);
+    arena_before = *first;
     core_before = *f.core;
     protect(f.core, sizeof *f.core, PROT_READ);
-    protect(pool_of(&f, 0), sizeof(struct gs_pool), PROT_READ);
-    __atomic_store_n(&f.core->contexts->pools[0], nobody, __ATOMIC_RELEASE);
+    protect(arena_of(&f, 0), sizeof(struct gs_arena), PROT_READ);
+    __atomic_store_n(&f.core->contexts->arenas[0], nobody, __ATOMIC_RELEASE);
     pthread_barrier_wait(&worker.step);
     pthread_barrier_wait(&worker.step);
-    __atomic_store_n(&f.core->contexts->pools[0], first, __ATOMIC_RELEASE);
-    cr_assert_eq(memcmp(&pool_before, pool_of(&f, 0), sizeof pool_before), 0);
+    __atomic_store_n(&f.core->contexts->arenas[0], first, __ATOMIC_RELEASE);
+    cr_assert_eq(memcmp(&arena_before, arena_of(&f, 0), sizeof arena_before), 0);
     cr_assert_eq(memcmp(&core_before, f.core, sizeof core_before), 0);
     protect(f.core, sizeof *f.core, PROT_READ | PROT_WRITE);
-    protect(pool_of(&f, 0), sizeof(struct gs_pool), PROT_READ | PROT_WRITE);
+    protect(arena_of(&f, 0), sizeof(struct gs_arena), PROT_READ | PROT_WRITE);
     pthread_join(thread, NULL);
     pthread_barrier_destroy(&worker.step);
-    cr_assert_eq(pool_of(&f, 1)->live, 0);
-    cr_assert_gt(pool_of(&f, 1)->counts.events, 2);
+    cr_assert_eq(arena_of(&f, 1)->live, 0);
+    cr_assert_gt(arena_of(&f, 1)->counts.events, 2);
     fixture_end(&f);
 }
 

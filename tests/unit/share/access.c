@@ -9,8 +9,8 @@
 
 #include "scene.h"
 
-static struct gs_offer *offer;
-static unsigned char token[GS_TOKEN_SIZE];
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
 TestSuite(share_access, .init = scene_new, .fini = scene_end, .timeout = 120);
 
@@ -32,10 +32,10 @@ Test(share_access, blocks_of_a_read_only_exporter_are_mapped_for_reading)
     unsigned long address;
 
     options.read_only = true;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     other_start(&other, dir, NULL);
     *(char *)chunk.base = 5;
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 5");
     cr_assert(write_kills(address));
     cr_assert_eq(*(char *)chunk.base, 5);
@@ -45,22 +45,22 @@ Test(share_access, a_read_only_opener_maps_for_reading)
 {
     unsigned long address;
 
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     other_start(&other, dir, "readonly=1");
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert(write_kills(address));
 }
 
-Test(share_access, isolated_a_block_among_others_is_not_offered)
+Test(share_access, isolated_a_block_among_others_is_not_exported)
 {
     struct gs_share_source source;
-    struct gs_offer *alone;
+    struct gs_export *alone;
     struct gs_share_source among = {.size = 512};
 
     options.isolate = true;
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(gs_share_offer(side.share, &among, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(gs_share_export(side.share, &among, &export), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), "share.isolate"));
     source = (struct gs_share_source){.handle = chunk.handle,
                                       .chunk_id = chunk.id,
@@ -68,7 +68,7 @@ Test(share_access, isolated_a_block_among_others_is_not_offered)
                                       .block_id = 1,
                                       .size = 512,
                                       .alone = true};
-    cr_assert_eq(gs_share_offer(side.share, &source, &alone), GS_OK);
+    cr_assert_eq(gs_share_export(side.share, &source, &alone), GS_OK);
     cr_assert(side_withdraws(&side, alone));
 }
 
@@ -81,15 +81,15 @@ Test(share_access, a_listed_group_may_open)
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
     options.gids[options.gid_count++] = 65534;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start(&other, dir, words);
     /* It names nobody, so it does not believe us; the kernel's word about it is what counts here. */
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     cr_assert_not_null(strstr(other_ask(&other, "fds"), "ok"));
     other_stop(&other);
     other_start2(&other, dir, "trustgid=0", words);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
 }
 
 /* The exporter names nobody: its socket is its own. */
@@ -99,10 +99,10 @@ Test(share_access, whose_socket_is_another_users_is_told_what_to_name)
 
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start2(&other, dir, "trust=0", "uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
 }
 
@@ -113,27 +113,27 @@ Test(share_access, another_group_may_not)
     if (geteuid() != 0)
         cr_skip_test("only root can be another user");
     options.gids[options.gid_count++] = 65533;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     other_start2(&other, dir, "trustgid=0", "uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_BAD_TOKEN);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_BAD_HANDLE);
 }
 
 /* Also where the opener has the block open already and would not have to ask. */
 Test(share_access, a_handle_with_another_secret_opens_nothing)
 {
-    unsigned char forged[GS_TOKEN_SIZE];
-    struct gs_token read;
+    unsigned char forged[GS_IPC_HANDLE_SIZE];
+    struct gs_ipc_handle read;
     unsigned long address;
 
-    scene_block(&offer, token);
-    cr_assert_eq(gs_token_read(token, &read), GS_OK);
+    scene_block(&export, ipc_handle);
+    cr_assert_eq(gs_ipc_handle_read(ipc_handle, &read), GS_OK);
     read.secret[3] ^= 1;
-    gs_token_write(&read, forged);
+    gs_ipc_handle_write(&read, forged);
     other_start(&other, dir, NULL);
     cr_assert_neq(other_open(&other, forged, &address), GS_OK);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
-    cr_assert_eq(other_open(&other, forged, &address), GS_BAD_TOKEN);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
+    cr_assert_eq(other_open(&other, forged, &address), GS_BAD_HANDLE);
 }
 
 /* One connection has it open twice, and ends without a word. */
@@ -141,11 +141,11 @@ Test(share_access, all_that_one_had_open_ends_with_it)
 {
     int fd;
 
-    scene_block(&offer, token);
-    fd = side_connect_by_hand(dir, token);
+    scene_block(&export, ipc_handle);
+    fd = side_connect_by_hand(dir, ipc_handle);
     for (int i = 0; i < 2; i++)
-        cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
-    cr_assert_not(gs_share_withdraw(side.share, offer));
+        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
+    cr_assert_not(gs_share_withdraw(side.share, export));
     close(fd);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }

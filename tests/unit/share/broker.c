@@ -21,18 +21,18 @@ static void setup(void)
 
 TestSuite(share_broker, .init = setup, .fini = scene_end, .timeout = 120);
 
-/* Its share thread may be at the offer just now. */
+/* Its share thread may be at the export just now. */
 Test(share_broker, serves_what_a_killed_process_shared)
 {
-    unsigned char token[2][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[2][GS_IPC_HANDLE_SIZE];
     CUdeviceptr address, second;
 
-    offer_and_leave(0, token[0]);
-    offer_and_leave(1, token[1]);
+    export_and_leave(0, ipc_handle[0]);
+    export_and_leave(1, ipc_handle[1]);
     other_kill(&other);
-    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    cr_assert_eq(open_it(ipc_handle[0], &address), GS_OK);
     cr_assert_eq(*(char *)address, 70);
-    cr_assert_eq(open_it(token[1], &second), GS_OK);
+    cr_assert_eq(open_it(ipc_handle[1], &second), GS_OK);
     cr_assert_eq(*(char *)second, 71);
     cr_assert_eq(second, address + 512, "one mapping");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -41,14 +41,14 @@ Test(share_broker, serves_what_a_killed_process_shared)
 
 Test(share_broker, serves_what_a_process_that_exited_shared_and_others_pass_on)
 {
-    unsigned char token[GS_TOKEN_SIZE], passed_on[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], passed_on[GS_IPC_HANDLE_SIZE];
     struct other third;
     unsigned long there;
     CUdeviceptr address;
     int status;
 
-    offer_and_leave(0, token);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    export_and_leave(0, ipc_handle);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     other_ask(&other, "exit");
     waitpid(other.pid, &status, 0);
     other.pid = 0;
@@ -62,11 +62,11 @@ Test(share_broker, serves_what_a_process_that_exited_shared_and_others_pass_on)
 
 Test(share_broker, does_not_serve_what_was_taken_back)
 {
-    unsigned char kept[GS_TOKEN_SIZE], back[GS_TOKEN_SIZE];
+    unsigned char kept[GS_IPC_HANDLE_SIZE], back[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
-    offer_and_leave(0, kept);
-    offer_and_leave(1, back);
+    export_and_leave(0, kept);
+    export_and_leave(1, back);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     other_kill(&other); /* at once: what it said before counts */
     cr_assert_eq(open_it(back, &address), GS_STALE);
@@ -77,14 +77,14 @@ Test(share_broker, does_not_serve_what_was_taken_back)
 
 Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_serving)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     int child;
 
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     child = atoi(other_ask(&other, "fork") + 3);
     other_kill(&other);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     cr_assert_eq(*(char *)address, 70);
     kill(child, SIGKILL);
 }
@@ -93,13 +93,13 @@ Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_servi
  * for longer than it waits, and the process is killed only then. */
 Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    char path[128], hex[2 * GS_TOKEN_SIZE + 1];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    char path[128], hex[2 * GS_IPC_HANDLE_SIZE + 1];
     struct other third;
     uint64_t goes_on;
 
-    offer_and_leave(0, token);
-    token_to_hex(token, hex);
+    export_and_leave(0, ipc_handle);
+    ipc_handle_to_hex(ipc_handle, hex);
     snprintf(path, sizeof path, "%s/%.*s", dir, 2 * GS_INSTANCE_SIZE, hex + 16);
     cr_assert_eq(unlink(path), 0);
     other_start(&third, dir, NULL);
@@ -122,16 +122,16 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
 Test(share_broker, a_process_that_stood_still_waits_on_for_room)
 {
     enum { MANY = 500 }; /* more than the socket takes, and what one may leave */
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t goes_on;
     pid_t broker;
     bool in_time, said;
 
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     broker = side_broker_pid(dir);
     halt(broker);
     for (unsigned i = 1; i < MANY; i++)
-        other_offer(&other, i * 512, 512, 1, token);
+        other_export(&other, i * 512, 512, 1, ipc_handle);
     cr_assert(all_rest(other.pid));
     halt(other.pid);
     usleep(700000);
@@ -139,15 +139,16 @@ Test(share_broker, a_process_that_stood_still_waits_on_for_room)
     kill(other.pid, SIGCONT);
     usleep(30000);
     kill(broker, SIGCONT);
-    in_time = side_broker_left(dir) > 0 && side_within(goes_on, 400 * MS); /* it reads */
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == MANY), "it has %llu", side_broker_left(dir));
+    in_time = side_broker_published(dir) > 0 && side_within(goes_on, 400 * MS); /* it reads */
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == MANY), "it has %llu",
+              side_broker_published(dir));
     said = !strcmp(other_ask(&other, "said without"), "ok");
     cr_assert(!said || !in_time);
 }
 
 Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status = GS_UNREACHABLE;
     CUdeviceptr address;
 
@@ -156,25 +157,25 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
         uint64_t killed;
 
         other_start(&other, dir, "keep=300");
-        offer_and_leave(0, token);
+        export_and_leave(0, ipc_handle);
         killed = side_now();
         other_kill(&other);
-        status = open_it(token, &address);
+        status = open_it(ipc_handle, &address);
         cr_assert(status == GS_OK || !side_within(killed, 300 * MS), "%d", status);
     }
     cr_assert_eq(status, GS_OK, "it is never opened in time");
     usleep(1000000);
     cr_assert_neq(side_broker_pid(dir), 0, "it ended under its opener");
-    cr_assert_eq(side_broker_left(dir), 1, "what is open was dropped");
+    cr_assert_eq(side_broker_published(dir), 1, "what is open was dropped");
     side_stop(&side);
     cr_assert(side_broker_gone(dir), "it does not end");
     side_start(&side, &options);
-    cr_assert_eq(open_it(token, &address), GS_UNREACHABLE);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_UNREACHABLE);
 }
 
 Test(share_broker, keeps_what_is_opened_now_and_then)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status = GS_UNREACHABLE;
     CUdeviceptr address;
 
@@ -186,13 +187,13 @@ Test(share_broker, keeps_what_is_opened_now_and_then)
         uint64_t begin, last;
 
         other_start(&other, dir, "keep=400");
-        offer_and_leave(0, token);
+        export_and_leave(0, ipc_handle);
         begin = last = side_now();
         other_kill(&other);
         do {
             uint64_t now = side_now();
 
-            status = open_it(token, &address);
+            status = open_it(ipc_handle, &address);
             cr_assert(status == GS_OK || !side_within(last, 400 * MS), "%d", status);
             if (status == GS_OK)
                 cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -206,65 +207,65 @@ Test(share_broker, keeps_what_is_opened_now_and_then)
 
 Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int fd;
 
-    offer_and_leave(0, token);
-    fd = dial_broker(token + 8, -1);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
+    export_and_leave(0, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, -1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
     close(fd);
 }
 
 Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
 {
-    unsigned char real[GS_TOKEN_SIZE], token[GS_TOKEN_SIZE];
+    unsigned char real[GS_IPC_HANDLE_SIZE], ipc_handle[GS_IPC_HANDLE_SIZE];
     int fd, memory = open("/dev/null", O_RDONLY), reason;
     uint64_t closed;
 
-    offer_and_leave(0, real); /* so that a broker runs */
-    token_by_hand(9, 1, token);
-    fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
-    share_by_hand(fd, token, memory);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    export_and_leave(0, real); /* so that a broker runs */
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    share_by_hand(fd, ipc_handle, memory);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     closed = side_now();
     close(fd);
-    fd = dial_broker(token + 8, -1);
-    reason = ask_open(fd, token);
+    fd = dial_broker(ipc_handle + 8, -1);
+    reason = ask_open(fd, ipc_handle);
     cr_assert(reason == GS_REFUSED_EARLY || !side_within(closed, 1000 * MS), "%d", reason);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     close(fd);
     close(memory);
 }
 
 Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
 {
-    unsigned char real[GS_TOKEN_SIZE], token[GS_TOKEN_SIZE];
+    unsigned char real[GS_IPC_HANDLE_SIZE], ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
     int fd, memory = open("/dev/null", O_RDONLY);
 
-    offer_and_leave(0, real);
+    export_and_leave(0, real);
     fd = dial_broker(real + 8, -1); /* says that it is the other one */
     gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
     memcpy(&message.unshare.block_id, real + 24, sizeof message.unshare.block_id);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     share_by_hand(fd, real, memory); /* again: refused, and so is its sender */
     cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
-    cr_assert_eq(side_broker_left(dir), 1);
+    cr_assert_eq(side_broker_published(dir), 1);
     close(fd);
-    token_by_hand(9, 1, token);
-    fd = dial_broker(real + 8, -1); /* another's token */
-    share_by_hand(fd, token, memory);
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    fd = dial_broker(real + 8, -1); /* another's handle */
+    share_by_hand(fd, ipc_handle, memory);
     cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
     close(fd);
-    fd = dial_broker(token + 8, -1); /* a block beyond its chunk */
+    fd = dial_broker(ipc_handle + 8, -1); /* a block beyond its chunk */
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.token, token, GS_TOKEN_SIZE);
+    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.share.chunk_size = 2 * MIB;
     message.share.offset = 2 * MIB - 511;
     cr_assert_eq(side_send(fd, &message, memory), 0);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_MESSAGE);
-    cr_assert_eq(side_broker_left(dir), 1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_MESSAGE);
+    cr_assert_eq(side_broker_published(dir), 1);
     close(fd);
     close(memory);
 }
@@ -274,21 +275,21 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
     do {                                                                                           \
         if (!(condition)) {                                                                        \
             fprintf(stderr, "%s:%d: not so: %s; the broker has %llu; logged: %s\n", __FILE__,      \
-                    __LINE__, #condition, side_broker_left(dir), side_logged());                   \
+                    __LINE__, #condition, side_broker_published(dir), side_logged());              \
             _exit(1);                                                                              \
         }                                                                                          \
     } while (0)
 
 /* ---- Nobody waits for it -------------------------------------------------------------------- */
 
-#define LEFT_MANY 900u
+#define PUBLISHED_MANY 900u
 
 /* Stopped, it is told nothing; what it was left is used again all the same, and it serves none of
  * that when it goes on, though its process has ended by then. */
 Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_of_it_later)
 {
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000"), child;
-    unsigned char token[2][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[2][GS_IPC_HANDLE_SIZE];
     int told[2], go[2];
     CUdeviceptr address;
     char byte = 0;
@@ -297,33 +298,33 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
     cr_assert_eq(pipe(go), 0);
     child = fork_child();
     if (child == 0) {
-        static struct gs_offer *offers[LEFT_MANY];
+        static struct gs_export *exports[PUBLISHED_MANY];
         struct side sharer;
         struct side_chunk piece;
 
-        options.left_max = 4000;
+        options.published_max = 4000;
         piece = sharer_start(&sharer);
-        for (unsigned i = 0; i < LEFT_MANY; i++)
-            CHILD_MUST(side_offer(&sharer, &piece, i * 512, 512, &offers[i]) == GS_OK);
-        CHILD_MUST(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+        for (unsigned i = 0; i < PUBLISHED_MANY; i++)
+            CHILD_MUST(side_export(&sharer, &piece, i * 512, 512, &exports[i]) == GS_OK);
+        CHILD_MUST(SIDE_WAIT(side_broker_published(dir) == PUBLISHED_MANY));
         halt(broker);
-        gs_offer_token(offers[0], token[0]);
-        gs_offer_token(offers[1], token[1]);
-        for (unsigned i = 1; i < LEFT_MANY; i++)
-            CHILD_MUST(side_gets_back(&sharer, offers[i]));
+        gs_export_handle(exports[0], ipc_handle[0]);
+        gs_export_handle(exports[1], ipc_handle[1]);
+        for (unsigned i = 1; i < PUBLISHED_MANY; i++)
+            CHILD_MUST(side_gets_back(&sharer, exports[i]));
         CHILD_MUST(SIDE_WAIT(strstr(side_logged(), "reads nothing: ") != NULL));
-        CHILD_MUST(write(told[1], token, sizeof token) == (ssize_t)sizeof token &&
+        CHILD_MUST(write(told[1], ipc_handle, sizeof ipc_handle) == (ssize_t)sizeof ipc_handle &&
                    read(go[0], &byte, 1) == 1);
         _exit(0);
     }
     close(told[1]);
-    cr_assert_eq(read(told[0], token, sizeof token), (ssize_t)sizeof token);
+    cr_assert_eq(read(told[0], ipc_handle, sizeof ipc_handle), (ssize_t)sizeof ipc_handle);
     kill(child, SIGKILL);
     cr_assert_eq(waitpid(child, NULL, 0), child);
     kill(broker, SIGCONT);
-    cr_assert_eq(open_it(token[0], &address), GS_OK, "what was not taken back");
-    cr_assert_eq(open_it(token[1], &address), GS_STALE);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(open_it(ipc_handle[0], &address), GS_OK, "what was not taken back");
+    cr_assert_eq(open_it(ipc_handle[1], &address), GS_STALE);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     close(told[0]);
     close(go[0]);
     close(go[1]);
@@ -335,25 +336,25 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
 Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
 {
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000");
-    static struct gs_offer *offers[LEFT_MANY];
+    static struct gs_export *exports[PUBLISHED_MANY];
     struct side sharer;
     struct side_chunk piece;
 
-    options.left_max = 4000;
+    options.published_max = 4000;
     piece = sharer_start(&sharer);
-    for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
+    for (unsigned i = 0; i < PUBLISHED_MANY; i++)
+        cr_assert_eq(side_export(&sharer, &piece, i * 512, 512, &exports[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == PUBLISHED_MANY));
     halt(broker);
-    for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert(side_gets_back(&sharer, offers[i]));
-    for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
+    for (unsigned i = 0; i < PUBLISHED_MANY; i++)
+        cr_assert(side_gets_back(&sharer, exports[i]));
+    for (unsigned i = 0; i < PUBLISHED_MANY; i++)
+        cr_assert_eq(side_export(&sharer, &piece, i * 512, 512, &exports[i]), GS_OK);
     kill(broker, SIGCONT);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == LEFT_MANY));
-    for (unsigned i = 0; i < LEFT_MANY; i++)
-        cr_assert(side_gets_back(&sharer, offers[i]));
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == PUBLISHED_MANY));
+    for (unsigned i = 0; i < PUBLISHED_MANY; i++)
+        cr_assert(side_gets_back(&sharer, exports[i]));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
     sharer_stop(&sharer, &piece, broker);
 }
 
@@ -365,16 +366,17 @@ Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
     pid_t child = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "5");
 
     for (int i = 0; i < 3; i++) {
-        unsigned char token[GS_TOKEN_SIZE];
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
         for (uint64_t block = 1; block <= 4; block++) {
-            token_by_hand((unsigned char)(i + 1), block, token);
+            ipc_handle_by_hand((unsigned char)(i + 1), block, ipc_handle);
             if (block == 1)
-                fds[i] = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
-            share_by_hand(fds[i], token, memory);
+                fds[i] = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+            share_by_hand(fds[i], ipc_handle, memory);
         }
-        cr_assert_eq(ask_open(fds[i], token), GS_REFUSED_TOKEN); /* it has read them all */
-        cr_assert_eq(side_broker_left(dir), i == 0 ? 3 : 5, "%llu", side_broker_left(dir));
+        cr_assert_eq(ask_open(fds[i], ipc_handle), GS_REFUSED_HANDLE); /* it has read them all */
+        cr_assert_eq(side_broker_published(dir), i == 0 ? 3 : 5, "%llu",
+                     side_broker_published(dir));
     }
     kill(child, SIGTERM);
     waitpid(child, NULL, 0);
@@ -388,19 +390,19 @@ Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "3");
     int fd, others[6], memory = open("/dev/null", O_RDONLY);
     struct pollfd end;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
 
-    token_by_hand(9, 1, token);
-    fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
-    share_by_hand(fd, token, memory);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    share_by_hand(fd, ipc_handle, memory);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
     message.unshare.block_id = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
     for (int i = 0; i < 6; i++)
-        others[i] = dial_broker(token + 8, -1); /* more than there is room for */
+        others[i] = dial_broker(ipc_handle + 8, -1); /* more than there is room for */
     end = (struct pollfd){.fd = fd, .events = POLLIN};
     cr_assert_eq(poll(&end, 1, 300), 0, "it was hung up on to make room");
     for (int i = 0; i < 6; i++)
@@ -416,19 +418,19 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), child;
     int fd, memory = open("/dev/null", O_RDONLY);
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
-    token_by_hand(9, 1, token);
+    ipc_handle_by_hand(9, 1, ipc_handle);
     child = fork_child();
     if (child == 0) {
-        fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
-        share_by_hand(fd, token, memory);
-        share_by_hand(fd, token, memory); /* twice: hung up on */
-        _exit(ask_open(fd, token) != GS_REFUSED_MESSAGE);
+        fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+        share_by_hand(fd, ipc_handle, memory);
+        share_by_hand(fd, ipc_handle, memory); /* twice: hung up on */
+        _exit(ask_open(fd, ipc_handle) != GS_REFUSED_MESSAGE);
     }
     cr_assert_eq(waitpid(child, NULL, 0), child);
-    fd = dial_broker(token + 8, -1);
-    cr_assert_eq(ask_open(fd, token), GS_REFUSED_TOKEN);
+    fd = dial_broker(ipc_handle + 8, -1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     close(fd);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
@@ -438,7 +440,7 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
 /* One for each process that ended, and of those there may be any number. */
 Test(share_broker, connections_to_it_go_with_the_last_block)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     int before = 0;
 
@@ -448,10 +450,10 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
     for (int i = 0; i < 5; i++) {
         if (!other.pid)
             other_start(&other, dir, "keep=60000");
-        other_offer(&other, 0, 512, 70, token);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == (unsigned)i + 1));
+        other_export(&other, 0, 512, 70, ipc_handle);
+        cr_assert(SIDE_WAIT(side_broker_published(dir) == (unsigned)i + 1));
         other_kill(&other);
-        cr_assert_eq(open_it(token, &address), GS_OK);
+        cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         if (i == 0) {
             cr_assert(all_rest(0));
@@ -465,7 +467,7 @@ Test(share_broker, connections_to_it_go_with_the_last_block)
 
 /* A process that leaves a block with the broker after `before` other messages, and a child of it
  * that holds its connection. Both are killed with the test; *ret_child is the child. */
-static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *ret_child)
+static pid_t sharer_with_child(const unsigned char *ipc_handle, int before, pid_t *ret_child)
 {
     int told[2], memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
     union gs_wire_message message;
@@ -474,12 +476,12 @@ static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *re
     cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
     sharer = fork_child();
     if (sharer == 0) {
-        int fd = dial_broker(token + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+        int fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
 
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
         for (int i = 0; i < before; i++)
             gs_wire_send(fd, &message, -1);
-        share_by_hand(fd, token, memory);
+        share_by_hand(fd, ipc_handle, memory);
         child = fork();
         if (child && write(told[1], &child, sizeof child) != sizeof child)
             _exit(1);
@@ -493,41 +495,41 @@ static pid_t sharer_with_child(const unsigned char *token, int before, pid_t *re
     return sharer;
 }
 
-/* With share.keep 0 a block goes with its last hold, not under it. */
+/* With share.keep 0 a block goes with its last reference, not under it. */
 Test(share_broker, that_keeps_nothing_keeps_what_is_held)
 {
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "0"), sharer, child;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
     int fd, answer = GS_REFUSED_EARLY;
 
     /* It is to learn of the end and of the next open at once, in this order. A broker that was
      * stopped before it slept reads this connection first: then it goes again. */
     for (unsigned char tries = 1; tries < 50 && answer == GS_REFUSED_EARLY; tries++) {
-        token_by_hand(tries, 1, token);
-        sharer = sharer_with_child(token, 0, &child);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
-        fd = dial_broker(token + 8, -1);
-        cr_assert_eq(ask_open(fd, token), GS_REFUSED_EARLY);
+        ipc_handle_by_hand(tries, 1, ipc_handle);
+        sharer = sharer_with_child(ipc_handle, 0, &child);
+        cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+        fd = dial_broker(ipc_handle + 8, -1);
+        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
         usleep(10000);
         halt(broker);
         end_process(sharer);
-        send_open(fd, token);
+        send_open(fd, ipc_handle);
         kill(broker, SIGCONT);
         answer = answer_to_open(fd);
         if (answer == GS_REFUSED_EARLY) {
             close(fd);
             kill(child, SIGKILL);
-            cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+            cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
         }
     }
     cr_assert_eq(answer, 0, "refused: %d", answer);
     cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_left(dir), 1, "dropped while it is held");
+    cr_assert_eq(side_broker_published(dir), 1, "dropped while it is held");
     gs_wire_start(&message, GS_WIRE_CLOSE, 0);
     message.close.block_id = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
     close(fd);
     kill(child, SIGKILL);
     end_process(broker);
@@ -537,16 +539,16 @@ Test(share_broker, that_keeps_nothing_keeps_what_is_held)
 Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_connection)
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), sharer, child;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int fd;
 
-    token_by_hand(9, 1, token);
+    ipc_handle_by_hand(9, 1, ipc_handle);
     halt(broker);
-    sharer = sharer_with_child(token, 40, &child);
+    sharer = sharer_with_child(ipc_handle, 40, &child);
     end_process(sharer);
     kill(broker, SIGCONT);
-    fd = dial_broker(token + 8, -1);
-    cr_assert(SIDE_WAIT(ask_open(fd, token) == 0));
+    fd = dial_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
     close(fd);
     kill(child, SIGKILL);
     end_process(broker);
@@ -555,7 +557,7 @@ Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_co
 /* ---- A process of which the kernel tells no pidfd, and that sends none ----------------------- */
 
 /* A process that left a block and has closed its connection since. It stays if it `stays`. */
-static pid_t leave_unseen(const unsigned char *token, bool stays)
+static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
 {
     int go[2];
     pid_t sharer;
@@ -563,9 +565,9 @@ static pid_t leave_unseen(const unsigned char *token, bool stays)
     cr_assert_eq(pipe2(go, O_CLOEXEC), 0);
     sharer = fork_child();
     if (sharer == 0) {
-        int fd = dial_broker(token + 8, -1);
+        int fd = dial_broker(ipc_handle + 8, -1);
 
-        share_by_hand(fd, token, open("/dev/null", O_RDONLY));
+        share_by_hand(fd, ipc_handle, open("/dev/null", O_RDONLY));
         close(go[1]);
         if (read(go[0], go, 1) == 0)
             close(fd);
@@ -573,7 +575,7 @@ static pid_t leave_unseen(const unsigned char *token, bool stays)
             pause();
         _exit(0);
     }
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     close(go[0]);
     close(go[1]);
     return sharer;
@@ -582,13 +584,14 @@ static pid_t leave_unseen(const unsigned char *token, bool stays)
 Test(share_broker, drops_what_a_living_process_left_that_it_has_no_pidfd_of)
 {
     pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int fd, answer;
 
-    token_by_hand(9, 1, token);
-    sharer = leave_unseen(token, true);
-    fd = dial_broker(token + 8, -1);
-    while ((answer = ask_open(fd, token)) == GS_REFUSED_EARLY || side_broker_left(dir) > 0)
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    sharer = leave_unseen(ipc_handle, true);
+    fd = dial_broker(ipc_handle + 8, -1);
+    while ((answer = ask_open(fd, ipc_handle)) == GS_REFUSED_EARLY ||
+           side_broker_published(dir) > 0)
         cr_assert_neq(answer, 0, "served while it may use the memory for something else");
     close(fd);
     end_process(sharer);
@@ -598,13 +601,13 @@ Test(share_broker, drops_what_a_living_process_left_that_it_has_no_pidfd_of)
 Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_and_that_nobody_has_waited_for)
 {
     pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int fd;
 
-    token_by_hand(9, 1, token);
-    sharer = leave_unseen(token, false);
-    fd = dial_broker(token + 8, -1);
-    cr_assert(SIDE_WAIT(ask_open(fd, token) == 0));
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    sharer = leave_unseen(ipc_handle, false);
+    fd = dial_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
     close(fd);
     waitpid(sharer, NULL, 0);
     end_process(broker);

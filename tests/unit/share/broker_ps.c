@@ -15,12 +15,12 @@
 
 Test(share_broker, ps_tells_who_holds_what)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     char said[2048], expected[128];
 
-    offer_and_leave(0, token);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    export_and_leave(0, ipc_handle);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
     snprintf(expected, sizeof expected, "process pid %d (share_other): 1 blocks shared, 1 KiB",
              (int)other.pid);
@@ -37,15 +37,15 @@ Test(share_broker, ps_tells_who_holds_what)
 Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
 {
     char said[4096], expected[128], command[512];
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     FILE *out;
     size_t got;
 
     if (geteuid() != 0)
         cr_skip_test("only root makes a PID namespace");
-    offer_and_leave(0, token);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    export_and_leave(0, ipc_handle);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
     snprintf(expected, sizeof expected, "held by pid %d (", (int)getpid());
     cr_assert_not_null(strstr(said, expected), "%s", said);
@@ -66,16 +66,16 @@ Test(share_broker, ps_prints_the_numbers_that_its_reader_sees)
 
 Test(share_broker, ps_tells_what_is_freed_and_kept_since_when_and_by_whom)
 {
-    unsigned char token[2][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[2][GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     char said[2048], expected[128];
     long freed, first, second;
 
-    offer_and_leave(0, token[0]);
-    cr_assert_eq(open_it(token[0], &address), GS_OK);
+    export_and_leave(0, ipc_handle[0]);
+    cr_assert_eq(open_it(ipc_handle[0], &address), GS_OK);
     usleep(2100000);
-    other_offer(&other, 4096, 2048, 7, token[1]);
-    cr_assert_eq(open_it(token[1], &address), GS_OK);
+    other_export(&other, 4096, 2048, 7, ipc_handle[1]);
+    cr_assert_eq(open_it(ipc_handle[1], &address), GS_OK);
     usleep(1100000);
     cr_assert_str_eq(other_ask(&other, "freed"), "ok");
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
@@ -109,7 +109,7 @@ static void answer_by_hand(int fd, enum manner manner)
         gs_wire_start(&answer, GS_WIRE_REPORT, 0);
         strcpy(answer.report.name, "\033[2Jred\r\nx");
         strcpy(answer.report.client_name, "\033[1A\a\x9bgreen");
-        answer.report.clients = answer.report.holds = 1;
+        answer.report.clients = answer.report.references = 1;
         gs_wire_send(fd, &answer, -1);
         return;
     }
@@ -187,14 +187,14 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
         [SILENT] = "does not answer\n",
     };
     char said[4096], names[MANNERS][40], text[128], expected[192];
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     pid_t child[MANNERS];
 
     for (int manner = 0; manner < MANNERS; manner++) {
         snprintf(names[manner], sizeof names[manner], "%032x", manner);
         child[manner] = stand_in(names[manner], manner, getuid());
     }
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
     for (int manner = 0; manner < MANNERS; manner++) {
         snprintf(text, sizeof text, said_of[manner], GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
@@ -211,7 +211,7 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
 {
     pid_t child = stand_in(side_broker_name(), OLDER, getuid());
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     char expected[160], said[1024];
 
     cr_assert_eq(run_broker("ps", said, sizeof said), 0);
@@ -221,21 +221,21 @@ Test(share_broker, one_of_another_version_is_named_by_those_who_would_leave_memo
     options.broker = true;
     side_start(&side, &options);
     piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
     snprintf(expected, sizeof expected,
              "the broker has another version of this library (protocol %u, here %u): memory is "
              "shared as long as this process runs",
              GS_WIRE_VERSION - 1, GS_WIRE_VERSION);
     cr_assert(SIDE_WAIT(strstr(side_logged(), expected) != NULL), "%s", side_logged());
     stand_down(child, side_broker_name());
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, one_of_another_user_is_given_nothing)
 {
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     pid_t child;
 
     if (geteuid() != 0)
@@ -245,11 +245,11 @@ Test(share_broker, one_of_another_user_is_given_nothing)
     options.broker = true;
     side_start(&side, &options);
     piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker is of user 65534, who is not to be "
                                               "trusted with memory") != NULL),
               "%s", side_logged());
     stand_down(child, side_broker_name());
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }

@@ -14,15 +14,16 @@
 #include "tests/children.h"
 #include "leave_by_hand.h"
 
-gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address)
+gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address)
 {
-    return gs_share_open(side.share, token, SIDE_CONTEXT, 0, ret_address);
+    return gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, ret_address);
 }
 
-void offer_and_leave(unsigned long number, unsigned char *ret_token)
+void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle)
 {
-    other_offer(&other, number * 512, 512, (int)(70 + number), ret_token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == number + 1), "the broker has %llu", side_broker_left(dir));
+    other_export(&other, number * 512, 512, (int)(70 + number), ret_ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == number + 1), "the broker has %llu",
+              side_broker_published(dir));
 }
 
 int dial_broker(const unsigned char *instance, int pidfd)
@@ -40,12 +41,12 @@ int dial_broker(const unsigned char *instance, int pidfd)
     return fd;
 }
 
-void send_open(int fd, const unsigned char *token)
+void send_open(int fd, const unsigned char *ipc_handle)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     gs_wire_send(fd, &message, -1);
 }
 
@@ -59,27 +60,27 @@ int answer_to_open(int fd)
     return message.head.type == GS_WIRE_GRANT ? 0 : (int)message.refuse.reason;
 }
 
-int ask_open(int fd, const unsigned char *token)
+int ask_open(int fd, const unsigned char *ipc_handle)
 {
-    send_open(fd, token);
+    send_open(fd, ipc_handle);
     return answer_to_open(fd);
 }
 
-void token_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_token)
+void ipc_handle_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_ipc_handle)
 {
-    struct gs_token token = {.block_id = block, .chunk_id = 1, .size = 512};
+    struct gs_ipc_handle ipc_handle = {.block_id = block, .chunk_id = 1, .size = 512};
 
-    memset(token.instance, instance, sizeof token.instance);
-    gs_token_write(&token, ret_token);
+    memset(ipc_handle.instance, instance, sizeof ipc_handle.instance);
+    gs_ipc_handle_write(&ipc_handle, ret_ipc_handle);
 }
 
-void share_by_hand(int fd, const unsigned char *token, int memory)
+void share_by_hand(int fd, const unsigned char *ipc_handle, int memory)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    memcpy(message.share.token, token, GS_TOKEN_SIZE);
-    memcpy(&message.share.slot, token + offsetof(struct gs_token, block_id),
+    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    memcpy(&message.share.slot, ipc_handle + offsetof(struct gs_ipc_handle, block_id),
            sizeof message.share.slot);
     message.share.chunk_size = 2 * MIB;
     cr_assert_eq(side_send(fd, &message, memory), 0);

@@ -1,24 +1,25 @@
 /* What the tests of the broker have in common: the scene's side and the process beside it, which leaves
- * what it offers with the broker; brokers that the test starts; and what is said to one by hand. */
+ * what it exports with the broker; brokers that the test starts; and what is said to one by
+ * hand. */
 #ifndef GS_TESTS_BROKER_SCENE_H
 #define GS_TESTS_BROKER_SCENE_H
 
 #include "core/share/wire.h"
 #include "scene.h"
 
-gs_status open_it(const unsigned char *token, CUdeviceptr *ret_address);
-void offer_and_leave(unsigned long number, unsigned char *ret_token);
+gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address);
+void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle);
 int dial_broker(const unsigned char *instance, int pidfd);
-void send_open(int fd, const unsigned char *token);
+void send_open(int fd, const unsigned char *ipc_handle);
 /* The reason of the refusal, 0 for a grant, -1 for a hang-up without a word. */
 int answer_to_open(int fd);
-int ask_open(int fd, const unsigned char *token);
-void token_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_token);
-void share_by_hand(int fd, const unsigned char *token, int memory);
+int ask_open(int fd, const unsigned char *ipc_handle);
+void ipc_handle_by_hand(unsigned char instance, uint64_t block, unsigned char *ret_ipc_handle);
+void share_by_hand(int fd, const unsigned char *ipc_handle, int memory);
 int run_broker(const char *argument, char *ret_text, size_t size);
 pid_t program_by_hand(const char *program, const char *name, const char *value);
 pid_t broker_by_hand(const char *name, const char *value);
-/* A process that leaves what it offers with a broker, where there is one. */
+/* A process that publishes what it exports to a broker, where there is one. */
 struct side_chunk sharer_start(struct side *sharer);
 void sharer_stop(struct side *sharer, struct side_chunk *piece, pid_t broker);
 void end_process(pid_t process);

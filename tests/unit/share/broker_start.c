@@ -20,10 +20,10 @@
 
 Test(share_broker, killed_itself_takes_nobody_down)
 {
-    unsigned char before[GS_TOKEN_SIZE], after[GS_TOKEN_SIZE];
+    unsigned char before[GS_IPC_HANDLE_SIZE], after[GS_IPC_HANDLE_SIZE];
     struct gs_share_options brokered = options;
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     unsigned long there;
 
     side_stop(&side);
@@ -32,39 +32,40 @@ Test(share_broker, killed_itself_takes_nobody_down)
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&side, &brokered);
     piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, before);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, before);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     cr_assert_eq(waitpid(-1, NULL, WNOHANG | __WALL) >= 0 || errno == ECHILD, 1);
     kill(side_broker_pid(dir), SIGKILL);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "the broker has ended") != NULL));
     cr_assert_eq(other_open(&other, before, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert(side_gets_back(&side, offer));
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, after);
+    cr_assert(side_gets_back(&side, export));
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, after);
     cr_assert_eq(other_open(&other, after, &there), GS_OK);
     other_ask(&other, "close %lx", there);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
 {
-    unsigned char token[4][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[4][GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
     for (unsigned i = 0; i < 3; i++)
-        offer_and_leave(i, token[i]);
+        export_and_leave(i, ipc_handle[i]);
     cr_assert(SIDE_WAIT(other_withdraws(&other))); /* the last one */
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     kill(side_broker_pid(dir), SIGKILL);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
-    other_offer(&other, 8192, 512, 73, token[3]);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 3));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2), "it has %llu",
+              side_broker_published(dir));
+    other_export(&other, 8192, 512, 73, ipc_handle[3]);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 3));
     other_kill(&other);
     for (int i = 0; i < 4; i++) {
-        cr_assert_eq(open_it(token[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
+        cr_assert_eq(open_it(ipc_handle[i], &address), i == 2 ? GS_STALE : GS_OK, "block %d", i);
         if (i != 2)
             cr_assert_eq(*(char *)address, 70 + i);
     }
@@ -73,15 +74,16 @@ Test(share_broker, killed_itself_it_is_replaced_by_one_that_has_all)
 /* What is freed before the next one is there must not be left with it. */
 Test(share_broker, the_next_one_is_not_left_what_was_freed)
 {
-    unsigned char kept[GS_TOKEN_SIZE], freed[GS_TOKEN_SIZE];
+    unsigned char kept[GS_IPC_HANDLE_SIZE], freed[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
-    offer_and_leave(0, kept);
-    offer_and_leave(1, freed);
+    export_and_leave(0, kept);
+    export_and_leave(1, freed);
     kill(side_broker_pid(dir), SIGKILL);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said broker"), "ok")));
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "it has %llu", side_broker_left(dir));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "it has %llu",
+              side_broker_published(dir));
     other_kill(&other);
     cr_assert_eq(open_it(freed, &address), GS_STALE);
     cr_assert_eq(open_it(kept, &address), GS_OK);
@@ -98,7 +100,7 @@ Test(share_broker, the_program_does_not_see_its_start)
 {
     struct gs_share_options brokered = options;
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct side second;
     int children;
 
@@ -109,10 +111,10 @@ Test(share_broker, the_program_does_not_see_its_start)
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&second, &brokered);
     piece = side_chunk_new(&second, 2 * MIB);
-    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(side_export(&second, &piece, 0, 512, &export), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     cr_assert_eq(children_ended, children);
-    cr_assert(side_gets_back(&second, offer));
+    cr_assert(side_gets_back(&second, export));
     side_stop(&second);
     side_chunk_free(&second, &piece);
 }
@@ -138,7 +140,7 @@ Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
         worker = fork_child();
         if (worker == 0) {
             struct side_chunk its;
-            struct gs_offer *offer;
+            struct gs_export *export;
             struct side second;
 
             brokered.broker = true;
@@ -146,8 +148,8 @@ Test(share_broker, a_launcher_that_waits_for_all_its_children_is_not_kept)
             snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
             side_start(&second, &brokered);
             its = side_chunk_new(&second, 2 * MIB);
-            if (side_offer(&second, &its, 0, 512, &offer) != GS_OK ||
-                !SIDE_WAIT(side_broker_left(dir) == 1) || write(told[1], "", 1) != 1 ||
+            if (side_export(&second, &its, 0, 512, &export) != GS_OK ||
+                !SIDE_WAIT(side_broker_published(dir) == 1) || write(told[1], "", 1) != 1 ||
                 read(go[0], seen, 1) != 1)
                 _exit(1);
             _exit(0);
@@ -199,7 +201,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
 {
     struct gs_share_options brokered = options;
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct side second;
 
     brokered.broker = true;
@@ -207,15 +209,15 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     brokered.settle_ns = 2000002;
     brokered.timeout_ns = 3000000003;
     brokered.max_clients = 44;
-    brokered.left_max = 555;
+    brokered.published_max = 555;
     brokered.uids[brokered.uid_count++] = 66;
     brokered.uids[brokered.uid_count++] = 77;
     brokered.gids[brokered.gid_count++] = 88;
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "%s", BROKER_PROGRAM);
     side_start(&second, &brokered);
     piece = side_chunk_new(&second, 2 * MIB);
-    cr_assert_eq(side_offer(&second, &piece, 0, 512, &offer), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert_eq(side_export(&second, &piece, 0, 512, &export), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
     cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
     cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
@@ -223,7 +225,7 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
     cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
     cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
-    cr_assert(side_gets_back(&second, offer));
+    cr_assert(side_gets_back(&second, export));
     side_stop(&second);
     side_chunk_free(&second, &piece);
 }
@@ -231,9 +233,9 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
 Test(share_broker, that_cannot_be_started_is_said_and_done_without)
 {
     struct gs_share_options brokered = options;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     unsigned long there;
 
     side_stop(&side);
@@ -241,23 +243,23 @@ Test(share_broker, that_cannot_be_started_is_said_and_done_without)
     snprintf(brokered.broker_program, sizeof brokered.broker_program, "/nonexistent/broker");
     side_start(&side, &brokered);
     piece = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
-    cr_assert_eq(other_open(&other, token, &there), GS_OK);
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &there), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     cr_assert_eq(side_log_lines(), 1);
     other_ask(&other, "close %lx", there);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
 Test(share_broker, there_is_one_for_a_directory)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     char said[512];
     pid_t first;
 
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     first = side_broker_pid(dir);
     cr_assert_neq(run_broker("", said, sizeof said), 0);
     cr_assert_not_null(strstr(said, "a broker runs"), "%s", said);
@@ -300,76 +302,76 @@ Test(share_broker, a_locked_directory_is_not_waited_for_for_ever)
 
 Test(share_broker, one_that_is_started_later_is_found)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct side_chunk piece;
-    struct gs_offer *offer;
+    struct gs_export *export;
     CUdeviceptr address;
     pid_t broker;
     struct side sharer;
 
     piece = sharer_start(&sharer);
-    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "nothing was left with it");
-    cr_assert(side_gets_back(&sharer, offer));
-    cr_assert_eq(open_it(token, &address), GS_STALE);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "nothing was left with it");
+    cr_assert(side_gets_back(&sharer, export));
+    cr_assert_eq(open_it(ipc_handle, &address), GS_STALE);
     cr_assert_eq(side_log_lines(), 1);
     sharer_stop(&sharer, &piece, broker);
 }
 
-/* Nothing is on offer when it comes: the next offer looks for it, and is left there once. */
-Test(share_broker, one_that_is_started_later_is_found_by_the_next_offer)
+/* Nothing is exported when it comes: the next export looks for it, and is left there once. */
+Test(share_broker, one_that_is_started_later_is_found_by_the_next_export)
 {
-    struct gs_offer *offer[2];
+    struct gs_export *export[2];
     struct side_chunk piece;
     pid_t broker;
     struct side sharer;
 
     piece = sharer_start(&sharer);
-    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer[0]), GS_OK);
+    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export[0]), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
-    cr_assert(side_gets_back(&sharer, offer[0]));
+    cr_assert(side_gets_back(&sharer, export[0]));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
     usleep(2500000); /* it could have been looked for */
     for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(side_offer(&sharer, &piece, 4096 * i, 512, &offer[i]), GS_OK);
-        cr_assert(SIDE_WAIT(side_broker_left(dir) == i + 1));
+        cr_assert_eq(side_export(&sharer, &piece, 4096 * i, 512, &export[i]), GS_OK);
+        cr_assert(SIDE_WAIT(side_broker_published(dir) == i + 1));
     }
     cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_left(dir), 2);
+    cr_assert_eq(side_broker_published(dir), 2);
     cr_assert_eq(side_log_lines(), 1, "%s", side_logged());
     sharer_stop(&sharer, &piece, broker);
 }
 
-/* An offer that is not the block's yet, nor ever will be where another thread was first: it can be
+/* An export that is not the block's yet, nor ever will be where another thread was first: it can be
  * withdrawn at any time, since nothing else keeps its memory. */
 Test(share_broker, one_that_is_started_later_gets_only_what_was_given_out)
 {
-    struct gs_offer *offer, *early;
+    struct gs_export *export, *early;
     struct side_chunk piece;
     pid_t broker;
     struct side sharer;
 
     piece = sharer_start(&sharer);
-    cr_assert_eq(gs_share_offer(sharer.share,
-                                &(struct gs_share_source){.handle = piece.handle,
-                                                          .chunk_id = piece.id,
-                                                          .chunk_size = piece.size,
-                                                          .block_id = 77,
-                                                          .offset = 4096,
-                                                          .size = 512},
-                                &early),
+    cr_assert_eq(gs_share_export(sharer.share,
+                                 &(struct gs_share_source){.handle = piece.handle,
+                                                           .chunk_id = piece.id,
+                                                           .chunk_size = piece.size,
+                                                           .block_id = 77,
+                                                           .offset = 4096,
+                                                           .size = 512},
+                                 &early),
                  GS_OK);
-    cr_assert_eq(side_offer(&sharer, &piece, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "no broker (") != NULL));
     broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    cr_assert(SIDE_WAIT(side_broker_left(dir) > 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) > 0));
     cr_assert(all_rest(broker));
-    cr_assert_eq(side_broker_left(dir), 1);
+    cr_assert_eq(side_broker_published(dir), 1);
     cr_assert(gs_share_withdraw(sharer.share, early));
-    cr_assert(side_gets_back(&sharer, offer));
+    cr_assert(side_gets_back(&sharer, export));
     sharer_stop(&sharer, &piece, broker);
 }
 
@@ -393,7 +395,7 @@ static int broker_connection(void)
 Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    struct gs_offer *offers[3];
+    struct gs_export *exports[3];
     struct side_chunk piece;
     struct side sharer;
     int fd, pair[2];
@@ -401,20 +403,21 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
 
     piece = sharer_start(&sharer);
     for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(side_offer(&sharer, &piece, i * 512, 512, &offers[i]), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+        cr_assert_eq(side_export(&sharer, &piece, i * 512, 512, &exports[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     fd = broker_connection();
     cr_assert_geq(fd, 0);
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     cr_assert_eq(dup2(pair[0], fd), fd);
     close(pair[0]);
-    cr_assert(side_gets_back(&sharer, offers[1]));
-    cr_assert_eq(side_offer(&sharer, &piece, 1024, 512, &offers[2]), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2), "it has %llu", side_broker_left(dir));
+    cr_assert(side_gets_back(&sharer, exports[1]));
+    cr_assert_eq(side_export(&sharer, &piece, 1024, 512, &exports[2]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2), "it has %llu",
+              side_broker_published(dir));
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was written to");
     cr_assert_eq(errno, EAGAIN);
-    cr_assert(side_gets_back(&sharer, offers[0]));
-    cr_assert(side_gets_back(&sharer, offers[2]));
+    cr_assert(side_gets_back(&sharer, exports[0]));
+    cr_assert(side_gets_back(&sharer, exports[2]));
     sharer_stop(&sharer, &piece, broker);
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was shut down");
     cr_assert_eq(errno, EAGAIN);
@@ -422,9 +425,9 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
 
 Test(share_broker, ends_at_a_signal_and_takes_its_socket_along)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     kill(side_broker_pid(dir), SIGTERM);
     cr_assert(side_broker_gone(dir));
 }
@@ -493,7 +496,7 @@ static void activator_start(struct activator *activator)
 Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
 {
     struct activator activator;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     char path[128];
 
@@ -507,17 +510,18 @@ Test(share_broker, an_activator_starts_it_when_it_is_needed_and_again)
             other_start(&other, dir, "keep=400");
         cr_assert(all_rest(other.pid));
         cr_assert_eq(STARTS(activator), starts, "nobody needs it yet");
-        offer_and_leave(0, token); /* which asks it how much it has, and so may start it twice */
+        export_and_leave(0,
+                         ipc_handle); /* which asks it how much it has, and so may start it twice */
         cr_assert(SIDE_WAIT(STARTS(activator) > starts)); /* it may serve before it counts */
         if (round == 2) { /* under those who use it: they get a new one */
             starts = STARTS(activator);
             kill(BROKER(activator), SIGKILL);
             cr_assert(SIDE_WAIT(STARTS(activator) > starts));
-            cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+            cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
         }
         killed = side_now();
         other_kill(&other);
-        status = open_it(token, &address);
+        status = open_it(ipc_handle, &address);
         cr_assert(status == GS_OK || !side_within(killed, 400 * MS), "%d", status);
         cr_assert(status != GS_OK || *(char *)address == 70);
         side_stop(&side);
@@ -563,7 +567,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     char path[128];
     pid_t child;
@@ -590,9 +594,9 @@ Test(share_broker, takes_the_socket_it_is_started_with)
         _exit(127);
     }
     close(fd);
-    offer_and_leave(0, token);
+    export_and_leave(0, ipc_handle);
     other_kill(&other);
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     kill(child, SIGTERM);
     waitpid(child, NULL, 0);
     snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
@@ -604,7 +608,7 @@ Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int broker = socket(AF_UNIX, SOCK_SEQPACKET, 0), full[8], count = 0;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t began;
 
@@ -616,9 +620,9 @@ Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
         full[count] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
     while (connect(full[count++], (struct sockaddr *)&to, sizeof to) == 0 && count < 8);
     cr_assert_lt(count, 8, "its queue takes two");
-    other_offer(&other, 0, 512, 70, token);
+    other_export(&other, 0, 512, 70, ipc_handle);
     began = side_now();
-    cr_assert_eq(open_it(token, &address), GS_OK);
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK);
     cr_assert(side_within(began, options.timeout_ns / 2));
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "said no broker"), "ok")));
     while (count > 0)

@@ -15,20 +15,20 @@
 
 Test(share_broker, nobody_shares_in_the_name_of_another)
 {
-    unsigned char real[GS_TOKEN_SIZE], squat[GS_TOKEN_SIZE], next[GS_TOKEN_SIZE];
+    unsigned char real[GS_IPC_HANDLE_SIZE], squat[GS_IPC_HANDLE_SIZE], next[GS_IPC_HANDLE_SIZE];
     int fd, memory = open("/dev/null", O_RDONLY);
-    struct gs_token token;
+    struct gs_ipc_handle ipc_handle;
     CUdeviceptr address;
 
-    offer_and_leave(0, real);
-    memcpy(&token, real, sizeof token);
-    token.block_id++; /* what it will share next */
-    gs_token_write(&token, squat);
+    export_and_leave(0, real);
+    memcpy(&ipc_handle, real, sizeof ipc_handle);
+    ipc_handle.block_id++; /* what it will share next */
+    gs_ipc_handle_write(&ipc_handle, squat);
     fd = dial_broker(real + 8, -1);
     share_by_hand(fd, squat, memory);
     cr_assert_eq(ask_open(fd, squat), GS_REFUSED_MESSAGE);
-    cr_assert_eq(side_broker_left(dir), 1);
-    offer_and_leave(1, next);
+    cr_assert_eq(side_broker_published(dir), 1);
+    export_and_leave(1, next);
     other_kill(&other);
     cr_assert_eq(open_it(next, &address), GS_OK);
     cr_assert_eq(*(char *)address, 71);
@@ -47,7 +47,7 @@ static void need_two_users(void)
 /* Whoever started the broker let another user in; who left the block with it did not. */
 Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_else)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other sharer, third;
     unsigned long address;
     pid_t broker;
@@ -55,22 +55,22 @@ Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_el
     need_two_users();
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
     other_start(&sharer, dir, "keep=60000");
-    other_offer(&sharer, 0, 512, 7, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&sharer, 0, 512, 7, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&sharer);
     other_start2(&third, dir, "uid=65534", "trust=0");
-    cr_assert_neq(other_open(&third, token, &address), GS_OK);
+    cr_assert_neq(other_open(&third, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_stop(&third), 0);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "");
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
-    other_offer(&sharer, 0, 512, 7, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&sharer, 0, 512, 7, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&sharer);
     other_start2(&third, dir, "uid=65534", "trust=0");
-    cr_assert_eq(other_open(&third, token, &address), GS_OK);
+    cr_assert_eq(other_open(&third, ipc_handle, &address), GS_OK);
     cr_assert_str_eq(other_ask(&third, "read %lx", address), "ok 7");
     cr_assert_eq(other_stop(&third), 0);
     kill(broker, SIGTERM);
@@ -79,34 +79,34 @@ Test(share_broker, serves_those_whom_the_process_that_shared_named_and_nobody_el
 
 static void claim(void *arg)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_token made = {.block_id = 900, .chunk_id = 1, .size = 512};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_ipc_handle made = {.block_id = 900, .chunk_id = 1, .size = 512};
     int fd, memory = open("/dev/null", O_RDONLY);
 
     memcpy(made.instance, arg, sizeof made.instance);
-    gs_token_write(&made, token);
+    gs_ipc_handle_write(&made, ipc_handle);
     fd = dial_broker(made.instance, -1);
-    share_by_hand(fd, token, memory);
-    ask_open(fd, token); /* by now it was looked at */
+    share_by_hand(fd, ipc_handle, memory);
+    ask_open(fd, ipc_handle); /* by now it was looked at */
 }
 
 Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_it_does)
 {
-    unsigned char first[GS_TOKEN_SIZE], second[GS_TOKEN_SIZE];
+    unsigned char first[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE];
     struct other sharer;
     pid_t broker, thief;
 
     need_two_users();
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
     other_start2(&sharer, dir, "trust=65534", NULL); /* its socket is there, and no broker's business */
-    other_offer(&sharer, 0, 512, 7, first);
+    other_export(&sharer, 0, 512, 7, first);
     thief = other_user_start(claim, first + 8);
-    cr_assert_eq(side_broker_left(dir), 0, "it was believed");
+    cr_assert_eq(side_broker_published(dir), 0, "it was believed");
     other_kill(&sharer);
     other_user_end(thief);
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
-    other_offer(&sharer, 0, 512, 7, second);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&sharer, 0, 512, 7, second);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&sharer);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
@@ -115,7 +115,7 @@ Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_i
 /* Each of its connections has the block open. */
 static void take_all(void *arg)
 {
-    const unsigned char *token = arg;
+    const unsigned char *ipc_handle = arg;
 
     for (unsigned i = 0; i < 40; i++) { /* served or turned away */
         struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -125,15 +125,15 @@ static void take_all(void *arg)
         snprintf(to.sun_path, sizeof to.sun_path, "%s/%s", dir, side_broker_name());
         connect(fd, (struct sockaddr *)&to, sizeof to);
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
         gs_wire_send(fd, &message, -1);
-        ask_open(fd, token);
+        ask_open(fd, ipc_handle);
     }
 }
 
 Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other sharer;
     pid_t broker, thief;
 
@@ -142,13 +142,13 @@ Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
     unsetenv("GPUSHIM_SHARE_MAX_CLIENTS");
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
-    other_offer(&sharer, 0, 512, 7, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&sharer, 0, 512, 7, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&sharer);
-    thief = other_user_start(take_all, token);
+    thief = other_user_start(take_all, ipc_handle);
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
-    other_offer(&sharer, 0, 512, 7, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 2));
+    other_export(&sharer, 0, 512, 7, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     other_kill(&sharer);
     other_user_end(thief);
     kill(broker, SIGTERM);

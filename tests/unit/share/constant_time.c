@@ -1,15 +1,15 @@
 /*
- * How long a token is compared tells nothing about its secret: as many instructions are run
+ * How long a handle is compared tells nothing about its secret: as many instructions are run
  * wherever the first wrong byte is. The program runs itself, single-stepped.
  *
- * With BROKEN it is linked so that tokens are compared by memcmp, and must find that out.
+ * With BROKEN it is linked so that handles are compared by memcmp, and must find that out.
  */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/share/exporter.h"
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 #include "side.h"
 #include "tests/children.h"
 #include "tests/steps.h"
@@ -17,10 +17,10 @@
 #define ROUNDS 3 /* the fewest count: another thread may have a lock just then */
 #define LIMIT  100000
 
-/* Tokens that another process made up, whose secret is right in so many words of two bytes. */
+/* IPC handles that another process made up, whose secret is right in so many words of two bytes. */
 #define GUESSES (GS_SECRET_SIZE / (int)sizeof(uint16_t) - 1)
 /* Bytes that are all the same, or of which one is not. */
-static const int wrong[] = {-1, 0, GS_TOKEN_SIZE / 2, GS_TOKEN_SIZE - 1};
+static const int wrong[] = {-1, 0, GS_IPC_HANDLE_SIZE / 2, GS_IPC_HANDLE_SIZE - 1};
 #define PAIRS (int)(sizeof wrong / sizeof *wrong)
 
 /* The one that the library gets here, in place of libc's, whose steps are many bytes long. */
@@ -53,22 +53,22 @@ bool __wrap_gs_random(void *bytes, size_t size)
 }
 
 /* The check stands before the secret and has to be the right one: it is a sum of words, each with
- * its own weight (token.c), so what one word adds the next can take away. */
+ * its own weight (ipc_handle.c), so what one word adds the next can take away. */
 static void guess(struct side *side, const unsigned char *bytes, unsigned right)
 {
-    const unsigned first = offsetof(struct gs_token, secret) / sizeof(uint16_t) + right;
-    uint16_t words[GS_TOKEN_SIZE / sizeof(uint16_t)];
-    unsigned char guessed[GS_TOKEN_SIZE];
-    struct gs_offer *found;
-    struct gs_token token;
+    const unsigned first = offsetof(struct gs_ipc_handle, secret) / sizeof(uint16_t) + right;
+    uint16_t words[GS_IPC_HANDLE_SIZE / sizeof(uint16_t)];
+    unsigned char guessed[GS_IPC_HANDLE_SIZE];
+    struct gs_export *found;
+    struct gs_ipc_handle ipc_handle;
 
     memcpy(words, bytes, sizeof words);
     words[first] = (uint16_t)(words[first] + first + 2);
     words[first + 1] = (uint16_t)(words[first + 1] - (first + 1));
     memcpy(guessed, words, sizeof guessed);
-    CHECK(gs_token_read(guessed, &token) == GS_OK);
+    CHECK(gs_ipc_handle_read(guessed, &ipc_handle) == GS_OK);
     raise(SIGUSR1);
-    found = gs_offer_pin(side->share, guessed);
+    found = gs_export_pin(side->share, guessed);
     raise(SIGUSR2);
     CHECK(!found);
 }
@@ -79,14 +79,14 @@ __attribute__((noinline)) static bool compare(const unsigned char *one, const un
     bool equal;
 
     raise(SIGUSR1);
-    equal = gs_bytes_equal(one, other, GS_TOKEN_SIZE);
+    equal = gs_bytes_equal(one, other, GS_IPC_HANDLE_SIZE);
     raise(SIGUSR2);
     return equal;
 }
 
 static void compare_pair(const unsigned char *bytes, int byte)
 {
-    unsigned char other[GS_TOKEN_SIZE];
+    unsigned char other[GS_IPC_HANDLE_SIZE];
 
     memcpy(other, bytes, sizeof other);
     if (byte >= 0)
@@ -96,9 +96,9 @@ static void compare_pair(const unsigned char *bytes, int byte)
 
 static int measured(void)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_share_options options;
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct side_chunk chunk;
     struct side side;
     char dir[64];
@@ -107,17 +107,17 @@ static int measured(void)
     side_options(&options, dir);
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    CHECK(side_offer(&side, &chunk, 0, 512, &offer) == GS_OK);
-    gs_offer_token(offer, token);
-    CHECK(gs_offer_pin(side.share, token) == offer);
-    gs_offer_unpin(side.share, offer, false);
+    CHECK(side_export(&side, &chunk, 0, 512, &export) == GS_OK);
+    gs_export_handle(export, ipc_handle);
+    CHECK(gs_export_pin(side.share, ipc_handle) == export);
+    gs_export_unpin(side.share, export, false);
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < GUESSES; i++)
-            guess(&side, token, i);
+            guess(&side, ipc_handle, i);
         for (int i = 0; i < PAIRS; i++)
-            compare_pair(token, wrong[i]);
+            compare_pair(ipc_handle, wrong[i]);
     }
-    CHECK(side_gets_back(&side, offer));
+    CHECK(side_gets_back(&side, export));
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     side_dir_remove(dir);
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
         long *least = &fewest[i % (GUESSES + PAIRS)];
         long steps = WIFSTOPPED(status) ? steps_run(pid, &status, false, LIMIT) : -1;
 
-        CHECK(steps > GS_TOKEN_SIZE && steps < LIMIT);
+        CHECK(steps > GS_IPC_HANDLE_SIZE && steps < LIMIT);
         if (i < GUESSES + PAIRS || steps < *least)
             *least = steps;
     }

@@ -79,23 +79,23 @@ static bool begin(const char *who, enum bomb kind)
 
 /* ---- An exporter ---------------------------------------------------------------------------- */
 
-static int dial_anew(const unsigned char *token)
+static int dial_anew(const unsigned char *ipc_handle)
 {
-    int fd = side_dial(dir, token);
+    int fd = side_dial(dir, ipc_handle);
 
     cr_assert_geq(fd, 0);
     return fd;
 }
 
 /* With the greeting; with a question after it; and behind something that is hung up on unread. */
-static void attack_exporter(const unsigned char *token, enum bomb kind, int *ret_fds)
+static void attack_exporter(const unsigned char *ipc_handle, enum bomb kind, int *ret_fds)
 {
     for (int i = 0; i < EACH; i++) {
         union gs_wire_message hello, query;
-        int fd = dial_anew(token);
+        int fd = dial_anew(ipc_handle);
 
         gs_wire_start(&hello, GS_WIRE_HELLO, 0);
-        memcpy(hello.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        memcpy(hello.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
         gs_wire_start(&query, GS_WIRE_QUERY, 1);
         if (i == 0)
             throw_bomb(fd, &hello, kind, false);
@@ -111,11 +111,11 @@ static void attack_exporter(const unsigned char *token, enum bomb kind, int *ret
 Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
 
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     other_start(&other, dir, NULL);
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
         int fds[EACH], before = side_open_fds();
@@ -124,23 +124,23 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
 
         if (!begin("exporter", kind))
             continue;
-        attack_exporter(token, kind, fds);
+        attack_exporter(ipc_handle, kind, fds);
         usleep(AGAIN_MS * 1000);
         since = side_now();
-        cr_assert_eq(other_open(&other, token, &address), GS_OK);
+        cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
         say_served("exporter", kind, since);
         other_ask(&other, "close %lx", address);
         for (int i = 0; i < EACH; i++)
             close(fds[i]);
         since = side_now();
-        cr_assert_eq(other_open(&other, token, &address), GS_OK);
+        cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
         say_served("exporter that was hung up on", kind, since);
         other_ask(&other, "close %lx", address);
         bombs_end(kind);
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(),
                   before);
     }
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
@@ -148,31 +148,31 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
 Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     unsigned long address;
     int before;
 
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     other_start(&other, dir, NULL);
     cr_assert(bombs_begin(BOMB_NESTED));
     for (int i = 0; i < GS_DISCARDS_USER; i++)
         gs_discard(bomb_new(BOMB_NESTED), geteuid());
     before = side_open_fds();
     for (int i = 0; i < 100; i++) {
-        int fd = dial_anew(token);
+        int fd = dial_anew(ipc_handle);
 
         for (int j = 0; j < 3; j++) /* one is read, and the others lie there */
             send(fd, "garbage", j, MSG_NOSIGNAL);
         close(fd);
     }
     /* They are taken in one after the other: until then they are nobody's descriptors. */
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert(SIDE_WAIT(side_open_fds() <= before + 4), "%d, %d before", side_open_fds(), before);
     other_ask(&other, "close %lx", address);
     bombs_end(BOMB_NESTED);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
@@ -188,9 +188,9 @@ struct liar {
 static void answer(int fd, enum bomb kind, const union gs_wire_message *open)
 {
     union gs_wire_message message;
-    struct gs_token asked;
+    struct gs_ipc_handle asked;
 
-    gs_token_read(open->open.token, &asked);
+    gs_ipc_handle_read(open->open.ipc_handle, &asked);
     gs_wire_start(&message, GS_WIRE_RECALL, 0);
     throw_bomb(fd, &message, kind, true);
     gs_wire_start(&message, GS_WIRE_GRANT, open->head.request);
@@ -221,19 +221,19 @@ static void *lie(void *arg)
     return NULL;
 }
 
-static void make_token(unsigned char *ret, unsigned char instance)
+static void make_ipc_handle(unsigned char *ret, unsigned char instance)
 {
-    struct gs_token made = {.block_id = 5, .chunk_id = 6, .size = 512};
+    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 512};
 
     memset(made.instance, instance, sizeof made.instance);
-    gs_token_write(&made, ret);
+    gs_ipc_handle_write(&made, ret);
 }
 
-static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *token)
+static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *ipc_handle)
 {
     struct sockaddr_un at;
 
-    side_path_of(dir, token, &at);
+    side_path_of(dir, ipc_handle, &at);
     *liar = (struct liar){.kind = kind, .listener = side_listen(at.sun_path)};
     cr_assert_eq(pthread_create(&liar->thread, NULL, lie, liar), 0);
 }
@@ -241,7 +241,7 @@ static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *t
 Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
 {
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
-        unsigned char bad[GS_TOKEN_SIZE], good[GS_TOKEN_SIZE];
+        unsigned char bad[GS_IPC_HANDLE_SIZE], good[GS_IPC_HANDLE_SIZE];
         int before = side_open_fds();
         CUdeviceptr address = 0;
         struct liar liar;
@@ -251,8 +251,8 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         if (!begin("opener", kind))
             continue;
         other_start(&other, dir, NULL);
-        other_offer(&other, 0, 512, 71, good);
-        make_token(bad, (unsigned char)(kind + 1));
+        other_export(&other, 0, 512, 71, good);
+        make_ipc_handle(bad, (unsigned char)(kind + 1));
         liar_start(&liar, kind, bad);
         since = side_now();
         status = gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address);
@@ -296,17 +296,17 @@ static int dial_broker(void)
 static void attack_broker(enum bomb kind, int *ret_fds)
 {
     for (int i = 0; i < EACH; i++) {
-        struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 512};
+        struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 512};
         union gs_wire_message message;
         int fd = dial_broker();
 
-        memset(token.instance, (int)kind * EACH + i + 100, sizeof token.instance);
+        memset(ipc_handle.instance, (int)kind * EACH + i + 100, sizeof ipc_handle.instance);
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
-        memcpy(message.hello.instance, token.instance, sizeof token.instance);
+        memcpy(message.hello.instance, ipc_handle.instance, sizeof ipc_handle.instance);
         gs_wire_send(fd, &message, -1);
         leave_by_hand(fd);
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
-        gs_token_write(&token, message.share.token);
+        gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
         message.share.chunk_size = 2 * MIB;
         throw_bomb(fd, &message, kind, true);
         if (i == 0) {
@@ -326,11 +326,11 @@ static void attack_broker(enum bomb kind, int *ret_fds)
 
 Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
     other_start(&other, dir, "keep=60000");
-    other_offer(&other, 0, 512, 72, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&other, 0, 512, 72, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&other);
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
         CUdeviceptr address;
@@ -342,13 +342,14 @@ Test(share_descriptors, sent_to_a_broker_hold_nobody_up)
         attack_broker(kind, fds);
         usleep(AGAIN_MS * 1000);
         since = side_now();
-        cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(*(char *)address, 72);
         say_served("broker", kind, since);
         for (int i = 0; i < EACH; i++)
             close(fds[i]);
         since = side_now();
-        cr_assert(SIDE_WAIT(side_broker_left(dir) <= 2)); /* it goes on, and has dropped the rest */
+        cr_assert(
+            SIDE_WAIT(side_broker_published(dir) <= 2)); /* it goes on, and has dropped the rest */
         say_served("broker that was hung up on", kind, since);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         bombs_end(kind);
@@ -371,23 +372,23 @@ static int greet_broker(unsigned char instance)
 static void attack_closers(void)
 {
     static int bombs[MANY]; /* they take longer to make than to send */
-    struct gs_token token = {.size = 512};
+    struct gs_ipc_handle ipc_handle = {.size = 512};
     union gs_wire_message message;
     int fd = greet_broker(99);
     struct pollfd room = {.fd = fd, .events = POLLOUT};
 
-    memset(token.instance, 99, sizeof token.instance);
+    memset(ipc_handle.instance, 99, sizeof ipc_handle.instance);
     for (int i = 0; i < MANY; i++)
         bombs[i] = bomb_new(BOMB_NESTED);
     leave_by_hand(fd);
     for (int i = 0; i < MANY; i++) {
-        token.block_id = token.chunk_id = (uint64_t)i;
+        ipc_handle.block_id = ipc_handle.chunk_id = (uint64_t)i;
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
-        gs_token_write(&token, message.share.token);
+        gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
         message.share.chunk_size = 2 * MIB;
         throw(fd, &message, BOMB_NESTED, bombs[i], true);
         gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-        message.unshare.block_id = token.block_id;
+        message.unshare.block_id = ipc_handle.block_id;
         if (i >= MANY / 2)
             gs_wire_send(fd, &message, -1);
         poll(&room, 1, 10000); /* then it is not read any more */
@@ -397,19 +398,19 @@ static void attack_closers(void)
 
 Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t since;
 
     other_start(&other, dir, "keep=60000");
-    other_offer(&other, 0, 512, 73, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&other, 0, 512, 73, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&other);
     cr_assert(bombs_begin(BOMB_NESTED));
     attack_closers();
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1), "what the attacker left is not dropped");
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "what the attacker left is not dropped");
     since = side_now();
-    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
     cr_assert_eq(*(char *)address, 73);
     say_served("broker, hundreds", BOMB_NESTED, since);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
@@ -424,8 +425,8 @@ static int greet_crowded(union gs_wire_message *message)
     gs_wire_start(message, GS_WIRE_QUERY, 1);
     cr_assert_eq(gs_wire_send(fd, message, -1), 0);
     cr_assert_eq(side_next_message(fd, message), GS_WIRE_REPORT); /* it has been taken in */
-    gs_wire_start(message, GS_WIRE_LEAVE, 0);
-    message->leave.slots = LEAVE_SLOTS;
+    gs_wire_start(message, GS_WIRE_PUBLISH, 0);
+    message->publish.slots = PUBLISH_SLOTS;
     memory = leave_memory();
     error = gs_wire_send(fd, message, memory);
     close(memory);
@@ -449,14 +450,14 @@ static bool kernel_refuses_descriptors(void)
 Test(share_descriptors, can_be_sent_again_to_a_broker_when_those_before_are_closed)
 {
     union gs_wire_message message;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int early, fd, memory = leave_memory();
 
     if (!kernel_refuses_descriptors())
         cr_skip_test("the kernel keeps nobody from sending them");
     other_start(&other, dir, "keep=60000"); /* which starts one */
-    other_offer(&other, 0, 512, 74, token);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    other_export(&other, 0, 512, 74, ipc_handle);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     cr_assert(bombs_begin(BOMB_NESTED));
     early = greet_broker(97);
     attack_closers();
@@ -466,8 +467,8 @@ Test(share_descriptors, can_be_sent_again_to_a_broker_when_those_before_are_clos
     cr_assert_eq(side_next_message(early, &message), GS_WIRE_REFUSE);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_FLIGHT, "%u", message.refuse.reason);
     bombs_end(BOMB_NESTED);
-    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
-    message.leave.slots = LEAVE_SLOTS;
+    gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
+    message.publish.slots = PUBLISH_SLOTS;
     cr_assert(SIDE_WAIT(gs_wire_send(fd, &message, memory) == 0));
     close(memory);
     close(early);

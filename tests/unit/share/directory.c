@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "core/share/directory.h"
-#include "core/share/token.h"
+#include "core/share/ipc_handle.h"
 #include "other.h"
 #include "side.h"
 #include "tests/rest.h"
@@ -59,28 +59,29 @@ static void need_root(void)
         cr_skip("only root can be two users");
 }
 
-/* A side as the options say, which tries to offer: the status. */
-static gs_status begin(struct side *side, struct side_chunk *ret_chunk, struct gs_offer **ret_offer)
+/* A side as the options say, which tries to export: the status. */
+static gs_status begin(struct side *side, struct side_chunk *ret_chunk,
+                       struct gs_export **ret_export)
 {
     side_start(side, &options);
     *ret_chunk = side_chunk_new(side, 2 * MIB);
-    return side_offer(side, ret_chunk, 0, 512, ret_offer);
+    return side_export(side, ret_chunk, 0, 512, ret_export);
 }
 
-/* Tries to offer; the status. Whatever comes, nothing may be left behind. */
-static gs_status try_offer(void)
+/* Tries to export; the status. Whatever comes, nothing may be left behind. */
+static gs_status try_export(void)
 {
     int fds = side_open_fds();
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct side_chunk chunk;
     struct side side;
-    gs_status status = begin(&side, &chunk, &offer);
+    gs_status status = begin(&side, &chunk, &export);
 
     if (status == GS_OK) {
         cr_assert(SIDE_WAIT(side_dir_count(options.dir) == 1), "dead sockets are cleared");
-        cr_assert(gs_share_withdraw(side.share, offer));
+        cr_assert(gs_share_withdraw(side.share, export));
     } else {
-        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), status);
+        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), status);
         cr_assert_eq(side_log_lines(), 1, "the reason is said once");
     }
     side_stop(&side);
@@ -89,16 +90,16 @@ static gs_status try_offer(void)
     return status;
 }
 
-/* Offers and ends. */
+/* Exports and ends. */
 static gs_status sweep_once(void)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
     struct side_chunk chunk;
     struct side side;
-    gs_status status = begin(&side, &chunk, &offer);
+    gs_status status = begin(&side, &chunk, &export);
 
     if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, offer));
+        cr_assert(gs_share_withdraw(side.share, export));
     side_stop(&side);
     side_chunk_free(&side, &chunk);
     return status;
@@ -106,7 +107,7 @@ static gs_status sweep_once(void)
 
 static void assert_refused(const char *reason)
 {
-    cr_assert_eq(try_offer(), GS_NOT_OFFERED);
+    cr_assert_eq(try_export(), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), reason), "said: %s", side_logged());
 }
 
@@ -114,7 +115,7 @@ Test(share_directory, is_made_for_its_owner_alone)
 {
     struct stat info;
 
-    cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(try_export(), GS_OK);
     cr_assert_eq(stat(dir, &info), 0);
     cr_assert_eq(info.st_mode & 07777, 0700);
     cr_assert_eq(side_dir_count(dir), 0);
@@ -160,7 +161,7 @@ Test(share_directory, a_file_is_refused)
 Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
 {
     static const mode_t modes[] = {0777, 02775, 01777, 0720};
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     char own[160];
     struct stat info;
 
@@ -173,11 +174,11 @@ Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
         cr_assert_eq(chmod(dir, modes[i]), 0);
         other_start(&giver, dir, NULL);
         other_start(&taker, dir, NULL);
-        other_offer(&giver, 0, 512, 7, token);
+        other_export(&giver, 0, 512, 7, ipc_handle);
         cr_assert_eq(stat(own, &info), 0, "mode %04o", (unsigned)modes[i]);
         cr_assert_eq(info.st_mode & 0777, 0700);
         cr_assert_eq(side_dir_count(dir), 1);
-        cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+        cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
         cr_assert_str_eq(other_ask(&taker, "read %lx", address), "ok 7");
         cr_assert_eq(other_stop(&taker), 0);
         cr_assert_eq(other_stop(&giver), 0);
@@ -189,7 +190,7 @@ Test(share_directory, in_one_that_others_may_write_to_each_user_has_his_own)
 
 Test(share_directory, ones_own_is_found_beside_what_another_user_put_there_first)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other giver, taker;
     unsigned long address;
     char first[160], second[160];
@@ -203,10 +204,10 @@ Test(share_directory, ones_own_is_found_beside_what_another_user_put_there_first
     cr_assert_eq(chown(first, NOBODY, NOBODY), 0);
     other_start(&giver, dir, NULL);
     other_start(&taker, dir, NULL);
-    other_offer(&giver, 0, 512, 7, token);
+    other_export(&giver, 0, 512, 7, ipc_handle);
     cr_assert_eq(side_dir_count(second), 1);
     cr_assert_eq(side_dir_count(first), 0);
-    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_stop(&taker), 0);
     cr_assert_eq(other_stop(&giver), 0);
     rmdir(first);
@@ -215,7 +216,7 @@ Test(share_directory, ones_own_is_found_beside_what_another_user_put_there_first
 
 Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_write_to)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other giver, taker;
     unsigned long address;
     char path[160];
@@ -225,11 +226,11 @@ Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_wr
     cr_assert_eq(chmod(dir, 01777), 0);
     other_start2(&giver, dir, "uid=65534", "trust=0");
     other_start(&taker, dir, "trust=65534");
-    other_offer(&giver, 0, 512, 7, token);
-    cr_assert_eq(other_open(&taker, token, &address), GS_OK);
+    other_export(&giver, 0, 512, 7, ipc_handle);
+    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
     cr_assert_eq(other_stop(&taker), 0);
     other_start(&taker, dir, NULL);
-    cr_assert_eq(other_open(&taker, token, &address), GS_UNREACHABLE, "root did not name him");
+    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_UNREACHABLE, "root did not name him");
     cr_assert_eq(other_stop(&taker), 0);
     cr_assert_eq(other_stop(&giver), 0);
     snprintf(path, sizeof path, "%s/gpushim-65534", dir);
@@ -258,7 +259,7 @@ Test(share_directory, one_that_cannot_be_written_to_is_refused)
     need_root();
     mkdir(dir, 0755); /* root's: to be trusted, not to be written to by others */
     other_start(&other, dir, "uid=65534");
-    cr_assert_str_eq(other_ask(&other, "offer 0 512 1"), "status -6");
+    cr_assert_str_eq(other_ask(&other, "export 0 512 1"), "status -6");
     cr_assert_eq(other_stop(&other), 0);
     cr_assert_eq(side_dir_count(dir), 0);
 }
@@ -266,8 +267,8 @@ Test(share_directory, one_that_cannot_be_written_to_is_refused)
 Test(share_directory, one_that_cannot_be_entered_is_refused)
 {
     struct other other;
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     struct side_chunk chunk;
     struct side side;
     unsigned long address;
@@ -275,10 +276,10 @@ Test(share_directory, one_that_cannot_be_entered_is_refused)
     need_root();
     side_start(&side, &options);
     chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     other_start(&other, dir, "uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     cr_assert_eq(other_stop(&other), 0);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
@@ -293,7 +294,7 @@ Test(share_directory, a_path_too_long_for_a_socket_is_no_hindrance)
     memset(end, 'd', (size_t)(options.dir + sizeof options.dir - 1 - end));
     options.dir[sizeof options.dir - 1] = 0;
     cr_assert_eq(strlen(options.dir), sizeof options.dir - 1);
-    cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(try_export(), GS_OK);
     rmdir(options.dir);
 }
 
@@ -344,12 +345,12 @@ Test(share_directory, sockets_of_killed_processes_are_cleared_and_live_ones_stay
 {
     int live, full[8];
     struct other killed;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
     mkdir(dir, 0700);
     live = bind_at(live_name, true);
     other_start(&killed, dir, NULL);
-    other_offer(&killed, 0, 512, 1, token);
+    other_export(&killed, 0, 512, 1, ipc_handle);
     other_kill(&killed); /* first, as it sweeps by itself */
     close(bind_at(dead_name, true));
     cr_assert_eq(side_dir_count(dir), 3);
@@ -471,7 +472,7 @@ Test(share_directory, dead_ones_are_found_among_many_that_live)
 /* The share thread has begun to clear them away. */
 Test(share_directory, a_process_that_exits_amid_it_clears_all_away)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
     mkdir(dir, 0700);
     for (unsigned round = 0; round < 2; round++) {
@@ -479,7 +480,7 @@ Test(share_directory, a_process_that_exits_amid_it_clears_all_away)
 
         leave_dead(MANY);
         other_start(&other, dir, NULL);
-        other_offer(&other, 0, 512, 1, token);
+        other_export(&other, 0, 512, 1, ipc_handle);
         cr_assert(SIDE_WAIT(side_dir_count(dir) < (int)MANY));
         other_ask(&other, "exit");
         cr_assert_eq(waitpid(other.pid, NULL, 0), other.pid);
@@ -524,12 +525,12 @@ Test(share_directory, nothing_else_in_it_is_touched)
     cr_assert_eq(side_dir_count(dir), 7);
 }
 
-/* Opens a token whose exporter should be at `name`; the status, which must not take as long as an
+/* Opens a handle whose exporter should be at `name`; the status, which must not take as long as an
  * exporter may. */
 static gs_status open_at(const char *name)
 {
-    struct gs_token made = {.block_id = 1, .chunk_id = 1, .size = 512};
-    unsigned char token[GS_TOKEN_SIZE];
+    struct gs_ipc_handle made = {.block_id = 1, .chunk_id = 1, .size = 512};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t begin = side_now();
     CUdeviceptr address;
     struct side side;
@@ -537,9 +538,9 @@ static gs_status open_at(const char *name)
 
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
         sscanf(name + 2 * i, "%2hhx", &made.instance[i]);
-    gs_token_write(&made, token);
+    gs_ipc_handle_write(&made, ipc_handle);
     side_start(&side, &options);
-    status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    status = gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address);
     side_stop(&side);
     cr_assert(side_within(begin, 10000000000));
     return status;
@@ -722,7 +723,7 @@ Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
 {
     mkdir(dir, 0700);
     close(bind_at(dead_name, true));
-    cr_assert_eq(try_offer(), GS_OK);
+    cr_assert_eq(try_export(), GS_OK);
     cr_assert_eq(side_dir_count(dir), 0);
 }
 
@@ -730,13 +731,13 @@ Test(share_directory, the_next_exporter_clears_up_and_leaves_nothing)
 Test(share_directory, who_exits_at_once_clears_up_too)
 {
     struct other other;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int status;
 
     mkdir(dir, 0700);
     close(bind_at(dead_name, true));
     other_start(&other, dir, NULL);
-    other_offer(&other, 0, 512, 1, token);
+    other_export(&other, 0, 512, 1, ipc_handle);
     other_ask(&other, "exit");
     cr_assert_eq(waitpid(other.pid, &status, 0), other.pid);
     cr_assert_eq(side_dir_count(dir), 0);
@@ -745,11 +746,11 @@ Test(share_directory, who_exits_at_once_clears_up_too)
 Test(share_directory, an_orderly_exit_removes_the_socket_and_a_forked_child_does_not)
 {
     struct other other;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int child, status;
 
     other_start(&other, dir, NULL);
-    other_offer(&other, 0, 512, 1, token);
+    other_export(&other, 0, 512, 1, ipc_handle);
     child = atoi(other_ask(&other, "fork") + 3);
     cr_assert(all_rest(child)); /* the child has called gs_share_at_exit by now */
     cr_assert_eq(side_dir_count(dir), 1);

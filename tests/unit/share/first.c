@@ -19,7 +19,7 @@
 #include "tests/children.h"
 #include "wrapped_thread.h"
 
-static unsigned char token[GS_TOKEN_SIZE];
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static int threads; /* of this process before it opens anything */
 static bool refuses; /* pthread_create does, */
 static bool waits;   /* and before that it waits until somebody is: */
@@ -44,7 +44,7 @@ static void setup(void)
     scene_new();
     scene_side();
     other_start(&other, dir, NULL);
-    other_offer(&other, 0, 512, 7, token);
+    other_export(&other, 0, 512, 7, ipc_handle);
     threads = side_threads();
 }
 
@@ -52,11 +52,11 @@ TestSuite(share_first, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_first, open_starts_no_thread_and_the_next_one_does)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
 
-    scene_open(token);
+    scene_open(ipc_handle);
     cr_assert_eq(side_threads(), threads);
-    other_offer(&other, 512, 512, 8, next);
+    other_export(&other, 512, 512, 8, next);
     scene_open(next);
     cr_assert_gt(side_threads(), threads);
 }
@@ -81,18 +81,18 @@ Test(share_first, a_thread_that_cannot_start_leaves_no_descriptor_behind)
 
 Test(share_first, close_starts_the_thread)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
 
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_gt(side_threads(), threads);
-    cr_assert_eq(scene_open(token), address, "it was kept");
+    cr_assert_eq(scene_open(ipc_handle), address, "it was kept");
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "it was not called back");
 }
 
 Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the_close)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
 
     cr_assert_not(other_withdraws(&other));
     cr_assert(all_rest(other.pid));
@@ -103,7 +103,7 @@ Test(share_first, what_was_called_back_before_there_is_a_thread_goes_back_at_the
 
 Test(share_first, open_outlives_its_exporter)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
 
     other_kill(&other);
     cr_assert(all_rest(0));
@@ -120,14 +120,14 @@ Test(share_first, open_that_is_refused_leaves_no_connection)
     CUdeviceptr address;
 
     cr_assert(other_withdraws(&other));
-    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_STALE);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_STALE);
     cr_assert_eq(side_open_fds(), fds);
     cr_assert_eq(side_threads(), threads);
 }
 
 Test(share_first, open_of_a_context_that_ends_goes_back)
 {
-    scene_open(token);
+    scene_open(ipc_handle);
     gs_share_context_leaving(side.share, SIDE_CONTEXT);
     gs_share_context_gone(side.share, SIDE_CONTEXT);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
@@ -139,7 +139,7 @@ static void open_in_vain(void)
 
     side.share->options.timeout_ns = 100 * MS;
     halt(other.pid);
-    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
     kill(other.pid, SIGCONT);
     cr_assert(all_rest(other.pid)); /* it is answered, and may be in vain */
 }
@@ -162,15 +162,15 @@ Test(share_first, open_that_was_given_up_leaves_no_hold_without_a_thread)
     refuses = false;
 }
 
-/* Opens the first block that was offered, and another beside it, without a thread. */
+/* Opens the first block that was exported, and another beside it, without a thread. */
 static CUdeviceptr open_two(CUdeviceptr *ret_second)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr first;
 
     refuses = true;
-    first = scene_open(token);
-    other_offer(&other, 512, 512, 8, next);
+    first = scene_open(ipc_handle);
+    other_export(&other, 512, 512, 8, next);
     *ret_second = scene_open(next);
     return first;
 }
@@ -204,16 +204,16 @@ Test(share_first, blocks_in_use_go_back_later_without_a_thread)
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
-/* A chunk that stays mapped without a hold is called back: there is nobody to hear that. */
+/* A chunk that stays mapped without a reference is called back: there is nobody to hear that. */
 Test(share_first, no_chunk_is_kept_without_a_thread)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr first, second;
 
     refuses = true;
-    first = scene_open(token);
+    first = scene_open(ipc_handle);
     cr_assert_not(other_withdraws(&other));
-    other_offer(&other, 512, 512, 8, next);
+    other_export(&other, 512, 512, 8, next);
     second = scene_open(next); /* with its answer the call for the first is read */
     cr_assert_eq(gs_share_close(side.share, second), GS_OK);
     cr_assert_eq(gs_share_close(side.share, first), GS_OK);
@@ -241,19 +241,20 @@ static void exporter_stop(struct exporter *exporter)
         side_chunk_free(&exporter->side, &exporter->chunk[i]);
 }
 
-static struct gs_offer *must_offer(struct exporter *exporter, int which, size_t offset,
-                                   unsigned char *ret_token)
+static struct gs_export *must_export(struct exporter *exporter, int which, size_t offset,
+                                     unsigned char *ret_ipc_handle)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
 
-    cr_assert_eq(side_offer(&exporter->side, &exporter->chunk[which], offset, 512, &offer), GS_OK);
-    gs_offer_token(offer, ret_token);
-    return offer;
+    cr_assert_eq(side_export(&exporter->side, &exporter->chunk[which], offset, 512, &export),
+                 GS_OK);
+    gs_export_handle(export, ret_ipc_handle);
+    return export;
 }
 
 static bool has_message(void)
 {
-    struct pollfd message = {.fd = side.share->opener.peers->conn.fd, .events = POLLIN};
+    struct pollfd message = {.fd = side.share->opener.remotes->conn.fd, .events = POLLIN};
 
     return poll(&message, 1, 0) == 1;
 }
@@ -262,25 +263,25 @@ static bool has_message(void)
 Test(share_first, no_chunk_is_kept_beside_another_without_a_thread)
 {
     static struct exporter exporter;
-    unsigned char its[3][GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char its[3][GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     CUdeviceptr address;
     unsigned mapped;
 
     exporter_start(&exporter);
-    offer = must_offer(&exporter, 0, 0, its[0]);
-    must_offer(&exporter, 1, 0, its[1]);
-    must_offer(&exporter, 1, 512, its[2]);
+    export = must_export(&exporter, 0, 0, its[0]);
+    must_export(&exporter, 1, 0, its[1]);
+    must_export(&exporter, 1, 512, its[2]);
     refuses = true;
     address = scene_open(its[0]);
     scene_open(its[1]);
-    gs_share_freed(exporter.side.share, offer, side_now());
+    gs_share_freed(exporter.side.share, export, side_now());
     cr_assert(SIDE_WAIT(has_message()));
     scene_open(its[2]); /* with its answer the call is read */
     mapped = memdriver_mapped();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(memdriver_mapped(), mapped - 1);
-    cr_assert(side_gets_back(&exporter.side, offer));
+    cr_assert(side_gets_back(&exporter.side, export));
     refuses = false;
     exporter_stop(&exporter);
 }
@@ -298,7 +299,7 @@ static bool is_busy(void)
     bool busy;
 
     gs_lock_take(&side.share->opener.lock);
-    busy = side.share->opener.peers && side.share->opener.peers->busy;
+    busy = side.share->opener.remotes && side.share->opener.remotes->busy;
     gs_lock_release(&side.share->opener.lock);
     return busy;
 }
@@ -320,13 +321,13 @@ static void close_while_busy(CUdeviceptr address, unsigned char *opens)
 
 Test(share_first, block_closed_while_its_exporter_is_busy_goes_back_without_a_thread)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
     refuses = true;
-    other_offer(&other, 512, 512, 8, next);
+    other_export(&other, 512, 512, 8, next);
     address = scene_open(next);
-    close_while_busy(address, token);
+    close_while_busy(address, ipc_handle);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     refuses = false;
 }
@@ -334,14 +335,14 @@ Test(share_first, block_closed_while_its_exporter_is_busy_goes_back_without_a_th
 /* Nobody would give it back for it to be opened anew. */
 Test(share_first, block_closed_while_its_exporter_is_busy_can_be_opened_again_without_a_thread)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
     refuses = true;
-    address = scene_open(token);
-    other_offer(&other, 512, 512, 8, next);
+    address = scene_open(ipc_handle);
+    other_export(&other, 512, 512, 8, next);
     close_while_busy(address, next);
-    cr_assert_eq(scene_open(token), address);
+    cr_assert_eq(scene_open(ipc_handle), address);
     refuses = false;
 }
 
@@ -355,7 +356,7 @@ static bool is_held(void *arg, uint64_t base, size_t size, bool going)
 
 Test(share_first, block_that_was_registered_goes_back_without_a_thread)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
 
     refuses = true;
     side.share->events.in_use = is_held;
@@ -371,7 +372,7 @@ Test(share_first, block_that_was_registered_goes_back_without_a_thread)
 /* The driver may have ended before the program's last exit handlers run. */
 Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
     int alive = memdriver_alive();
 
     gs_share_at_exit(side.share);
@@ -390,7 +391,7 @@ Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked
     refuses = true;
     side.share->options.timeout_ns = 300 * MS;
     halt(other.pid);
-    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, token), 0);
+    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, ipc_handle), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     usleep(100000);
     child = fork_child();
@@ -411,19 +412,19 @@ Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked
 Test(share_first, block_that_was_called_back_goes_back_at_once_without_a_thread)
 {
     static struct exporter exporter;
-    struct gs_offer *offer;
-    unsigned char its[GS_TOKEN_SIZE];
+    struct gs_export *export;
+    unsigned char its[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
     options.settle_ns = SIDE_HOUR;
     exporter_start(&exporter);
-    offer = must_offer(&exporter, 0, 0, its);
+    export = must_export(&exporter, 0, 0, its);
     refuses = true;
     address = scene_open(its);
-    gs_share_freed(exporter.side.share, offer, side_now());
+    gs_share_freed(exporter.side.share, export, side_now());
     cr_assert(SIDE_WAIT(has_message()));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(side_gets_back(&exporter.side, offer));
+    cr_assert(side_gets_back(&exporter.side, export));
     refuses = false;
     exporter_stop(&exporter);
 }
@@ -435,7 +436,7 @@ static bool is_full; /* what the kernel watches for a user (fs.epoll.max_user_wa
 
 static bool has_no_room_for(uint64_t watch)
 {
-    return watch >> 56 == GS_WATCH_PEER || watch >> 56 == GS_WATCH_LISTENER;
+    return watch >> 56 == GS_WATCH_REMOTE || watch >> 56 == GS_WATCH_LISTENER;
 }
 
 static bool stays;       /* atomic: whoever has a connection watched stays in that call until */
@@ -444,7 +445,7 @@ static bool is_in;       /* atomic: he is in it */
 
 int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
-    if (op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_PEER &&
+    if (op == EPOLL_CTL_ADD && event->data.u64 >> 56 == GS_WATCH_REMOTE &&
         __atomic_exchange_n(&stays, false, __ATOMIC_SEQ_CST)) {
         __atomic_store_n(&is_in, true, __ATOMIC_SEQ_CST);
         SIDE_WAIT(__atomic_load_n(&others_went, __ATOMIC_SEQ_CST));
@@ -458,16 +459,16 @@ int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 
 Test(share_first, connection_that_could_not_be_watched_is_watched_later)
 {
-    unsigned char next[GS_TOKEN_SIZE];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
-    scene_open(token);
-    other_offer(&other, 512, 512, 8, next);
+    scene_open(ipc_handle);
+    other_export(&other, 512, 512, 8, next);
     is_full = true;
     scene_open(next);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.peers_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.remotes_watched, __ATOMIC_ACQUIRE)));
     is_full = false;
-    other_offer(&other, 1024, 512, 9, next);
+    other_export(&other, 1024, 512, 9, next);
     address = scene_open(next);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody heard that it was called back");
@@ -482,12 +483,12 @@ Test(share_first, connection_is_watched_without_a_lock)
     uint64_t since;
 
     halt(other.pid);
-    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, token), 0);
+    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, ipc_handle), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     cr_assert(all_rest(0)); /* it has looked for a thread, and waits */
     __atomic_store_n(&stays, true, __ATOMIC_SEQ_CST);
     cr_assert_eq(gs_thread_start(side.share), GS_OK);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.peers_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.remotes_watched, __ATOMIC_ACQUIRE)));
     kill(other.pid, SIGCONT);
     cr_assert(SIDE_WAIT(__atomic_load_n(&is_in, __ATOMIC_SEQ_CST)), "it was not watched");
     since = side_now();
@@ -498,22 +499,22 @@ Test(share_first, connection_is_watched_without_a_lock)
     cr_assert_not_null(opened);
 }
 
-Test(share_first, offers_whose_socket_could_not_be_watched_leave_nothing_behind)
+Test(share_first, exports_whose_socket_could_not_be_watched_leave_nothing_behind)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    struct gs_offer *offer;
+    struct gs_export *export;
     int fds = 0;
 
     is_full = true;
     for (int i = 0; i < 20; i++) {
-        cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_NOT_OFFERED);
+        cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_NOT_OFFERED);
         if (i == 0)
             fds = side_open_fds();
     }
     cr_assert(SIDE_WAIT(side_open_fds() <= fds));
     is_full = false;
-    cr_assert_eq(side_offer(&side, &piece, 0, 512, &offer), GS_OK);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
 }
 
@@ -543,7 +544,7 @@ static void *end_context(void *arg)
 /* One thread tries to start the share thread and gives what was for it back, another wakes it. */
 Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_file)
 {
-    CUdeviceptr address = scene_open(token);
+    CUdeviceptr address = scene_open(ipc_handle);
     pthread_t closes, ends;
     int its = -1, wake;
     uint64_t written;

@@ -20,13 +20,13 @@
 
 #define AT_ONCE_MS 20000 /* less than options.timeout_ns: that was not waited for */
 
-static struct gs_offer *offer;
-static unsigned char token[GS_TOKEN_SIZE];
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 
 static void setup(void)
 {
     scene_new();
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     other_start(&other, dir, NULL);
 }
 
@@ -47,12 +47,12 @@ static void assert_serves(void)
     uint64_t begin = side_now();
     unsigned long address;
 
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert(side_within(begin, AT_ONCE_MS * MS), "others had to wait");
     other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, offer));
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert(side_gets_back(&side, export));
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
 }
 
 static int dial(void)
@@ -60,7 +60,7 @@ static int dial(void)
     struct sockaddr_un to;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    side_path_of(dir, token, &to);
+    side_path_of(dir, ipc_handle, &to);
     while (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
         if (errno != EINTR && errno != EAGAIN)
             return -1;
@@ -69,7 +69,7 @@ static int dial(void)
 
 static void hello(int fd)
 {
-    side_greet(fd, token + 8);
+    side_greet(fd, ipc_handle + 8);
 }
 
 static int ask_open(int fd, uint32_t want_fd)
@@ -77,7 +77,7 @@ static int ask_open(int fd, uint32_t want_fd)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
     return gs_wire_send(fd, &message, -1);
 }
@@ -121,7 +121,7 @@ Test(share_hostile, halves_of_messages_are_hung_up_on)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     for (size_t length = 0; length < sizeof message.hello; length += 3) {
         int fd = dial();
 
@@ -144,7 +144,7 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
         if (i == 0 || i == 3)
             ask_open(fd, i); /* before HELLO; with a flag that is none */
         else if (i == 1)
-            side_greet(fd, token + 9); /* not meant for it */
+            side_greet(fd, ipc_handle + 9); /* not meant for it */
         else if (i == 2)
             hello(fd); /* twice */
         else
@@ -179,7 +179,7 @@ Test(share_hostile, other_versions_are_answered_with_the_reason)
 
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
         message.head.version = (uint16_t)(message.head.version + step);
-        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
         gs_wire_send(fd, &message, -1);
         cr_assert_eq(refusal(fd), GS_REFUSED_VERSION);
     }
@@ -209,7 +209,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);
         else if (i == 1)
-            side_greet(fd, token + 9);
+            side_greet(fd, ipc_handle + 9);
         else if (i == 2)
             hello(fd);
         else if (i == 7)
@@ -232,7 +232,7 @@ Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
 
         fds[i] = dial();
         gs_wire_start(&message, i % 2 ? GS_WIRE_HELLO : GS_WIRE_OPEN, 0);
-        memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+        memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
         for (int j = 0; j < 10; j++)
             if (gs_wire_send(fds[i], &message, fds[i]) == -ETOOMANYREFS) /* it takes none */
                 gs_wire_send(fds[i], &message, -1);
@@ -273,7 +273,7 @@ Test(share_hostile, silent_ones_are_hung_up_on_in_time)
 
     scene_stop();
     options.timeout_ns = 1000 * MS;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     begin = side_now();
     fd = dial();
     cr_assert(is_hung_up_on(fd));
@@ -312,12 +312,12 @@ Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
         cr_assert(SIDE_WAIT(gs_wire_receive(fds[i], &message, &got) == 0));
         cr_assert_eq(message.head.type, GS_WIRE_GRANT);
     }
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     for (int i = 0; i < 64; i++) {
         union gs_wire_message message;
 
         gs_wire_start(&message, GS_WIRE_CLOSE, 0);
-        memcpy(&message.close.block_id, token + 24, sizeof message.close.block_id);
+        memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
         gs_wire_send(fds[i], &message, -1);
         close(fds[i]);
     }
@@ -332,8 +332,8 @@ Test(share_hostile, what_was_freed_just_now_is_not_told_to_be_ages_old)
     unsigned long address;
     int fd = dial();
 
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
-    gs_share_freed(side.share, offer, side_now() + 3600000 * MS);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
+    gs_share_freed(side.share, export, side_now() + 3600000 * MS);
     gs_wire_start(&message, GS_WIRE_QUERY, 1);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert_eq(recv(fd, &message, sizeof message, 0), (ssize_t)sizeof message.report);
@@ -373,7 +373,7 @@ static void open_as_he_is(const unsigned char *bytes)
     memcpy(message.hello.instance, bytes + 8, GS_INSTANCE_SIZE);
     gs_wire_send(fd, &message, -1);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, bytes, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     gs_wire_send(fd, &message, -1);
     side_next_message(fd, &message);
 }
@@ -394,14 +394,14 @@ Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
     scene_stop();
     options.max_clients = 8;
     options.uids[options.uid_count++] = 65534;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
-    child = other_user_start(open_many_as_he_is, token);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    child = other_user_start(open_many_as_he_is, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     other_user_end(child);
     other_ask(&other, "close %lx", address);
-    cr_assert(SIDE_WAIT(side_withdraws(&side, offer)));
-    side_offer(&side, &chunk, 0, 512, &offer);
+    cr_assert(SIDE_WAIT(side_withdraws(&side, export)));
+    side_export(&side, &chunk, 0, 512, &export);
 }
 
 Test(share_hostile, another_users_opener_does_not_get_through)
@@ -410,11 +410,12 @@ Test(share_hostile, another_users_opener_does_not_get_through)
     struct sockaddr_un at;
 
     start_as_nobody("uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE);
-    side_path_of(dir, token, &at);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
+    side_path_of(dir, ipc_handle, &at);
     cr_assert_eq(chmod(at.sun_path, 0666), 0); /* the kernel lets him through: then we do not */
     start_as_nobody("uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE); /* nor does he trust us */
+    cr_assert_eq(other_open(&other, ipc_handle, &address),
+                 GS_UNREACHABLE); /* nor does he trust us */
     cr_assert_eq(memdriver_exports(), 0);
 }
 
@@ -452,7 +453,7 @@ Test(share_hostile, another_users_connection_is_refused_by_its_credentials)
     int reason;
 
     need_root();
-    side_path_of(dir, token, &at);
+    side_path_of(dir, ipc_handle, &at);
     chmod(dir, 0711);
     chmod(at.sun_path, 0666);
     run_as_nobody_by_hand(&reason);
@@ -470,12 +471,12 @@ Test(share_hostile, a_user_that_is_named_gets_through)
 
     scene_stop();
     options.uids[options.uid_count++] = 65534;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     start_as_nobody("uid=65534");
-    cr_assert_eq(other_open(&other, token, &address), GS_UNREACHABLE, "he does not name us");
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "he does not name us");
     other_stop(&other);
     other_start(&other, dir, "trust=0");
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
 }
 
 /* ---- Full tables of descriptors ------------------------------------------------------------- */
@@ -508,7 +509,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
         gs_share_chunk_gone(side.share, chunk.id); /* so that it exports again */
         gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
         limit_fds((rlim_t)(highest + left));
-        status = other_open(&other, token, &address);
+        status = other_open(&other, ipc_handle, &address);
         limit_fds(before.rlim_cur);
         cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
                   "with %d left: %d", left, status);
@@ -527,7 +528,7 @@ Test(share_hostile, a_full_table_in_the_opener_refuses_and_loses_nothing)
         gs_status status;
 
         other_ask(&other, "nofile %d", open_now + left);
-        status = other_open(&other, token, &address);
+        status = other_open(&other, ipc_handle, &address);
         other_ask(&other, "nofile 1000");
         if (status == GS_OK) {
             succeeded++;
@@ -536,9 +537,9 @@ Test(share_hostile, a_full_table_in_the_opener_refuses_and_loses_nothing)
             cr_assert(status == GS_UNREACHABLE || status == CUDA_ERROR_OPERATING_SYSTEM,
                       "with %d left: %d", left, status);
         }
-        cr_assert(side_gets_back(&side, offer), "with %d left", left);
-        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-        gs_offer_token(offer, token);
+        cr_assert(side_gets_back(&side, export), "with %d left", left);
+        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+        gs_export_handle(export, ipc_handle);
     }
     cr_assert_gt(succeeded, 0);
     cr_assert_lt(succeeded, 12);
@@ -588,7 +589,7 @@ static void begin_in_anothers_folder(void)
     side_dir_remove(dir);
     options.uids[options.uid_count++] = 65534;
     options.idle_ns = 0;
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     cr_assert_eq(chmod(dir, 0755), 0);
     cr_assert_eq(chown(dir, 65534, 65534), 0);
 }
@@ -621,11 +622,11 @@ static bool is_delayed(const unsigned char *theirs)
 
 Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
 {
-    unsigned char theirs[GS_TOKEN_SIZE];
+    unsigned char theirs[GS_IPC_HANDLE_SIZE];
 
     begin_in_anothers_folder();
     other_start2(&other, dir, "uid=65534", "trust=0");
-    other_offer(&other, 0, 512, 3, theirs);
+    other_export(&other, 0, 512, 3, theirs);
     cr_assert(is_delayed(theirs), "refused, or there was room and this proves nothing");
 }
 
@@ -634,7 +635,7 @@ Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
     unsigned long address;
 
     memdriver_fail_export(CUDA_ERROR_NOT_PERMITTED);
-    cr_assert_eq(other_open(&other, token, &address), (gs_status)CUDA_ERROR_NOT_PERMITTED);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), (gs_status)CUDA_ERROR_NOT_PERMITTED);
     memdriver_fail_export(CUDA_SUCCESS);
     assert_serves();
 }

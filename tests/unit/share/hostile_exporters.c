@@ -38,7 +38,7 @@ enum lie {
 
 static int late[2]; /* a pipe: its answer goes when that is told */
 
-static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_t request)
+static void lie_once(int fd, enum lie lie, const struct gs_ipc_handle *asked, uint32_t request)
 {
     union gs_wire_message message;
     int memory = memfd_create("evil", MFD_CLOEXEC);
@@ -89,7 +89,7 @@ static void lie_once(int fd, enum lie lie, const struct gs_token *asked, uint32_
     close(memory);
 }
 
-/* A process that listens at the token's exporter's place: its pid, and 0 in it. */
+/* A process that listens at the handle's exporter's place: its pid, and 0 in it. */
 static pid_t exporter_fork(const unsigned char *at, int *ret_listener)
 {
     struct sockaddr_un address;
@@ -119,7 +119,7 @@ static pid_t liar(enum lie lie, const unsigned char *at)
         int fd = -1;
 
         while (!closed) {
-            struct gs_token asked;
+            struct gs_ipc_handle asked;
 
             if (fd < 0)
                 fd = accept(listener, NULL, NULL);
@@ -134,7 +134,7 @@ static pid_t liar(enum lie lie, const unsigned char *at)
             closed = message.head.type == GS_WIRE_CLOSE;
             if (message.head.type != GS_WIRE_OPEN)
                 continue;
-            gs_token_read(message.open.token, &asked);
+            gs_ipc_handle_read(message.open.ipc_handle, &asked);
             lie_once(fd, lie, &asked, message.head.request);
             if (lie == HANG_UP)
                 break;
@@ -144,19 +144,19 @@ static pid_t liar(enum lie lie, const unsigned char *at)
     return child;
 }
 
-static void make_token(unsigned char *ret, unsigned char instance)
+static void make_ipc_handle(unsigned char *ret, unsigned char instance)
 {
-    struct gs_token made = {.block_id = 5, .chunk_id = 6, .size = 512};
+    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 512};
 
     memset(made.instance, instance, sizeof made.instance);
-    gs_token_write(&made, ret);
+    gs_ipc_handle_write(&made, ret);
 }
 
 Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 {
     cr_assert_eq(pipe2(late, O_CLOEXEC), 0);
     for (int lie = HONEST; lie < LIES; lie++) {
-        unsigned char asked[GS_TOKEN_SIZE];
+        unsigned char asked[GS_IPC_HANDLE_SIZE];
         int alive = memdriver_alive(), fds = side_open_fds(), exit_status;
         struct gs_share_options quick = options;
         struct sockaddr_un address;
@@ -168,7 +168,7 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 
         if (lie == SILENCE || lie == LATE)
             quick.timeout_ns = 200 * MS;
-        make_token(asked, (unsigned char)(0x80 + lie));
+        make_ipc_handle(asked, (unsigned char)(0x80 + lie));
         child = liar(lie, asked);
         side_start(&victim, &quick);
         said = strlen(side_logged());
@@ -212,12 +212,12 @@ static pid_t recaller(const unsigned char *at)
 
         fd = accept(listener, NULL, NULL);
         while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
-            struct gs_token asked;
+            struct gs_ipc_handle asked;
 
-            closes += message.head.type == GS_WIRE_CLOSE || message.head.type == GS_WIRE_KEEP;
+            closes += message.head.type == GS_WIRE_CLOSE || message.head.type == GS_WIRE_CACHE;
             if (message.head.type != GS_WIRE_OPEN)
                 continue;
-            gs_token_read(message.open.token, &asked);
+            gs_ipc_handle_read(message.open.ipc_handle, &asked);
             lie_once(fd, ++opens == 1 ? NO_FD : HONEST, &asked, message.head.request);
             gs_wire_start(&message, GS_WIRE_RECALL, 0);
             message.recall.block_id = asked.block_id;
@@ -230,14 +230,14 @@ static pid_t recaller(const unsigned char *at)
 
 Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobody_deaf)
 {
-    unsigned char asked[GS_TOKEN_SIZE];
+    unsigned char asked[GS_IPC_HANDLE_SIZE];
     struct sockaddr_un address;
     CUdeviceptr opened;
     int exit_status;
     pid_t child;
 
     usleep(100000); /* whoever shares has connected to all there are */
-    make_token(asked, 0x66);
+    make_ipc_handle(asked, 0x66);
     child = recaller(asked);
     cr_assert_neq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
     cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
@@ -272,13 +272,13 @@ static pid_t talker(enum gs_wire_type type, uint64_t id, const unsigned char *at
 
     if (child == 0) {
         union gs_wire_message message;
-        struct gs_token asked;
+        struct gs_ipc_handle asked;
         int fd;
 
         fd = accept(listener, NULL, NULL);
         while (recv(fd, &message, sizeof message, 0) > 0 && message.head.type != GS_WIRE_OPEN)
             continue;
-        gs_token_read(message.open.token, &asked);
+        gs_ipc_handle_read(message.open.ipc_handle, &asked);
         lie_once(fd, HONEST, &asked, message.head.request);
         _exit(say_for_ever(fd, type, id));
     }
@@ -297,13 +297,13 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 
     usleep(100000); /* whoever shares has connected to all there are */
     for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        unsigned char asked[GS_TOKEN_SIZE];
+        unsigned char asked[GS_IPC_HANDLE_SIZE];
         struct sockaddr_un address;
         CUdeviceptr opened;
         int exit_status;
         pid_t child;
 
-        make_token(asked, (unsigned char)(0x50 + i));
+        make_ipc_handle(asked, (unsigned char)(0x50 + i));
         child = talker(says[i].type, says[i].id, asked);
         cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
         cr_assert_eq(waitpid(child, &exit_status, 0), child);
@@ -318,7 +318,7 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
 
 Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
 {
-    unsigned char stalled[GS_TOKEN_SIZE], theirs[GS_TOKEN_SIZE];
+    unsigned char stalled[GS_IPC_HANDLE_SIZE], theirs[GS_IPC_HANDLE_SIZE];
     struct sockaddr_un address;
     CUdeviceptr opened;
     pid_t child;
@@ -327,8 +327,8 @@ Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
     scene_stop();
     options.timeout_ns = 2500 * MS; /* which the other one has to answer */
     scene_chunk();
-    make_token(stalled, 0x77);
-    other_offer(&other, 0, 512, 3, theirs);
+    make_ipc_handle(stalled, 0x77);
+    other_export(&other, 0, 512, 3, theirs);
     child = liar(SILENCE, stalled);
     begin = side_now();
     cr_assert_eq(gs_share_open(side.share, stalled, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);

@@ -20,7 +20,7 @@
 
 static char dir[64];
 static struct other exporter, opener, next;
-static unsigned char token[GS_TOKEN_SIZE];
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static int fds[DIALLED];
 
 static void setup(void)
@@ -35,7 +35,7 @@ static void setup(void)
     other_start2(&exporter, dir, user, "trust=0");
     other_start2(&opener, dir, user, "trust=0");
     other_start2(&next, dir, user, "trust=0");
-    other_offer(&exporter, 0, 512, 3, token);
+    other_export(&exporter, 0, 512, 3, ipc_handle);
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", LIMIT), "ok");
     for (int i = 0; i < DIALLED; i++)
         fds[i] = -1;
@@ -62,7 +62,7 @@ TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 120)
  * come. */
 static int ask(const union gs_wire_message *message, bool leaves)
 {
-    int fd = side_connect_by_hand(dir, token);
+    int fd = side_connect_by_hand(dir, ipc_handle);
     struct pollfd answer = {.fd = fd, .events = POLLIN};
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -87,7 +87,7 @@ static void assert_opens(struct other *who)
 {
     unsigned long address;
 
-    cr_assert_eq(other_open(who, token, &address), GS_OK, "an honest open was refused");
+    cr_assert_eq(other_open(who, ipc_handle, &address), GS_OK, "an honest open was refused");
     other_ask(who, "close %lx", address);
 }
 
@@ -96,7 +96,7 @@ Test(share_hostile_unread, memory_of_many_connections)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 1;
     for (int i = 0; i < 32; i++)
         fds[i] = ask(&message, false);

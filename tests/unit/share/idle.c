@@ -28,18 +28,18 @@ TestSuite(share_idle, .init = setup, .fini = scene_end, .timeout = 120);
 
 Test(share_idle, reopening_asks_nobody)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t begin, took;
 
-    other_offer(&other, 0, 512, 7, token);
-    address = scene_open(token);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    address = scene_open(ipc_handle);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(all_rest(other.pid)); /* a hold has gone back, if it went */
+    cr_assert(all_rest(other.pid)); /* a reference has gone back, if it went */
     halt(other.pid);
     begin = side_now();
     for (int i = 0; i < 100000; i++) {
-        cr_assert_eq(scene_open(token), address);
+        cr_assert_eq(scene_open(ipc_handle), address);
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     }
     took = side_now() - begin;
@@ -52,7 +52,7 @@ Test(share_idle, reopening_asks_nobody)
 }
 
 struct reopening {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     bool done; /* atomic */
 };
 
@@ -73,7 +73,8 @@ static void *reopen_without_calls(void *arg)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0)
         for (int i = 0; i < 1000; i++)
-            if (gs_share_open(side.share, reopening->token, SIDE_CONTEXT, 0, &address) != GS_OK ||
+            if (gs_share_open(side.share, reopening->ipc_handle, SIDE_CONTEXT, 0, &address) !=
+                    GS_OK ||
                 gs_share_close(side.share, address) != GS_OK)
                 syscall(SYS_getppid);
     __atomic_store_n(&reopening->done, true, __ATOMIC_SEQ_CST);
@@ -87,8 +88,8 @@ Test(share_idle, reopening_makes_no_system_call)
     CUdeviceptr address;
     pthread_t thread;
 
-    other_offer(&other, 0, 512, 7, reopening.token);
-    address = scene_open(reopening.token);
+    other_export(&other, 0, 512, 7, reopening.ipc_handle);
+    address = scene_open(reopening.ipc_handle);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     halt(other.pid);
     for (int i = 0; i < 10 && !__atomic_load_n(&reopening.done, __ATOMIC_SEQ_CST); i++) {
@@ -102,12 +103,12 @@ Test(share_idle, reopening_makes_no_system_call)
 
 Test(share_idle, a_closed_block_is_closed_for_the_program)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_import_info info;
     CUdeviceptr address;
 
-    other_offer(&other, 0, 512, 7, token);
-    address = scene_open(token);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    address = scene_open(ipc_handle);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_eq(gs_share_close(side.share, address), GS_NOT_OURS);
     cr_assert_eq(gs_share_find(side.share, address, &info), GS_NOT_OURS);
@@ -115,13 +116,13 @@ Test(share_idle, a_closed_block_is_closed_for_the_program)
 
 Test(share_idle, called_back_while_open_it_goes_at_the_close)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
-    other_offer(&other, 512, 512, 8, token);
-    scene_open(token);
-    other_offer(&other, 0, 512, 7, token);
-    address = scene_open(token); /* the second: there is a thread that reads what comes */
+    other_export(&other, 512, 512, 8, ipc_handle);
+    scene_open(ipc_handle);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    address = scene_open(ipc_handle); /* the second: there is a thread that reads what comes */
     cr_assert_not(other_withdraws(&other));
     cr_assert(all_rest(other.pid));
     cr_assert(all_rest(0));
@@ -133,11 +134,11 @@ Test(share_idle, called_back_while_open_it_goes_at_the_close)
 
 Test(share_idle, called_back_it_waits_for_the_gpu)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
 
-    other_offer(&other, 0, 512, 7, token);
-    address = scene_open(token);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    address = scene_open(ipc_handle);
     memdriver_hold(true);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert_not(other_withdraws(&other));
@@ -150,7 +151,7 @@ Test(share_idle, called_back_it_waits_for_the_gpu)
 Test(share_idle, its_time_ends)
 {
     struct gs_share_options briefly = options;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     uint64_t closed;
     bool is_there;
@@ -158,8 +159,8 @@ Test(share_idle, its_time_ends)
     side_stop(&side);
     briefly.idle_ns = 100000000;
     side_start(&side, &briefly);
-    other_offer(&other, 0, 512, 7, token);
-    address = scene_open(token);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    address = scene_open(ipc_handle);
     closed = side_now();
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid));
@@ -167,7 +168,7 @@ Test(share_idle, its_time_ends)
     cr_assert(is_there || !side_within(closed, briefly.idle_ns));
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
     /* Once more: the thread has gone to sleep meanwhile. */
-    address = scene_open(token);
+    address = scene_open(ipc_handle);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
 }
@@ -175,17 +176,18 @@ Test(share_idle, its_time_ends)
 Test(share_idle, beyond_the_bound_the_oldest_goes)
 {
     struct gs_share_options few = options;
-    unsigned char token[3][GS_TOKEN_SIZE];
+    unsigned char ipc_handle[3][GS_IPC_HANDLE_SIZE];
     CUdeviceptr address[3];
 
     side_stop(&side);
     few.idle_blocks = 2;
     side_start(&side, &few);
     for (int i = 0; i < 3; i++) {
-        other_offer(&other, (size_t)i * 512, 512, i, token[i]);
-        address[i] = scene_open(token[i]);
+        other_export(&other, (size_t)i * 512, 512, i, ipc_handle[i]);
+        address[i] = scene_open(ipc_handle[i]);
     }
-    /* The last offer is closed first, so it is the one that goes; only it can be withdrawn here. */
+    /* The last export is closed first, so it is the one that goes; only it can be withdrawn
+     * here. */
     cr_assert_eq(gs_share_close(side.share, address[2]), GS_OK);
     cr_assert_eq(gs_share_close(side.share, address[1]), GS_OK);
     cr_assert(all_rest(other.pid));
@@ -198,8 +200,8 @@ Test(share_idle, beyond_the_bound_the_oldest_goes)
 Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
 {
     struct gs_share_options many = options;
-    static struct gs_offer *offers[1000];
-    static unsigned char token[1000][GS_TOKEN_SIZE];
+    static struct gs_export *exports[1000];
+    static unsigned char ipc_handle[1000][GS_IPC_HANDLE_SIZE];
     struct side_chunk piece;
     struct side opener;
     CUdeviceptr address;
@@ -208,39 +210,39 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     side_start(&opener, &many);
     piece = side_chunk_new(&side, 2 * MIB);
     for (int i = 0; i < 1000; i++) {
-        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
-        gs_offer_token(offers[i], token[i]);
-        cr_assert_eq(gs_share_open(opener.share, token[i], SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
+        gs_export_handle(exports[i], ipc_handle[i]);
+        cr_assert_eq(gs_share_open(opener.share, ipc_handle[i], SIDE_CONTEXT, 0, &address), GS_OK);
         if (i < 999)
             cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
     }
     for (int i = 0; i < 999; i++)
-        gs_share_freed(side.share, offers[i], side_now());
+        gs_share_freed(side.share, exports[i], side_now());
     for (int i = 0; i < 200; i++) { /* answers have room between the calls */
-        struct gs_offer *offer;
-        unsigned char fresh[GS_TOKEN_SIZE];
+        struct gs_export *export;
+        unsigned char fresh[GS_IPC_HANDLE_SIZE];
 
-        cr_assert_eq(side_offer(&side, &piece, 1 * MIB + (size_t)i * 512, 512, &offer), GS_OK);
-        gs_offer_token(offer, fresh);
+        cr_assert_eq(side_export(&side, &piece, 1 * MIB + (size_t)i * 512, 512, &export), GS_OK);
+        gs_export_handle(export, fresh);
         cr_assert_eq(gs_share_open(opener.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
-        cr_assert(side_gets_back(&side, offer));
+        cr_assert(side_gets_back(&side, export));
     }
     for (int i = 0; i < 999; i++)
-        cr_assert(side_gets_back(&side, offers[i]), "block %d", i);
-    cr_assert_not(gs_share_withdraw(side.share, offers[999]),
+        cr_assert(side_gets_back(&side, exports[i]), "block %d", i);
+    cr_assert_not(gs_share_withdraw(side.share, exports[999]),
                   "the opener lost its lease");
     side_stop(&opener);
-    cr_assert(side_gets_back(&side, offers[999]));
+    cr_assert(side_gets_back(&side, exports[999]));
     side_chunk_free(&side, &piece);
 }
 
-static void send_open(int fd, uint32_t request, const unsigned char *token)
+static void send_open(int fd, uint32_t request, const unsigned char *ipc_handle)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, request);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
 }
 
@@ -259,29 +261,29 @@ static bool is_granted(int fd, uint32_t request)
 Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offers[101];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *exports[101];
     int fd = -1;
 
     for (int i = 0; i <= 100; i++) {
-        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
-        gs_offer_token(offers[i], token);
+        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
+        gs_export_handle(exports[i], ipc_handle);
         if (i == 0)
-            fd = side_connect_by_hand(dir, token);
+            fd = side_connect_by_hand(dir, ipc_handle);
         if (i < 100) {
-            send_open(fd, (uint32_t)i + 1, token);
+            send_open(fd, (uint32_t)i + 1, ipc_handle);
             cr_assert(is_granted(fd, (uint32_t)i + 1));
         }
     }
     for (int i = 0; i < 100; i++)
-        gs_share_freed(side.share, offers[i], side_now());
+        gs_share_freed(side.share, exports[i], side_now());
     cr_assert(all_rest(0));
-    send_open(fd, 1000, token);
+    send_open(fd, 1000, ipc_handle);
     cr_assert(all_rest(0)); /* the answer is given before anything is read */
     cr_assert(is_granted(fd, 1000), "hung up on for its exporter's own words");
     close(fd);
     for (int i = 0; i <= 100; i++)
-        cr_assert(side_gets_back(&side, offers[i]));
+        cr_assert(side_gets_back(&side, exports[i]));
     side_chunk_free(&side, &piece);
 }
 
@@ -290,16 +292,16 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_next)
 {
     enum { BLOCKS = 1000, OPEN = BLOCKS - 2 };
-    static unsigned char tokens[BLOCKS][GS_TOKEN_SIZE];
+    static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
     static CUdeviceptr addresses[BLOCKS];
 
     side_stop(&side);
     options.idle_blocks = 0;
     side_start(&side, &options);
     for (int i = 0; i < BLOCKS; i++) {
-        other_offer(&other, (size_t)i * 512, 512, 7, tokens[i]);
+        other_export(&other, (size_t)i * 512, 512, 7, ipc_handles[i]);
         if (i <= OPEN)
-            addresses[i] = scene_open(tokens[i]);
+            addresses[i] = scene_open(ipc_handles[i]);
     }
     kill(other.pid, SIGSTOP);
     for (int i = 0; i < OPEN; i++)
@@ -307,7 +309,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     usleep(300000); /* the thread has tried to give them back */
     cr_assert_eq(side_connections(true), 1);
     kill(other.pid, SIGCONT);
-    addresses[OPEN + 1] = scene_open(tokens[OPEN + 1]); /* over the next */
+    addresses[OPEN + 1] = scene_open(ipc_handles[OPEN + 1]); /* over the next */
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 2")), "%s", other.answer);
     for (int i = OPEN; i < BLOCKS; i++)
         cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
@@ -319,31 +321,31 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
 Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offers[20];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *exports[20];
     union gs_wire_message message;
     clock_t begun, used;
     int fd = -1;
 
     for (int i = 0; i < 20; i++) {
-        cr_assert_eq(side_offer(&side, &piece, (size_t)i * 512, 512, &offers[i]), GS_OK);
-        gs_offer_token(offers[i], token);
+        cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
+        gs_export_handle(exports[i], ipc_handle);
         if (i == 0)
-            fd = side_connect_by_hand(dir, token);
-        send_open(fd, (uint32_t)i + 1, token);
+            fd = side_connect_by_hand(dir, ipc_handle);
+        send_open(fd, (uint32_t)i + 1, ipc_handle);
         cr_assert(is_granted(fd, (uint32_t)i + 1));
     }
     for (int i = 0; i < 20; i++)
-        gs_share_freed(side.share, offers[i], side_now());
+        gs_share_freed(side.share, exports[i], side_now());
     cr_assert(all_rest(0)); /* as many were asked for as there is room for */
     for (int i = 0; i < 20; i++) {
         gs_wire_start(&message, GS_WIRE_CLOSE, 0);
-        gs_offer_token(offers[i], token);
-        memcpy(&message.close.block_id, token + 24, sizeof message.close.block_id);
+        gs_export_handle(exports[i], ipc_handle);
+        memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     }
     for (int i = 0; i < 20; i++)
-        cr_assert(side_gets_back(&side, offers[i]));
+        cr_assert(side_gets_back(&side, exports[i]));
     while (recv(fd, &message, sizeof message, MSG_DONTWAIT) > 0)
         continue;
     cr_assert(all_rest(0));

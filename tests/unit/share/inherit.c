@@ -87,21 +87,21 @@ static int count_inherited(int first)
 
 Test(share_inherit, no_descriptor_outlives_an_exec)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     CUdeviceptr address;
     int before = count_inherited(0);
 
-    cr_assert_eq(side_offer(&exporter, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&exporter, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(gs_share_open(opener.share, token, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(opener.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(count_inherited(0), before);
         cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
     }
     /* By the longer way, too, which leads to nobody here. */
     cr_assert_lt(gs_directory_connect(AT_FDCWD, &options, "nobody", 1), 0);
-    cr_assert(side_gets_back(&exporter, offer));
+    cr_assert(side_gets_back(&exporter, export));
     cr_assert_geq(made, 3, "one that listens and two that connect");
     cr_assert_geq(accepted, 1);
     cr_assert_eq(inherited, 0);

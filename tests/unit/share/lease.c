@@ -24,8 +24,8 @@
 #define LIVING_MS 1000 /* as in core/share/clients.c */
 #define TRIES     10
 
-static struct gs_offer *offer;
-static unsigned char token[GS_TOKEN_SIZE];
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static unsigned long address;
 
 static void stop_other(void)
@@ -34,14 +34,14 @@ static void stop_other(void)
         other_kill(&other);
 }
 
-/* The block is offered, and the other process has it open. */
+/* The block is exported, and the other process has it open. */
 static void begin(void)
 {
     stop_other();
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
     other_start(&other, dir, NULL);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
 }
 
 static void setup(void)
@@ -78,7 +78,7 @@ static void assert_rests(ending *end, unsigned least, unsigned most)
         if (i > 0)
             begin();
         ended = end();
-        cr_assert(side_gets_back(&side, offer));
+        cr_assert(side_gets_back(&side, export));
         took = side_now() - ended;
         cr_assert_geq(took, least * MS, "after %llu ms", (unsigned long long)(took / MS));
     }
@@ -87,7 +87,7 @@ static void assert_rests(ending *end, unsigned least, unsigned most)
 
 Test(share_lease, holds_while_its_holder_lives)
 {
-    cr_assert(side_stays_held(&side, offer, 300));
+    cr_assert(side_stays_held(&side, export, 300));
 }
 
 Test(share_lease, of_a_killed_process_ends_and_says_so)
@@ -96,7 +96,7 @@ Test(share_lease, of_a_killed_process_ends_and_says_so)
 
     other_kill(&other);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before));
-    cr_assert(side_withdraws(&side, offer));
+    cr_assert(side_withdraws(&side, export));
 }
 
 Test(share_lease, of_a_process_that_exits_without_closing_ends)
@@ -106,7 +106,7 @@ Test(share_lease, of_a_process_that_exits_without_closing_ends)
     other_ask(&other, "exit");
     waitpid(other.pid, &status, 0);
     other.pid = 0;
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 static uint64_t end_with_a_child(void)
@@ -116,7 +116,7 @@ static uint64_t end_with_a_child(void)
 
     cr_assert_gt(child, 0);
     other_kill(&other);
-    cr_assert(side_stays_held(&side, offer, 600), "the child still has it");
+    cr_assert(side_stays_held(&side, export, 600), "the child still has it");
     ended = side_now();
     kill(child, SIGKILL);
     return ended;
@@ -132,9 +132,9 @@ Test(share_lease, stays_when_only_a_forked_child_ends)
     int child = atoi(other_ask(&other, "fork") + 3);
 
     kill(child, SIGKILL);
-    cr_assert(side_stays_held(&side, offer, 600));
+    cr_assert(side_stays_held(&side, export, 600));
     other_kill(&other);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 /* The other's program closes its connection, which a child that it forked has still, and it takes up
@@ -144,7 +144,7 @@ static int lose_to_a_child(void)
     int child;
 
     other_ask(&other, "close %lx", address); /* from here on its thread looks after them */
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     child = atoi(other_ask(&other, "fork") + 3);
     cr_assert_gt(child, 0);
     cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
@@ -156,11 +156,11 @@ Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_con
 {
     int child = lose_to_a_child();
 
-    cr_assert(side_stays_held(&side, offer, 100));
+    cr_assert(side_stays_held(&side, export, 100));
     kill(child, SIGKILL);
-    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
     other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 Test(share_lease, that_was_taken_up_and_closed_stays_with_the_child_that_has_the_connection)
@@ -168,9 +168,9 @@ Test(share_lease, that_was_taken_up_and_closed_stays_with_the_child_that_has_the
     int child = lose_to_a_child();
 
     other_ask(&other, "close %lx", address);
-    cr_assert(side_stays_held(&side, offer, 600), "the child still has it");
+    cr_assert(side_stays_held(&side, export, 600), "the child still has it");
     kill(child, SIGKILL);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 static uint64_t end_by_exec(void)
@@ -190,7 +190,7 @@ Test(share_lease, of_a_process_that_becomes_another_program_ends_after_a_second)
 Test(share_lease, of_a_stopped_process_stays)
 {
     halt(other.pid);
-    cr_assert(side_stays_held(&side, offer, 500));
+    cr_assert(side_stays_held(&side, export, 500));
     kill(other.pid, SIGCONT);
 }
 
@@ -200,11 +200,11 @@ Test(share_lease, one_of_two_holders_is_enough)
     unsigned long there;
 
     other_start(&second, dir, NULL);
-    cr_assert_eq(other_open(&second, token, &there), GS_OK);
+    cr_assert_eq(other_open(&second, ipc_handle, &there), GS_OK);
     other_kill(&other);
-    cr_assert(side_stays_held(&side, offer, 500));
+    cr_assert(side_stays_held(&side, export, 500));
     other_kill(&second);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
@@ -212,9 +212,9 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     /* The connection is not idle while something is held over it, whatever the time-outs. */
     other_ask(&other, "hold 1");
     other_ask(&other, "close %lx", address);
-    cr_assert(side_stays_held(&side, offer, 2500));
+    cr_assert(side_stays_held(&side, export, 2500));
     other_ask(&other, "hold 0");
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
 }
 
 /* ---- An opener by hand: what no opener of ours does ----------------------------------------- */
@@ -229,11 +229,11 @@ static int open_by_hand(int fd, int pidfd)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     if (gs_wire_send(fd, &message, pidfd) == -ETOOMANYREFS) /* it is not wanted */
         gs_wire_send(fd, &message, -1);
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 0;
     gs_wire_send(fd, &message, -1);
     return recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_GRANT;
@@ -242,7 +242,7 @@ static int open_by_hand(int fd, int pidfd)
 /* This process opens the block with that descriptor and hangs up. */
 static uint64_t hang_up_after(int pidfd)
 {
-    int fd = side_dial(dir, token);
+    int fd = side_dial(dir, ipc_handle);
     uint64_t ended;
 
     stop_other();
@@ -267,10 +267,10 @@ Test(share_lease, of_a_process_that_only_closed_its_socket_ends_after_a_second)
 static int connect_by_name(void)
 {
     union gs_wire_message message;
-    int fd = side_dial(dir, token);
+    int fd = side_dial(dir, ipc_handle);
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, token + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     memset(message.hello.from, 7, sizeof message.hello.from);
     message.hello.pid = (uint64_t)getpid();
     message.hello.stack = getauxval(AT_RANDOM);
@@ -292,7 +292,7 @@ static uint64_t open_by_name(int fd)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
     return message.grant.block_id;
@@ -307,13 +307,13 @@ Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
     stop_other();
     block_id = open_by_name(fd);
     close(fd);
-    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
     fd = connect_by_name();
     say(fd, GS_WIRE_TAKE_UP, block_id);
     say(fd, GS_WIRE_TAKE_UP, 0);
-    cr_assert(side_stays_held(&side, offer, 100));
+    cr_assert(side_stays_held(&side, export, 100));
     say(fd, GS_WIRE_CLOSE, block_id);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     close(fd);
 }
 
@@ -362,24 +362,24 @@ Test(share_lease, stays_where_the_program_has_closed_the_pidfd)
 
     stop_other();
     open_by_name(fd);
-    asks = side_dial(dir, token);
+    asks = side_dial(dir, ipc_handle);
     cr_assert(SIDE_WAIT(is_first_client(asks)), "the one before it stays");
     close(asks);
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
     close(ends[1]); /* readable, as a pidfd after the exit */
     cr_assert_gt(replace_pidfds(ends[0]), 0);
-    asks = side_dial(dir, token);
+    asks = side_dial(dir, ipc_handle);
     cr_assert_eq(first_client(asks, &got), getpid());
     cr_assert_eq(got, -1, "a file of the program's was given away");
     close(asks);
     close(fd);
-    cr_assert(side_stays_held(&side, offer, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
 }
 
 /* It may have become another program, which cannot be told. */
 Test(share_lease, of_a_process_of_another_pid_namespace_ends_a_second_after_its_connection)
 {
-    unsigned char there[GS_TOKEN_SIZE];
+    unsigned char there[GS_IPC_HANDLE_SIZE];
     int fd, own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
     struct other exporter;
 
@@ -389,8 +389,8 @@ Test(share_lease, of_a_process_of_another_pid_namespace_ends_a_second_after_its_
         cr_skip("no PID namespace can be made here");
     }
     other_start(&exporter, dir, NULL);
-    other_offer(&exporter, 0, 512, 3, there);
-    memcpy(token, there, sizeof token);
+    other_export(&exporter, 0, 512, 3, there);
+    memcpy(ipc_handle, there, sizeof ipc_handle);
     fd = connect_by_name();
     open_by_name(fd);
     cr_assert_not(other_withdraws(&exporter));
@@ -450,7 +450,7 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
     cr_assert_eq(pipe(told), 0);
     child = fork_child();
     if (child == 0) {
-        int fd = side_dial(dir, token);
+        int fd = side_dial(dir, ipc_handle);
 
         if (!open_by_hand(fd, own_pidfd()))
             _exit(1);
@@ -464,7 +464,7 @@ Test(share_lease, hung_up_and_still_exiting_is_not_over)
     }
     cr_assert_eq(read(told[0], &hung_up, sizeof hung_up), (ssize_t)sizeof hung_up);
     other_kill(&other);
-    cr_assert(side_gets_back(&side, offer), "the exit was not seen");
+    cr_assert(side_gets_back(&side, export), "the exit was not seen");
     over = side_now();
     cr_assert_eq(read(told[0], &exits, sizeof exits), (ssize_t)sizeof exits);
     cr_assert(over >= exits || exits - hung_up >= (LIVING_MS + SETTLE_MS) * MS,

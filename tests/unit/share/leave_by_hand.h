@@ -11,13 +11,13 @@
 
 #include "core/share/wire.h"
 
-#define LEAVE_SLOTS 1024
+#define PUBLISH_SLOTS 1024
 
 static inline int leave_memory(void)
 {
     int memory = memfd_create("confirmed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    for (uint64_t id = 0; id < LEAVE_SLOTS; id++)
+    for (uint64_t id = 0; id < PUBLISH_SLOTS; id++)
         if (write(memory, &id, sizeof id) != (ssize_t)sizeof id)
             abort();
     if (fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
@@ -30,8 +30,8 @@ static inline void leave_by_hand(int fd)
     union gs_wire_message message;
     int memory = leave_memory();
 
-    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
-    message.leave.slots = LEAVE_SLOTS;
+    gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
+    message.publish.slots = PUBLISH_SLOTS;
     gs_wire_send(fd, &message, memory);
     close(memory);
 }

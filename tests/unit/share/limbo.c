@@ -17,8 +17,8 @@
 #define BLOCKS 4
 #define SILENT_MS 500 /* so long the library waits for an answer: core/share/flush.c */
 
-static struct gs_offer *offer[BLOCKS];
-static unsigned char token[BLOCKS][GS_TOKEN_SIZE];
+static struct gs_export *export[BLOCKS];
+static unsigned char ipc_handle[BLOCKS][GS_IPC_HANDLE_SIZE];
 static unsigned long address[BLOCKS];
 
 /* Another process has the blocks open, of 1, 2, 3 and 4 KiB. */
@@ -27,9 +27,9 @@ static void start(void)
     scene_chunk();
     other_start(&other, dir, NULL);
     for (size_t i = 0; i < BLOCKS; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, i * 65536, (i + 1) * 1024, &offer[i]), GS_OK);
-        gs_offer_token(offer[i], token[i]);
-        cr_assert_eq(other_open(&other, token[i], &address[i]), GS_OK);
+        cr_assert_eq(side_export(&side, &chunk, i * 65536, (i + 1) * 1024, &export[i]), GS_OK);
+        gs_export_handle(export[i], ipc_handle[i]);
+        cr_assert_eq(other_open(&other, ipc_handle[i], &address[i]), GS_OK);
     }
 }
 
@@ -37,13 +37,13 @@ TestSuite(share_limbo, .init = scene_new, .fini = scene_end, .timeout = 120);
 
 static void free_block(int i)
 {
-    gs_share_freed(side.share, offer[i], side_now());
+    gs_share_freed(side.share, export[i], side_now());
 }
 
 static void close_block(int i)
 {
     other_ask(&other, "close %lx", address[i]);
-    cr_assert(side_gets_back(&side, offer[i]));
+    cr_assert(side_gets_back(&side, export[i]));
 }
 
 /* What the share thread says is heard so many microseconds before it goes on. */
@@ -59,7 +59,7 @@ static bool is_not_taken(const struct msghdr *message)
 
     return __atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) &&
            (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE ||
-            type == GS_WIRE_CLOSE || type == GS_WIRE_KEEP || type == GS_WIRE_UNMAPPED);
+            type == GS_WIRE_CLOSE || type == GS_WIRE_CACHE || type == GS_WIRE_UNMAPPED);
 }
 
 static unsigned asked, answered; /* atomic; FLUSH and FLUSHED of this process's share thread */
@@ -137,7 +137,7 @@ Test(share_limbo, so_many_bytes_are_said_once_with_who_holds_them)
     gs_share_stats(side.share, &stats);
     cr_assert_eq(stats.limbo, 2);
     cr_assert_eq(stats.limbo_bytes, 5 * 1024);
-    cr_assert_eq(stats.holds, BLOCKS);
+    cr_assert_eq(stats.references, BLOCKS);
     cr_assert_neq(stats.limbo_ns, 0);
     free_block(3);
     close_block(3); /* above half of the bound all the time */
@@ -230,7 +230,7 @@ Test(share_limbo, what_is_only_kept_for_the_next_open_is_not_said)
 
         other_ask(&other, "close %lx", address[i]);
         free_block(i);
-        cr_assert(side_gets_back(&side, offer[i]));
+        cr_assert(side_gets_back(&side, export[i]));
         at_once &= side_within(freed, 100 * MS);
     }
     usleep(300000);
@@ -245,13 +245,13 @@ Test(share_limbo, what_nobody_holds_does_not_count)
 
     options.grace_ns = 200 * MS;
     start();
-    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB, 512, &offer[0]), GS_OK);
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB, 512, &export[0]), GS_OK);
     freed = side_now();
     free_block(0);
     gs_share_stats(side.share, &stats);
     cr_assert(stats.limbo == 1 || !side_within(freed, 200 * MS), "it is in its grace");
     cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.limbo == 0)));
-    cr_assert(side_gets_back(&side, offer[0]));
+    cr_assert(side_gets_back(&side, export[0]));
 }
 
 /* Memory is out: what was only kept for the next open is waited for, what is open since long not. */
@@ -262,7 +262,7 @@ Test(share_limbo, what_comes_back_is_waited_for)
     start();
     for (int i = 0; i < 3; i++)
         other_ask(&other, "close %lx", address[i]);
-    gs_share_freed(side.share, offer[3], side_now() - 30000 * MS);
+    gs_share_freed(side.share, export[3], side_now() - 30000 * MS);
     gs_share_await_given_back(side.share, NULL, 20000 * MS);
     for (int i = 0; i < 3; i++)
         free_block(i);
@@ -270,13 +270,13 @@ Test(share_limbo, what_comes_back_is_waited_for)
     gs_share_await_given_back(side.share, NULL, 20000 * MS);
     cr_assert_lt(side_now() - begun, 15000 * MS, "it was waited for what is open");
     for (int i = 0; i < 3; i++)
-        cr_assert(side_gets_back(&side, offer[i]));
-    cr_assert(side_stays_held(&side, offer[3], 100));
+        cr_assert(side_gets_back(&side, export[i]));
+    cr_assert(side_stays_held(&side, export[3], 100));
     begun = side_now();
-    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB, 512, &offer[0]), GS_OK);
-    gs_offer_token(offer[0], token[0]);
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB, 512, &export[0]), GS_OK);
+    gs_export_handle(export[0], ipc_handle[0]);
     __atomic_store_n(&rests_us, 200000, __ATOMIC_SEQ_CST); /* it counts as held all the same */
-    cr_assert_eq(other_open(&other, token[0], &address[0]), GS_OK);
+    cr_assert_eq(other_open(&other, ipc_handle[0], &address[0]), GS_OK);
     free_block(0);
     gs_share_await_given_back(side.share, NULL, 300 * MS);
     __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
@@ -289,7 +289,7 @@ Test(share_limbo, who_does_not_answer_is_waited_for_once)
     uint64_t begun;
 
     start();
-    gs_share_freed(side.share, offer[0], side_now() - 30000 * MS);
+    gs_share_freed(side.share, export[0], side_now() - 30000 * MS);
     gs_share_await_given_back(side.share, NULL, 0); /* it has a thread that answers */
     halt(other.pid);
     begun = side_now();
@@ -298,14 +298,14 @@ Test(share_limbo, who_does_not_answer_is_waited_for_once)
     cr_assert_lt(side_now() - begun, 10000 * MS, "it was waited for each time");
     kill(other.pid, SIGCONT);
     other_ask(&other, "close %lx", address[0]);
-    cr_assert(side_gets_back(&side, offer[0]));
+    cr_assert(side_gets_back(&side, export[0]));
     cr_assert(SIDE_WAIT(has_answered()) && all_rest(other.pid) && SIDE_WAIT(has_answered()),
               "it is asked and does not answer");
-    gs_share_freed(side.share, offer[1], side_now() - 30000 * MS);
+    gs_share_freed(side.share, export[1], side_now() - 30000 * MS);
     other_ask(&other, "close %lx", address[1]);
     begun = side_now();
     gs_share_await_given_back(side.share, NULL, 0);
-    cr_assert(side_withdraws(&side, offer[1]) || !side_within(begun, SILENT_MS * MS),
+    cr_assert(side_withdraws(&side, export[1]) || !side_within(begun, SILENT_MS * MS),
               "what was closed is not waited for any more");
 }
 
@@ -324,13 +324,13 @@ Test(share_limbo, many_threads_wait_for_what_is_closed)
 
     start();
     for (int i = 0; i < BLOCKS; i++)
-        gs_share_freed(side.share, offer[i], side_now() - 30000 * MS);
+        gs_share_freed(side.share, export[i], side_now() - 30000 * MS);
     for (int i = 0; i < 4; i++)
         cr_assert_eq(pthread_create(&thread[i], NULL, await_closed, NULL), 0);
     for (int i = 0; i < BLOCKS; i++) {
         other_ask(&other, "close %lx", address[i]);
         gs_share_await_given_back(side.share, NULL, 0);
-        cr_assert(side_withdraws(&side, offer[i]), "block %d", i);
+        cr_assert(side_withdraws(&side, export[i]), "block %d", i);
     }
     for (int i = 0; i < 4; i++)
         pthread_join(thread[i], NULL);
@@ -339,31 +339,32 @@ Test(share_limbo, many_threads_wait_for_what_is_closed)
 /* Here of one user alone: whatever there is of it is his. */
 Test(share_limbo, what_may_be_in_limbo_has_a_limit)
 {
-    struct gs_offer *more[4];
-    unsigned char tokens[4][GS_TOKEN_SIZE];
+    struct gs_export *more[4];
+    unsigned char ipc_handles[4][GS_IPC_HANDLE_SIZE];
     unsigned long opened[4];
 
     options.limbo_limit = 3 * 1024 + 256;
     options.grace_ns = SIDE_HOUR;
     start();
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &more[i]), GS_OK);
-        gs_offer_token(more[i], tokens[i]);
+        cr_assert_eq(side_export(&side, &chunk, 1 * MIB + (size_t)i * 512, 512, &more[i]), GS_OK);
+        gs_export_handle(more[i], ipc_handles[i]);
     }
     free_block(0);
     free_block(1); /* 3 KiB, and in their grace: */
     gs_share_freed(side.share, more[0], side_now());
     gs_share_freed(side.share, more[1], side_now());
-    cr_assert_eq(other_open(&other, tokens[0], &opened[0]), GS_OK, "it is opened below the limit");
-    cr_assert_neq(other_open(&other, tokens[1], &opened[1]), GS_OK, "it is freed");
-    cr_assert_eq(other_open(&other, tokens[2], &opened[2]), GS_OK, "it is not freed");
-    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
+    cr_assert_eq(other_open(&other, ipc_handles[0], &opened[0]), GS_OK,
+                 "it is opened below the limit");
+    cr_assert_neq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "it is freed");
+    cr_assert_eq(other_open(&other, ipc_handles[2], &opened[2]), GS_OK, "it is not freed");
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_NOT_OFFERED);
     cr_assert_not_null(strstr(side_logged(), "share.limbo_limit"));
     other_ask(&other, "close %lx", address[1]);
-    cr_assert(side_gets_back(&side, offer[1]));
-    cr_assert_eq(side_offer(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
-    cr_assert_eq(other_open(&other, tokens[1], &opened[1]), GS_OK, "there is room");
-    cr_assert(side_stays_held(&side, offer[0], 100), "it was taken away");
+    cr_assert(side_gets_back(&side, export[1]));
+    cr_assert_eq(side_export(&side, &chunk, 1 * MIB + 2048, 512, &more[3]), GS_OK, "there is room");
+    cr_assert_eq(other_open(&other, ipc_handles[1], &opened[1]), GS_OK, "there is room");
+    cr_assert(side_stays_held(&side, export[0], 100), "it was taken away");
 }
 
 static uint64_t in_limbo(void)
@@ -391,10 +392,10 @@ Test(share_limbo, what_is_being_exported_is_waited_for)
     side_chunk_free(&side, &chunk);
     chunk = side_chunk_new(&side, 2 * MIB);
     memdriver_delay_export(200000);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 1024, &offer[0]), GS_OK);
-    gs_share_freed(side.share, offer[0], side_now());
+    cr_assert_eq(side_export(&side, &chunk, 0, 1024, &export[0]), GS_OK);
+    gs_share_freed(side.share, export[0], side_now());
     gs_share_await_given_back(side.share, side_gpu, SIDE_HOUR);
-    cr_assert(side_withdraws(&side, offer[0]), "it was not waited for");
+    cr_assert(side_withdraws(&side, export[0]), "it was not waited for");
     memdriver_delay_export(0);
 }
 
@@ -413,11 +414,11 @@ Test(share_limbo, what_is_to_be_exported_is_not_said_to_be_held)
     memdriver_delay_export(150000);
     for (int i = 0; i < BLOCKS; i++) {
         given[i] = side_chunk_new(&side, 2 * MIB);
-        cr_assert_eq(side_offer(&side, &given[i], 0, 1024, &offer[i]), GS_OK);
+        cr_assert_eq(side_export(&side, &given[i], 0, 1024, &export[i]), GS_OK);
         free_block(i);
     }
     for (int i = 0; i < BLOCKS; i++)
-        cr_assert(side_gets_back(&side, offer[i]));
+        cr_assert(side_gets_back(&side, export[i]));
     usleep(300000);
     cr_assert_null(said(1), "%s", side_logged());
     memdriver_delay_export(0);
@@ -430,8 +431,8 @@ Test(share_limbo, what_comes_back_to_one_gpu_is_not_waited_for_by_another)
 {
     struct side_chunk there;
     struct gs_share_source source = {.block_id = 77, .chunk_size = 2 * MIB, .size = 512};
-    struct gs_offer *offer_there;
-    unsigned char token_there[GS_TOKEN_SIZE];
+    struct gs_export *export_there;
+    unsigned char ipc_handle_there[GS_IPC_HANDLE_SIZE];
     unsigned long address_there;
     pthread_t thread;
 
@@ -440,9 +441,9 @@ Test(share_limbo, what_comes_back_to_one_gpu_is_not_waited_for_by_another)
     source.handle = there.handle;
     source.chunk_id = there.id;
     memcpy(source.uuid, side_other_gpu, sizeof source.uuid);
-    cr_assert_eq(gs_share_offer(side.share, &source, &offer_there), GS_OK);
-    gs_offer_token(offer_there, token_there);
-    cr_assert_eq(other_open(&other, token_there, &address_there), GS_OK);
+    cr_assert_eq(gs_share_export(side.share, &source, &export_there), GS_OK);
+    gs_export_handle(export_there, ipc_handle_there);
+    cr_assert_eq(other_open(&other, ipc_handle_there, &address_there), GS_OK);
 
     free_block(0); /* the other process has it open */
     gs_share_await_given_back(side.share, side_other_gpu, SIDE_HOUR);
@@ -450,17 +451,17 @@ Test(share_limbo, what_comes_back_to_one_gpu_is_not_waited_for_by_another)
     close_block(0);
 
     free_block(1);
-    gs_share_freed(side.share, offer_there, side_now()); /* after all others */
+    gs_share_freed(side.share, export_there, side_now()); /* after all others */
     cr_assert_eq(pthread_create(&thread, NULL, close_later, &address[1]), 0);
     gs_share_await_given_back(side.share, side_gpu, SIDE_HOUR);
     cr_assert_eq(in_limbo(), 1, "its own was not waited for");
     pthread_join(thread, NULL);
-    cr_assert(side_gets_back(&side, offer[1]));
+    cr_assert(side_gets_back(&side, export[1]));
 
     other_ask(&other, "close %lx", address_there);
     gs_share_await_given_back(side.share, NULL, SIDE_HOUR);
     cr_assert_eq(in_limbo(), 0);
-    cr_assert(side_gets_back(&side, offer_there));
+    cr_assert(side_gets_back(&side, export_there));
     side_chunk_free(&side, &there);
 }
 
@@ -472,50 +473,50 @@ Test(share_limbo, what_the_broker_cannot_be_told_is_used_again_at_once)
         close_block(i);
     other_ask(&other, "close %lx", address[0]);
     __atomic_store_n(&lacks_memory, side_with_broker(), __ATOMIC_SEQ_CST);
-    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_left(dir) == 1));
-    cr_assert(side_gets_back(&side, offer[0]));
-    cr_assert(!side_with_broker() || side_broker_left(dir) == 1);
+    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_published(dir) == 1));
+    cr_assert(side_gets_back(&side, export[0]));
+    cr_assert(!side_with_broker() || side_broker_published(dir) == 1);
     __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
-    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_left(dir) == 0));
+    cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_published(dir) == 0));
 }
 
 Test(share_limbo, who_cannot_be_answered_keeps_what_it_holds)
 {
-    char hex[2 * GS_TOKEN_SIZE + 1];
-    unsigned char next[GS_TOKEN_SIZE];
-    struct gs_offer *offered;
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1];
+    unsigned char next[GS_IPC_HANDLE_SIZE];
+    struct gs_export *exported;
 
     start();
-    cr_assert_eq(side_offer(&side, &chunk, MIB, 1024, &offered), GS_OK);
-    gs_offer_token(offered, next);
-    token_to_hex(next, hex);
+    cr_assert_eq(side_export(&side, &chunk, MIB, 1024, &exported), GS_OK);
+    gs_export_handle(exported, next);
+    ipc_handle_to_hex(next, hex);
     __atomic_store_n(&lacks_memory, true, __ATOMIC_SEQ_CST);
     fprintf(other.in, "open %s\n", hex);
     fflush(other.in);
     cr_assert(SIDE_WAIT(__atomic_load_n(&not_taken, __ATOMIC_SEQ_CST) >= 2));
     __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
-    cr_assert(side_stays_held(&side, offer[0], 2000), "hung up on, it lost what it had open");
+    cr_assert(side_stays_held(&side, export[0], 2000), "hung up on, it lost what it had open");
     other_kill(&other);
     for (int i = 0; i < BLOCKS; i++)
-        cr_assert(side_gets_back(&side, offer[i]));
-    cr_assert(side_gets_back(&side, offered));
+        cr_assert(side_gets_back(&side, export[i]));
+    cr_assert(side_gets_back(&side, exported));
 }
 
 Test(share_limbo, what_cannot_be_given_back_for_now_is_later)
 {
-    unsigned char its[GS_TOKEN_SIZE];
+    unsigned char its[GS_IPC_HANDLE_SIZE];
     CUdeviceptr there;
 
     start();
-    other_offer(&other, 0, 512, 7, its);
+    other_export(&other, 0, 512, 7, its);
     cr_assert_eq(gs_share_open(side.share, its, SIDE_CONTEXT, 0, &there), GS_OK);
     __atomic_store_n(&lacks_memory, true, __ATOMIC_SEQ_CST);
     cr_assert_eq(gs_share_close(side.share, there), GS_OK);
     cr_assert_not(other_withdraws(&other));
     cr_assert(SIDE_WAIT(__atomic_load_n(&not_taken, __ATOMIC_SEQ_CST) >= 2));
     __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)), "its hold stayed");
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "its reference stayed");
     other_kill(&other);
     for (int i = 0; i < BLOCKS; i++)
-        cr_assert(side_gets_back(&side, offer[i]));
+        cr_assert(side_gets_back(&side, export[i]));
 }

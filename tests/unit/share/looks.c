@@ -23,8 +23,8 @@
 #define ROW_LOOKS 15 /* of 150 us, after the last open of a row */
 #define ALL      (-1)
 
-static struct gs_offer *offer;
-static unsigned char token[GS_TOKEN_SIZE];
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static int client;
 
 /* All atomic: what a test sets, before it sends: how many looks find nothing (ALL: every one), and
@@ -117,7 +117,7 @@ static bool sleeps(int limit)
 
 static void begin(void)
 {
-    scene_block(&offer, token);
+    scene_block(&export, ipc_handle);
     side.share->spins = true; /* whatever CPUs there are */
 }
 
@@ -144,7 +144,7 @@ static void open_again(void)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
     cr_assert_eq(recv(client, &message, sizeof message, 0), (ssize_t)message.head.size);
     cr_assert_eq(message.head.type, GS_WIRE_GRANT);
@@ -156,7 +156,7 @@ Test(share_looks, whoever_comes_again_and_again_is_looked_for_in_a_part_of_the_t
 {
     uint64_t begun, accompanied, looked, most, least;
 
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     open_again();
     cr_assert(sleeps(1));
     SET(vain, 10);
@@ -179,7 +179,7 @@ Test(share_looks, who_does_not_come_is_looked_for_now_and_then)
 {
     uint64_t begun, accompanied, looked;
 
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     SET(slept_ns, 500 * US); /* too late, and still a row */
     begun = READ(now_ns);
     accompanied = READ(company_ns);
@@ -202,7 +202,7 @@ Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
     uint64_t looked;
     unsigned before;
 
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     do {
         SET(slept_ns, 25000 * US); /* no row, and what was in vain is long ago */
         for (int i = 0; i < 3; i++) {
@@ -223,15 +223,15 @@ Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
 Test(share_looks, after_a_handle_was_given_out_its_opener_is_looked_for)
 {
     struct side_chunk given = side_chunk_new(&side, 2 * MIB);
-    struct gs_offer *first;
+    struct gs_export *first;
     uint64_t looked = READ(looks), begun = READ(now_ns);
 
     side.share->options.export_ahead = true;
-    cr_assert_eq(side_offer(&side, &given, 0, 512, &first), GS_OK);
+    cr_assert_eq(side_export(&side, &given, 0, 512, &first), GS_OK);
     cr_assert(SIDE_WAIT(READ(looks) > looked));
     cr_assert(sleeps(1));
-    cr_assert_geq(READ(now_ns) - begun, GS_OFFERED_NS);
-    cr_assert_leq(READ(looks) - looked, GS_OFFERED_NS / LOOK_NS + 2);
+    cr_assert_geq(READ(now_ns) - begun, GS_EXPORTED_NS);
+    cr_assert_leq(READ(looks) - looked, GS_EXPORTED_NS / LOOK_NS + 2);
     side_chunk_free(&side, &given);
 }
 
@@ -239,15 +239,15 @@ Test(share_looks, after_a_handle_was_given_out_its_opener_is_looked_for)
 Test(share_looks, a_handle_that_nobody_opened_does_not_end_the_looking_in_a_row)
 {
     struct side_chunk given = side_chunk_new(&side, 2 * MIB);
-    struct gs_offer *first;
+    struct gs_export *first;
     uint64_t looked = READ(looks);
 
     side.share->options.export_ahead = true;
-    cr_assert_eq(side_offer(&side, &given, 0, 512, &first), GS_OK);
+    cr_assert_eq(side_export(&side, &given, 0, 512, &first), GS_OK);
     cr_assert(SIDE_WAIT(READ(looks) > looked));
     cr_assert(sleeps(1));
     SET(vain, 2);
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     open_again();
     open_again();
     looked = READ(looks);
@@ -274,7 +274,7 @@ Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
         cr_assert(SIDE_WAIT(READ(looks) - looked > 150 || READ(threads) > made));
     } while (READ(threads) > made);
     SET(vain, 0);
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     cr_assert(SIDE_WAIT(READ(looks) - looked > 151));
     cr_assert_eq(READ(threads), made);
     open_again();
@@ -289,7 +289,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
 {
     uint64_t looked;
 
-    client = side_connect_by_hand(dir, token);
+    client = side_connect_by_hand(dir, ipc_handle);
     for (int i = 0; i < 100; i++)
         open_again();
     cr_assert(sleeps(1000), "%d ms", READ(asleep));

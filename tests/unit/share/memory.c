@@ -50,9 +50,9 @@ static void setup(void)
 
 TestSuite(share_memory, .init = setup, .fini = scene_end, .timeout = 120);
 
-Test(share_memory, an_offer_without_memory_is_none)
+Test(share_memory, an_export_without_memory_is_none)
 {
-    struct gs_offer *offer = NULL;
+    struct gs_export *export = NULL;
     gs_status status;
     size_t said;
     int tries = 0;
@@ -60,17 +60,17 @@ Test(share_memory, an_offer_without_memory_is_none)
     do {
         said = strlen(side_logged());
         fail_in = ++tries;
-        status = side_offer(&side, &chunk, 0, 512, &offer);
+        status = side_export(&side, &chunk, 0, 512, &export);
         cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY || status == GS_NOT_OFFERED,
                   "try %d: %d", tries, status);
-        cr_assert_eq(offer != NULL, status == GS_OK);
+        cr_assert_eq(export != NULL, status == GS_OK);
         cr_assert(status == GS_OK || strlen(side_logged()) > said, "try %d is not said", tries);
     } while (fail_in == 0 && tries < 100); /* until a call made fewer allocations than that */
     cr_assert_geq(tries, 3);
     cr_assert_lt(tries, 100);
     fail_in = 0;
     if (status == GS_OK)
-        cr_assert(gs_share_withdraw(side.share, offer));
+        cr_assert(gs_share_withdraw(side.share, export));
 }
 
 Test(share_memory, an_open_without_memory_changes_nothing)
@@ -78,13 +78,13 @@ Test(share_memory, an_open_without_memory_changes_nothing)
     int opened = 0, failed = 0;
 
     for (int n = 1; n < 40; n++) {
-        unsigned char token[GS_TOKEN_SIZE];
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
         CUdeviceptr address = 0;
         gs_status status;
 
-        other_offer(&other, 0, 512, 9, token);
+        other_export(&other, 0, 512, 9, ipc_handle);
         fail_in = n;
-        status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+        status = gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address);
         fail_in = 0;
         if (status == GS_OK) {
             opened++;
@@ -97,7 +97,7 @@ Test(share_memory, an_open_without_memory_changes_nothing)
             cr_assert_eq(address, 0);
         }
         cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "withdraw"), "ok")),
-                  "allocation %d: a hold was lost", n);
+                  "allocation %d: a reference was lost", n);
     }
     cr_assert_gt(failed, 3);
     cr_assert_gt(opened, 3);
@@ -125,52 +125,52 @@ Test(share_memory, who_has_no_memory_to_ask_with_gets_nothing)
 Test(share_memory, an_exporter_without_memory_refuses_and_loses_nothing)
 {
     int opened = 0;
-    struct gs_offer *offer;
+    struct gs_export *export;
 
     /* The thread runs, so that what fails is the serving. */
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     for (int n = 1; n < 12; n++) {
-        unsigned char token[GS_TOKEN_SIZE];
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
         unsigned long address;
         struct other fresh;
 
-        gs_offer_token(offer, token);
+        gs_export_handle(export, ipc_handle);
         other_start(&fresh, dir, NULL);
         __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
-        if (other_open(&fresh, token, &address) == GS_OK)
+        if (other_open(&fresh, ipc_handle, &address) == GS_OK)
             opened++;
         __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
         cr_assert_eq(other_stop(&fresh), 0);
-        cr_assert(side_gets_back(&side, offer), "allocation %d", n);
-        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+        cr_assert(side_gets_back(&side, export), "allocation %d", n);
+        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     }
     cr_assert_gt(opened, 0);
     cr_assert_lt(opened, 11);
 }
 
-/* What an opener keeps mapped and the exporter cannot note: its other holds stay. */
+/* What an opener keeps mapped and the exporter cannot note: its other references stay. */
 Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is_lost)
 {
     for (int n = 1; n < 10; n++) {
         struct side_chunk kept = side_chunk_new(&side, 2 * MIB);
-        struct gs_offer *offer, *held;
-        unsigned char token[GS_TOKEN_SIZE];
+        struct gs_export *export, *held;
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
         union gs_wire_message message;
-        struct gs_token read;
+        struct gs_ipc_handle read;
         int fd;
 
-        cr_assert_eq(side_offer(&side, &kept, 0, 512, &offer), GS_OK);
-        cr_assert_eq(side_offer(&side, &chunk, 0, 512, &held), GS_OK);
-        gs_offer_token(offer, token);
-        cr_assert_eq(gs_token_read(token, &read), GS_OK);
-        fd = side_connect_by_hand(dir, token);
+        cr_assert_eq(side_export(&side, &kept, 0, 512, &export), GS_OK);
+        cr_assert_eq(side_export(&side, &chunk, 0, 512, &held), GS_OK);
+        gs_export_handle(export, ipc_handle);
+        cr_assert_eq(gs_ipc_handle_read(ipc_handle, &read), GS_OK);
+        fd = side_connect_by_hand(dir, ipc_handle);
         cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
-        cr_assert_eq(side_open_by_hand(fd, offer), GS_WIRE_GRANT);
+        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
         __atomic_store_n(&fail_elsewhere, n, __ATOMIC_SEQ_CST);
-        gs_wire_start(&message, GS_WIRE_KEEP, 0);
-        message.keep.block_id = read.block_id;
+        gs_wire_start(&message, GS_WIRE_CACHE, 0);
+        message.cache.block_id = read.block_id;
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer)));
+        cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, export)));
         __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
         gs_share_chunk_gone(side.share, kept.id);
         cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);

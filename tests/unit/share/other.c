@@ -12,18 +12,18 @@
 
 #define NOBODY 65534
 
-void token_to_hex(const unsigned char *token, char ret_hex[2 * GS_TOKEN_SIZE + 1])
+void ipc_handle_to_hex(const unsigned char *ipc_handle, char ret_hex[2 * GS_IPC_HANDLE_SIZE + 1])
 {
-    for (unsigned i = 0; i < GS_TOKEN_SIZE; i++)
-        sprintf(ret_hex + 2 * i, "%02x", token[i]);
+    for (unsigned i = 0; i < GS_IPC_HANDLE_SIZE; i++)
+        sprintf(ret_hex + 2 * i, "%02x", ipc_handle[i]);
 }
 
-void token_from_hex(const char *hex, unsigned char *ret_token)
+void ipc_handle_from_hex(const char *hex, unsigned char *ret_ipc_handle)
 {
-    for (unsigned i = 0; i < GS_TOKEN_SIZE; i++) {
+    for (unsigned i = 0; i < GS_IPC_HANDLE_SIZE; i++) {
         char digits[3] = {hex[2 * i], hex[2 * i + 1], 0};
 
-        ret_token[i] = (unsigned char)strtoul(digits, NULL, 16);
+        ret_ipc_handle[i] = (unsigned char)strtoul(digits, NULL, 16);
     }
 }
 
@@ -70,12 +70,13 @@ const char *other_ask(struct other *other, const char *format, ...)
     return other->answer;
 }
 
-gs_status other_open(struct other *other, const unsigned char *token, unsigned long *ret_address)
+gs_status other_open(struct other *other, const unsigned char *ipc_handle,
+                     unsigned long *ret_address)
 {
-    char hex[2 * GS_TOKEN_SIZE + 1];
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1];
     const char *answer;
 
-    token_to_hex(token, hex);
+    ipc_handle_to_hex(ipc_handle, hex);
     answer = other_ask(other, "open %s", hex);
     if (strncmp(answer, "ok ", 3) == 0) {
         *ret_address = strtoul(answer + 3, NULL, 16);
@@ -84,14 +85,14 @@ gs_status other_open(struct other *other, const unsigned char *token, unsigned l
     return strncmp(answer, "status ", 7) == 0 ? atoi(answer + 7) : 12345;
 }
 
-void other_offer(struct other *other, size_t offset, size_t size, int byte,
-                 unsigned char *ret_token)
+void other_export(struct other *other, size_t offset, size_t size, int byte,
+                  unsigned char *ret_ipc_handle)
 {
-    const char *answer = other_ask(other, "offer %zu %zu %d", offset, size, byte);
+    const char *answer = other_ask(other, "export %zu %zu %d", offset, size, byte);
 
-    memset(ret_token, 0, GS_TOKEN_SIZE);
+    memset(ret_ipc_handle, 0, GS_IPC_HANDLE_SIZE);
     if (strncmp(answer, "ok ", 3) == 0)
-        token_from_hex(answer + 3, ret_token);
+        ipc_handle_from_hex(answer + 3, ret_ipc_handle);
 }
 
 bool other_withdraws(struct other *other)

@@ -2,13 +2,13 @@
  * A process of its own with one side of a share, told what to do line by line and answering with
  * one line. It dies with the test.
  *
- *   offer OFFSET SIZE BYTE   a block of its only chunk (2 MiB), filled: "ok TOKEN"
- *   open TOKEN               "ok ADDRESS" or "status N"
+ *   export OFFSET SIZE BYTE  a block of its only chunk (2 MiB), filled: "ok HANDLE"
+ *   open HANDLE              "ok ADDRESS" or "status N"
  *   close ADDRESS            "status N"
  *   read ADDRESS             "ok BYTE"          write ADDRESS BYTE   "ok"
- *   token ADDRESS            of what it opened: "ok TOKEN"
- *   withdraw                 the last offer, without grace: "ok" or "held"
- *   fds                      "ok COUNT"         holds     of others on its offers: "ok COUNT"
+ *   handle ADDRESS           of what it opened: "ok HANDLE"
+ *   withdraw                 the last export, without grace: "ok" or "held"
+ *   fds                      "ok COUNT"         holds     of others on its exports: "ok COUNT"
  *   census    what lives in its driver: "ok COUNT"
  *   fork                     a child that sleeps: "ok PID"
  *   nofile N                 its limit of descriptors
@@ -42,11 +42,12 @@ void other_start2(struct other *other, const char *dir, const char *extra, const
 const char *other_ask(struct other *other, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Asks it to open; its status, and the address it got. */
-gs_status other_open(struct other *other, const unsigned char *token, unsigned long *ret_address);
-/* Asks it to offer. */
-void other_offer(struct other *other, size_t offset, size_t size, int byte,
-                 unsigned char *ret_token);
-/* Asks it to withdraw what it offered last; whether it could. */
+gs_status other_open(struct other *other, const unsigned char *ipc_handle,
+                     unsigned long *ret_address);
+/* Asks it to export. */
+void other_export(struct other *other, size_t offset, size_t size, int byte,
+                  unsigned char *ret_ipc_handle);
+/* Asks it to withdraw what it exported last; whether it could. */
 bool other_withdraws(struct other *other);
 void other_kill(struct other *other);
 /* As another user, in a process that stays when it has played: that it has when this returns. */
@@ -55,7 +56,7 @@ void other_user_end(pid_t pid);
 /* Quits it in order and waits. Its exit status. */
 int other_stop(struct other *other);
 
-void token_to_hex(const unsigned char *token, char ret_hex[2 * GS_TOKEN_SIZE + 1]);
-void token_from_hex(const char *hex, unsigned char *ret_token);
+void ipc_handle_to_hex(const unsigned char *ipc_handle, char ret_hex[2 * GS_IPC_HANDLE_SIZE + 1]);
+void ipc_handle_from_hex(const char *hex, unsigned char *ret_ipc_handle);
 
 #endif

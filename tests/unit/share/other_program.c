@@ -14,55 +14,55 @@
 
 static struct side side;
 static struct side_chunk chunk;
-static struct gs_offer *last_offer;
+static struct gs_export *last_export;
 static pid_t test; /* that started this */
 
-static void say_token(const unsigned char *token)
+static void say_ipc_handle(const unsigned char *ipc_handle)
 {
-    char hex[2 * GS_TOKEN_SIZE + 1];
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1];
 
-    token_to_hex(token, hex);
+    ipc_handle_to_hex(ipc_handle, hex);
     printf("ok %s\n", hex);
 }
 
-static void do_offer(size_t offset, size_t size, int byte)
+static void do_export(size_t offset, size_t size, int byte)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status;
 
     if (!chunk.base)
         chunk = side_chunk_new(&side, 2 * MIB);
     memset((void *)(chunk.base + offset), byte, size);
-    status = side_offer(&side, &chunk, offset, size, &last_offer);
+    status = side_export(&side, &chunk, offset, size, &last_export);
     if (status != GS_OK) {
         printf("status %d\n", status);
         return;
     }
-    gs_offer_token(last_offer, token);
-    say_token(token);
+    gs_export_handle(last_export, ipc_handle);
+    say_ipc_handle(ipc_handle);
 }
 
 static void do_open(const char *hex)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     gs_status status;
 
-    token_from_hex(hex, token);
-    status = gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    ipc_handle_from_hex(hex, ipc_handle);
+    status = gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address);
     if (status == GS_OK)
         printf("ok %lx\n", (unsigned long)address);
     else
         printf("status %d\n", status);
 }
 
-static void do_token(unsigned long address)
+static void do_ipc_handle(unsigned long address)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    gs_status status = gs_share_pass_on(side.share, address, token);
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    gs_status status = gs_share_pass_on(side.share, address, ipc_handle);
 
     if (status == GS_OK)
-        say_token(token);
+        say_ipc_handle(ipc_handle);
     else
         printf("status %d\n", status);
 }
@@ -114,15 +114,15 @@ static void serve(const char *line)
 
     sscanf(line, "%31s %199s", word, argument);
     a = strtoul(argument, NULL, 16);
-    if (!strcmp(word, "offer")) {
-        sscanf(line, "offer %lu %lu %d", &a, &b, &byte);
-        do_offer(a, b, byte);
+    if (!strcmp(word, "export")) {
+        sscanf(line, "export %lu %lu %d", &a, &b, &byte);
+        do_export(a, b, byte);
     } else if (!strcmp(word, "open")) {
         do_open(argument);
     } else if (!strcmp(word, "close")) {
         printf("status %d\n", gs_share_close(side.share, a));
-    } else if (!strcmp(word, "token")) {
-        do_token(a);
+    } else if (!strcmp(word, "handle")) {
+        do_ipc_handle(a);
     } else if (!strcmp(word, "read")) {
         printf("ok %d\n", *(volatile unsigned char *)a);
     } else if (!strcmp(word, "write")) {
@@ -130,9 +130,9 @@ static void serve(const char *line)
         *(volatile unsigned char *)a = (unsigned char)byte;
         printf("ok\n");
     } else if (!strcmp(word, "withdraw")) {
-        puts(gs_share_withdraw(side.share, last_offer) ? "ok" : "held");
+        puts(gs_share_withdraw(side.share, last_export) ? "ok" : "held");
     } else if (!strcmp(word, "freed")) {
-        gs_share_freed(side.share, last_offer, side_now());
+        gs_share_freed(side.share, last_export, side_now());
         printf("ok\n");
     } else if (!strcmp(word, "gone")) {
         gs_share_chunk_gone(side.share, chunk.id);
@@ -149,7 +149,7 @@ static void serve(const char *line)
         struct gs_share_stats stats;
 
         gs_share_stats(side.share, &stats);
-        printf("ok %lu\n", (unsigned long)stats.holds);
+        printf("ok %lu\n", (unsigned long)stats.references);
     } else if (!strcmp(word, "said")) {
         puts(strstr(side_logged(), argument) ? "ok" : "no");
     } else if (!strcmp(word, "maps")) {

@@ -20,7 +20,7 @@
 
 static char dir[64];
 static struct other giver, taker;
-static unsigned char token[GS_TOKEN_SIZE];
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static unsigned long address;
 
 static void setup(void)
@@ -37,7 +37,7 @@ TestSuite(share_places, .init = setup, .fini = teardown, .timeout = 120);
 
 static void give(int byte)
 {
-    other_offer(&giver, 0, 512, byte, token);
+    other_export(&giver, 0, 512, byte, ipc_handle);
 }
 
 /* A process that has just started opens what was shared, and sees it. */
@@ -46,7 +46,7 @@ static bool opens(const char *where)
     gs_status status;
 
     other_start(&taker, where, NULL);
-    status = other_open(&taker, token, &address);
+    status = other_open(&taker, ipc_handle, &address);
     other_stop(&taker);
     return status == GS_OK;
 }
@@ -115,7 +115,7 @@ Test(share_places, one_that_cannot_be_made_again_is_said_until_it_can)
     side_dir_remove(path);
     side_dir_remove(dir);
     giver_goes_on();
-    cr_assert_str_eq(other_ask(&giver, "offer 0 512 2"), "status -6");
+    cr_assert_str_eq(other_ask(&giver, "export 0 512 2"), "status -6");
     cr_assert_str_eq(other_ask(&giver, "said cannot be made"), "ok");
     mkdir(dir, 0700);
     give(3);
@@ -128,7 +128,7 @@ Test(share_places, a_broker_puts_its_socket_up_again_and_serves_what_it_has)
 {
     other_start(&giver, dir, "keep=60000");
     give(6);
-    cr_assert(SIDE_WAIT(side_broker_left(dir) == 1));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     other_kill(&giver);
     side_dir_remove(dir);
     cr_assert(SIDE_WAIT(side_broker_pid(dir) > 0));

@@ -655,8 +655,8 @@ static void close_since(const bool *had, int keep)
 
 Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     unsigned long address;
     bool had[256];
     int asker;
@@ -671,12 +671,12 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     close_since(had, asker);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
     cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     close(asker);
     other_ask(&other, "close %lx", address);
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     cr_assert_eq(other_stop(&other), 0);
     side_chunk_free(&side, &chunk);
 }
@@ -686,7 +686,7 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
 /* Until the program shares: it has not asked for that. */
 Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
 
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(symlink("/", dir), 0);
@@ -694,7 +694,7 @@ Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
         cr_assert_eq(gs_share_serve(side.share), GS_NOT_OFFERED);
     cr_assert_eq(side_log_lines(), 0);
     cr_assert_not_null(strstr(side_logged(), "it is a symbolic link"));
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_NOT_OFFERED);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_NOT_OFFERED);
     cr_assert_eq(side_log_lines(), 1);
     cr_assert_eq(unlink(dir), 0);
     side_chunk_free(&side, &chunk);
@@ -703,15 +703,15 @@ Test(share_pressure, who_cannot_be_asked_says_so_to_nobody_but_who_looks_for_it)
 /* What later opens need, and what an exit clears up, come with the first use. */
 Test(share_pressure, who_only_can_be_asked_has_no_larger_table_of_descriptors)
 {
-    struct gs_offer *offer;
+    struct gs_export *export;
 
     chunk = side_chunk_new(&side, 2 * MIB);
     cr_assert_eq(gs_share_serve(side.share), GS_OK);
     cr_assert_eq(side_dir_put_up(dir), 1);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->place.sweep_ns, __ATOMIC_SEQ_CST) == GS_NEVER));
     cr_assert_not(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST));
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));
-    cr_assert(side_gets_back(&side, offer));
+    cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &chunk);
 }

@@ -1,9 +1,9 @@
 /*
  * Withdrawals against opens, and threads of one opener against each other: two sides in one
- * process, for three seconds. Each exporting thread stamps a block, publishes its token, and as
+ * process, for three seconds. Each exporting thread stamps a block, publishes its handle, and as
  * soon as a withdrawal says that nobody holds it, stamps it anew. An opening thread that gets in
- * must see the stamp that was published with the token for as long as it has the block open. Others ask
- * for memory meanwhile.
+ * must see the stamp that was published with the handle for as long as it has the block open.
+ * Others ask for memory meanwhile.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /*
  * A broker, a process that leaves its blocks with it, one that opens them and keeps them idle for
  * next to no time, and processes that are killed: all but these in one program, for three seconds,
- * so that a thread sanitizer sees every thread there is. Blocks are offered, withdrawn and stamped
+ * so that a thread sanitizer sees every thread there is. Blocks are exported, withdrawn and stamped
  * anew while they are opened, chunks go back under the kept descriptors, others ask who holds
  * what, and the broker itself ends in the middle and another comes. Whoever has a block open must
- * see the stamp that was published with its token.
+ * see the stamp that was published with its handle.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,16 +155,16 @@ static void *run_asker(void *arg)
 
 static void leave_and_die(unsigned which, struct broker *broker, int byte)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_share_stats stats;
     struct other other;
 
     other_start(&other, dir, "keep=300");
-    other_offer(&other, 0, STAMPS_BLOCK, byte, token);
+    other_export(&other, 0, STAMPS_BLOCK, byte, ipc_handle);
     usleep(30000); /* mostly enough to leave it with the broker; else it cannot be opened */
     gs_share_stats(broker->share, &stats);
     other_kill(&other);
-    stamps_publish(&slots[SHARERS + which], token, 0x01010101u * (uint32_t)byte);
+    stamps_publish(&slots[SHARERS + which], ipc_handle, 0x01010101u * (uint32_t)byte);
 }
 
 static void kill_others(const struct gs_share_options *options, struct broker *broker)

@@ -1,7 +1,7 @@
 /*
  * Threads of an opener that has no share thread yet, against each other and against its exporters:
  * in each round a new opener, whose share thread cannot be had at first, at times for all of the
- * round. Exporting threads stamp a block, publish its token, and as soon as a withdrawal says that
+ * round. Exporting threads stamp a block, publish its handle, and as soon as a withdrawal says that
  * nobody holds it stamp it anew: who has it open sees no other stamp, and every block comes back.
  */
 #include <errno.h>
@@ -91,11 +91,11 @@ int main(void)
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
     for (int i = 0; i < EXPORTERS; i++) {
-        struct gs_offer *first;
+        struct gs_export *first;
 
         side_start(&exporters[i], &options);
         chunks[i] = side_chunk_new(&exporters[i], 2 * MIB);
-        if (side_offer(&exporters[i], &chunks[i], MIB, STAMPS_BLOCK, &first) != GS_OK)
+        if (side_export(&exporters[i], &chunks[i], MIB, STAMPS_BLOCK, &first) != GS_OK)
             abort(); /* its thread runs from now on */
         usleep(20000); /* and the one that it starts has */
     }

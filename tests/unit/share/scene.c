@@ -25,18 +25,18 @@ void scene_chunk(void)
     chunk = side_chunk_new(&side, 2 * MIB);
 }
 
-void scene_block(struct gs_offer **ret_offer, unsigned char ret_token[GS_TOKEN_SIZE])
+void scene_block(struct gs_export **ret_export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     scene_chunk();
-    CHECK(side_offer(&side, &chunk, 0, 512, ret_offer) == GS_OK);
-    gs_offer_token(*ret_offer, ret_token);
+    CHECK(side_export(&side, &chunk, 0, 512, ret_export) == GS_OK);
+    gs_export_handle(*ret_export, ret_ipc_handle);
 }
 
-CUdeviceptr scene_open(const unsigned char *token)
+CUdeviceptr scene_open(const unsigned char *ipc_handle)
 {
     CUdeviceptr address = 0;
 
-    CHECK(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address) == GS_OK);
+    CHECK(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address) == GS_OK);
     return address;
 }
 

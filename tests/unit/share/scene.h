@@ -1,6 +1,7 @@
 /*
  * What most tests of sharing begin with: a directory of their own, this process's side, memory that it
- * offers, and a process beside it. A suite sets up what it needs; scene_end ends all that there is.
+ * exports, and a process beside it. A suite sets up what it needs; scene_end ends all that there
+ * is.
  */
 #ifndef GS_TESTS_SCENE_H
 #define GS_TESTS_SCENE_H
@@ -22,9 +23,9 @@ void scene_new(void);
 /* this process's side; that and a chunk of 2 MiB; and of that a block of 512 bytes at its start. */
 void scene_side(void);
 void scene_chunk(void);
-void scene_block(struct gs_offer **ret_offer, unsigned char ret_token[GS_TOKEN_SIZE]);
+void scene_block(struct gs_export **ret_export, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 /* The address in this process of another's block, which it opens. */
-CUdeviceptr scene_open(const unsigned char *token);
+CUdeviceptr scene_open(const unsigned char *ipc_handle);
 /* The side and its chunk go. */
 void scene_stop(void);
 /* The other process too, in order; nothing is left in the driver, and no broker. */

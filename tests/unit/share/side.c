@@ -119,7 +119,7 @@ void side_options(struct gs_share_options *ret_options, const char *dir)
 {
     *ret_options = (struct gs_share_options){
         .enable = true, .settle_ns = 200000000, .timeout_ns = 60000000000, .max_clients = 64,
-        .left_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
+        .published_max = 1000, .idle_ns = 60000000000, .idle_blocks = 64};
     snprintf(ret_options->dir, sizeof ret_options->dir, "%s", dir);
     if (side_with_broker()) {
         ret_options->broker = true;
@@ -148,13 +148,13 @@ int side_listen(const char *path)
     return fd;
 }
 
-void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path)
+void side_path_of(const char *dir, const unsigned char *ipc_handle, struct sockaddr_un *ret_path)
 {
     memset(ret_path, 0, sizeof *ret_path);
     ret_path->sun_family = AF_UNIX;
     snprintf(ret_path->sun_path, sizeof ret_path->sun_path, "%s/", dir);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
-        sprintf(ret_path->sun_path + strlen(ret_path->sun_path), "%02x", token[8 + i]);
+        sprintf(ret_path->sun_path + strlen(ret_path->sun_path), "%02x", ipc_handle[8 + i]);
 }
 
 void side_greet(int fd, const unsigned char *instance)
@@ -166,24 +166,24 @@ void side_greet(int fd, const unsigned char *instance)
     gs_wire_send(fd, &message, -1);
 }
 
-int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
+int side_dial(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     struct sockaddr_un to;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    side_path_of(dir, token, &to);
+    side_path_of(dir, ipc_handle, &to);
     if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
         return fd;
     close(fd);
     return -1;
 }
 
-int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE])
+int side_connect_by_hand(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE])
 {
-    int fd = side_dial(dir, token);
+    int fd = side_dial(dir, ipc_handle);
 
     CHECK(fd >= 0);
-    side_greet(fd, token + 8);
+    side_greet(fd, ipc_handle + 8);
     return fd;
 }
 
@@ -204,12 +204,12 @@ int side_next_message(int fd, union gs_wire_message *ret_message)
     return ret_message->head.type;
 }
 
-int side_open_by_hand(int fd, const struct gs_offer *offer)
+int side_open_by_hand(int fd, const struct gs_export *export)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    gs_offer_token(offer, message.open.token);
+    gs_export_handle(export, message.open.ipc_handle);
     CHECK(gs_wire_send(fd, &message, -1) == 0);
     return side_next_message(fd, &message);
 }
@@ -273,7 +273,7 @@ pid_t side_broker_pid(const char *dir)
     return who.pid;
 }
 
-unsigned long long side_broker_left(const char *dir)
+unsigned long long side_broker_published(const char *dir)
 {
     union gs_wire_message message;
     unsigned long long left = 0;
@@ -283,7 +283,7 @@ unsigned long long side_broker_left(const char *dir)
         gs_wire_start(&message, GS_WIRE_QUERY, 1);
         gs_wire_send(fd, &message, -1);
         if (recv(fd, &message, sizeof message, 0) > 0)
-            left = message.report.offers;
+            left = message.report.exports;
         close(fd);
     }
     return left;
@@ -392,8 +392,8 @@ void side_chunk_free(struct side *side, const struct side_chunk *chunk)
 
 const unsigned char side_gpu[16] = "softdevice00000", side_other_gpu[16] = "softdevice00001";
 
-gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
-                     struct gs_offer **ret_offer)
+gs_status side_export(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
+                      struct gs_export **ret_export)
 {
     struct gs_share_source source = {.handle = chunk->handle,
                                      .chunk_id = chunk->id,
@@ -407,9 +407,9 @@ gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t o
     gs_status status;
 
     memcpy(source.uuid, side_gpu, sizeof source.uuid);
-    status = gs_share_offer(side->share, &source, ret_offer);
+    status = gs_share_export(side->share, &source, ret_export);
     if (status == GS_OK)
-        gs_share_given_out(side->share, *ret_offer);
+        gs_share_given_out(side->share, *ret_export);
     return status;
 }
 
@@ -421,11 +421,11 @@ uint64_t side_now(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-bool side_withdraws(struct side *side, struct gs_offer *offer)
+bool side_withdraws(struct side *side, struct gs_export *export)
 {
-    if (side_with_broker()) /* its share thread may be at the offer, to leave it there */
-        return side_gets_back(side, offer);
-    return gs_share_withdraw(side->share, offer);
+    if (side_with_broker()) /* its share thread may be at the export, to leave it there */
+        return side_gets_back(side, export);
+    return gs_share_withdraw(side->share, export);
 }
 
 bool side_within(uint64_t since, uint64_t ns)
@@ -433,14 +433,14 @@ bool side_within(uint64_t since, uint64_t ns)
     return side_now() - since < ns;
 }
 
-static bool gets_back(struct side *side, struct gs_offer *offer, unsigned ms)
+static bool gets_back(struct side *side, struct gs_export *export, unsigned ms)
 {
     uint64_t start = side_now();
 
     for (;;) {
         uint64_t now = side_now();
 
-        if (gs_share_withdraw(side->share, offer))
+        if (gs_share_withdraw(side->share, export))
             return true;
         if (now - start > ms * UINT64_C(1000000))
             return false;
@@ -448,14 +448,14 @@ static bool gets_back(struct side *side, struct gs_offer *offer, unsigned ms)
     }
 }
 
-bool side_gets_back(struct side *side, struct gs_offer *offer)
+bool side_gets_back(struct side *side, struct gs_export *export)
 {
-    return gets_back(side, offer, SIDE_PATIENCE_MS);
+    return gets_back(side, export, SIDE_PATIENCE_MS);
 }
 
-bool side_stays_held(struct side *side, struct gs_offer *offer, unsigned ms)
+bool side_stays_held(struct side *side, struct gs_export *export, unsigned ms)
 {
-    return !gets_back(side, offer, ms);
+    return !gets_back(side, export, ms);
 }
 
 int side_connections(bool closes)

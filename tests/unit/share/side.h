@@ -52,18 +52,18 @@ int side_dir_put_up(const char *dir);
 /* Whether less than that has passed since then: if not, what a time ends may have ended. */
 bool side_within(uint64_t since, uint64_t ns);
 
-/* Where who serves the token's memory listens, and what it is greeted with. */
-void side_path_of(const char *dir, const unsigned char *token, struct sockaddr_un *ret_path);
+/* Where who serves the handle's memory listens, and what it is greeted with. */
+void side_path_of(const char *dir, const unsigned char *ipc_handle, struct sockaddr_un *ret_path);
 void side_greet(int fd, const unsigned char *instance);
-/* A connection to who serves the token's memory in that directory, or -1; the second one has greeted
- * it, and ends the test where that does not go. */
-int side_dial(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
-int side_connect_by_hand(const char *dir, const unsigned char token[GS_TOKEN_SIZE]);
+/* A connection to who serves the handle's memory in that directory, or -1; the second one has
+ * greeted it, and ends the test where that does not go. */
+int side_dial(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
+int side_connect_by_hand(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
 /* The type of the next message, 0 for a hang-up. RECALLs are passed over: a withdrawal that came
- * before a KEEP was read has asked for the block. */
+ * before a CACHE was read has asked for the block. */
 int side_next_message(int fd, union gs_wire_message *ret_message);
 /* Asks for the block over a connection that has greeted; the type of the answer. */
-int side_open_by_hand(int fd, const struct gs_offer *offer);
+int side_open_by_hand(int fd, const struct gs_export *export);
 
 /* Sends with a descriptor, as soon as one is taken: a broker takes those of whom it has let in. */
 int side_send(int fd, const union gs_wire_message *message, int attached);
@@ -87,7 +87,7 @@ int side_broker_dial(const char *dir);
 /* The directory's broker: its pid, or 0 where none listens; how many blocks it has been left, as it
  * says itself; whether its socket goes (to connect would be to need it). */
 pid_t side_broker_pid(const char *dir);
-unsigned long long side_broker_left(const char *dir);
+unsigned long long side_broker_published(const char *dir);
 bool side_broker_gone(const char *dir);
 /* Ends it, if there is one; whether its socket has gone. */
 bool side_broker_end(const char *dir);
@@ -101,9 +101,9 @@ void side_serve(struct side *side, uint64_t given);
 /* A mapped chunk of this side; every byte of it reads as zero at first. */
 struct side_chunk side_chunk_new(struct side *side, size_t size);
 void side_chunk_free(struct side *side, const struct side_chunk *chunk);
-/* Offers a part of the chunk. */
-gs_status side_offer(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
-                     struct gs_offer **ret_offer);
+/* Exports a part of the chunk. */
+gs_status side_export(struct side *side, const struct side_chunk *chunk, size_t offset, size_t size,
+                      struct gs_export **ret_export);
 
 /* The GPU that holds all chunks of side_chunk_new, and another. */
 extern const unsigned char side_gpu[16], side_other_gpu[16];
@@ -111,11 +111,11 @@ extern const unsigned char side_gpu[16], side_other_gpu[16];
 
 uint64_t side_now(void);
 /* Withdraws without grace as soon as it goes; false: it never does. */
-bool side_gets_back(struct side *side, struct gs_offer *offer);
+bool side_gets_back(struct side *side, struct gs_export *export);
 /* Whether it cannot be withdrawn for so long; if it can, it is. */
-bool side_stays_held(struct side *side, struct gs_offer *offer, unsigned ms);
+bool side_stays_held(struct side *side, struct gs_export *export, unsigned ms);
 /* Withdraws without grace: at once, or with a broker as soon as that has been told. */
-bool side_withdraws(struct side *side, struct gs_offer *offer);
+bool side_withdraws(struct side *side, struct gs_export *export);
 /* Everything that was logged so far by any side of this process. */
 const char *side_logged(void);
 unsigned side_log_lines(void);

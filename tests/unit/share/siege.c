@@ -53,15 +53,15 @@ void siege_stays(void)
 int siege_dial(void)
 {
     return siege->target == BROKER ? side_broker_dial(siege->dir)
-                                   : side_dial(siege->dir, siege->token);
+                                   : side_dial(siege->dir, siege->ipc_handle);
 }
 
 int siege_listen_as(enum siege_position position, char ret_path[108])
 {
-    char hex[2 * GS_TOKEN_SIZE + 1];
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1];
     int fd;
 
-    token_to_hex(siege->token, hex);
+    ipc_handle_to_hex(siege->ipc_handle, hex);
     hex[16 + 2 * GS_INSTANCE_SIZE] = 0;
     snprintf(ret_path, 108, "%.63s/%.43s", siege->dir,
              position == FAKE_BROKER ? side_broker_name() : hex + 16);
@@ -94,16 +94,16 @@ int siege_say(int fd, const union gs_wire_message *message, int attached)
 int siege_say_type(int fd, enum gs_wire_type type)
 {
     union gs_wire_message message;
-    struct gs_token token;
+    struct gs_ipc_handle ipc_handle;
 
-    gs_token_read(siege->token, &token);
+    gs_ipc_handle_read(siege->ipc_handle, &ipc_handle);
     gs_wire_start(&message, type, 7); /* nobody has asked for that */
     if (type == GS_WIRE_OPEN)
-        memcpy(message.open.token, siege->token, GS_TOKEN_SIZE);
-    else if (type == GS_WIRE_CLOSE || type == GS_WIRE_KEEP || type == GS_WIRE_RECALL)
-        message.close.block_id = token.block_id;
+        memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
+    else if (type == GS_WIRE_CLOSE || type == GS_WIRE_CACHE || type == GS_WIRE_RECALL)
+        message.close.block_id = ipc_handle.block_id;
     else if (type == GS_WIRE_UNMAP || type == GS_WIRE_UNMAPPED)
-        message.unmap.chunk_id = token.chunk_id;
+        message.unmap.chunk_id = ipc_handle.chunk_id;
     else if (type == GS_WIRE_FLUSH || type == GS_WIRE_FLUSHED)
         message.flush.number = 1;
     else if (type == GS_WIRE_PURGE)
@@ -127,7 +127,7 @@ int siege_greeted(void)
     int fd = siege_dial();
 
     if (fd >= 0)
-        siege_greet(fd, siege->token + 8, NULL);
+        siege_greet(fd, siege->ipc_handle + 8, NULL);
     return fd;
 }
 
@@ -136,7 +136,7 @@ int siege_ask(int fd, uint32_t want_fd)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.token, siege->token, GS_TOKEN_SIZE);
+    memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
     return siege_say(fd, &message, -1);
 }
@@ -166,7 +166,7 @@ static pid_t attack_start(const struct siege_attack *attack)
     siege->listens = siege->holds = false;
     siege->target = attack->target;
     if (attack->position < HOLDER && attack->position != LISTED_HOLDER)
-        siege->token[GS_TOKEN_SIZE - 1] ^= 1; /* he has no handle */
+        siege->ipc_handle[GS_IPC_HANDLE_SIZE - 1] ^= 1; /* he has no handle */
     child = fork_child();
     if (child)
         return child;
@@ -262,13 +262,13 @@ static void say_served(const struct siege_attack *attack, uint64_t since, gs_sta
 
 /* ... by an open of another one, which has it when this returns. */
 static void assert_serves(const struct siege_attack *attack, struct other *opener,
-                          const unsigned char *token, int byte)
+                          const unsigned char *ipc_handle, int byte)
 {
     uint64_t since = side_now();
     unsigned long address = 0;
     char expected[16];
 
-    say_served(attack, since, other_open(opener, token, &address));
+    say_served(attack, since, other_open(opener, ipc_handle, &address));
     snprintf(expected, sizeof expected, "ok %d", byte);
     cr_assert_str_eq(other_ask(opener, "read %lx", address), expected);
 }
@@ -288,9 +288,9 @@ static void run_short(const struct siege_attack *attack, struct other *exporter)
 }
 
 /* How many connections it has, with this one. */
-static unsigned clients_of(const unsigned char *token)
+static unsigned clients_of(const unsigned char *ipc_handle)
 {
-    int fd = side_dial(siege->dir, token);
+    int fd = side_dial(siege->dir, ipc_handle);
     union gs_wire_message message;
     unsigned clients = 0;
 
@@ -305,16 +305,17 @@ static unsigned clients_of(const unsigned char *token)
 
 /* What ends with the attacker was his: of what the two others have open nothing is lost. */
 static void assert_holds(const struct siege_attack *attack, struct other *exporter,
-                         const unsigned char *token)
+                         const unsigned char *ipc_handle)
 {
-    cr_assert(SIDE_WAIT(clients_of(token) == 3), "%s: %u", attack->name, clients_of(token));
+    cr_assert(SIDE_WAIT(clients_of(ipc_handle) == 3), "%s: %u", attack->name,
+              clients_of(ipc_handle));
     cr_assert_str_eq(other_ask(exporter, "holds"), "ok 2", "%s: %s", attack->name,
                      exporter->answer);
 }
 
 static void attack_exporter(const struct siege_attack *attack)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other exporter, holder, opener;
     unsigned long address;
     pid_t attacker;
@@ -323,22 +324,22 @@ static void attack_exporter(const struct siege_attack *attack)
     start_owned(&exporter, "");
     start_owned(&holder, "");
     start_owned(&opener, PATIENT);
-    other_offer(&holder, 0, 512, 5, token);
-    memcpy(siege->other, token + 8, sizeof siege->other);
+    other_export(&holder, 0, 512, 5, ipc_handle);
+    memcpy(siege->other, ipc_handle + 8, sizeof siege->other);
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
-    other_offer(&exporter, 0, 512, 6, token);
-    cr_assert_eq(other_open(&holder, token, &address), GS_OK);
-    other_offer(&exporter, 512, 512, 7, siege->token);
+    other_export(&exporter, 0, 512, 6, ipc_handle);
+    cr_assert_eq(other_open(&holder, ipc_handle, &address), GS_OK);
+    other_export(&exporter, 512, 512, 7, siege->ipc_handle);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->holds, attacker);
     if (attack->resources & TAKES(LIMBO))
         run_short(attack, &exporter);
     if (attack->resources & TAKES(LEASES)) /* whoever still has his connection has his lease */
         cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
-    other_offer(&exporter, 1024, 512, 8, token);
-    assert_serves(attack, &opener, token, 8);
+    other_export(&exporter, 1024, 512, 8, ipc_handle);
+    assert_serves(attack, &opener, ipc_handle, 8);
     attack_end(attack, attacker);
-    assert_holds(attack, &exporter, token);
+    assert_holds(attack, &exporter, ipc_handle);
     cr_assert_eq(other_stop(&holder), 0);
     cr_assert_eq(other_stop(&opener), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
@@ -393,11 +394,11 @@ static unsigned left_by(pid_t pid)
 }
 
 /* A block that the broker has when this returns. */
-static void leave(struct other *sharer, size_t offset, int byte, unsigned char *ret_token)
+static void leave(struct other *sharer, size_t offset, int byte, unsigned char *ret_ipc_handle)
 {
     unsigned before = left_by(sharer->pid);
 
-    other_offer(sharer, offset, 512, byte, ret_token);
+    other_export(sharer, offset, 512, byte, ret_ipc_handle);
     cr_assert(SIDE_WAIT(left_by(sharer->pid) > before), "it is not left");
 }
 
@@ -405,26 +406,26 @@ static void leave(struct other *sharer, size_t offset, int byte, unsigned char *
 static void attack_broker(const struct siege_attack *attack)
 {
     struct other sharer, late, opener;
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     pid_t broker, attacker;
     uint64_t since;
 
     folder_start();
     broker = broker_start();
     start_owned(&sharer, "keep=60000");
-    leave(&sharer, 0, 7, siege->token);
+    leave(&sharer, 0, 7, siege->ipc_handle);
     other_kill(&sharer);
     start_owned(&opener, PATIENT);
     start_owned(&late, "keep=60000");
-    leave(&late, 0, 7, token);
-    memcpy(siege->other, token + 8, sizeof siege->other);
+    leave(&late, 0, 7, ipc_handle);
+    memcpy(siege->other, ipc_handle + 8, sizeof siege->other);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->holds, attacker);
     since = side_now();
-    leave(&late, 512, 8, token);
+    leave(&late, 512, 8, ipc_handle);
     say(attack, "it has what is left", since);
     other_kill(&late);
-    assert_serves(attack, &opener, token, 8);
+    assert_serves(attack, &opener, ipc_handle, 8);
     attack_end(attack, attacker);
     cr_assert_eq(other_stop(&opener), 0);
     kill(broker, SIGTERM);
@@ -435,19 +436,19 @@ static void attack_broker(const struct siege_attack *attack)
 
 static struct side side;
 
-static void *open_false(void *token)
+static void *open_false(void *ipc_handle)
 {
     CUdeviceptr address;
 
-    gs_share_open(side.share, token, SIDE_CONTEXT, 0, &address);
+    gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address);
     return NULL;
 }
 
 /* One of its threads opens what the attacker poses to have, another one what there is. */
 static void attack_opener(const struct siege_attack *attack)
 {
-    struct gs_token made = {.instance = {0x77}, .block_id = 5, .chunk_id = 6, .size = 512};
-    unsigned char good[GS_TOKEN_SIZE], bad[GS_TOKEN_SIZE];
+    struct gs_ipc_handle made = {.instance = {0x77}, .block_id = 5, .chunk_id = 6, .size = 512};
+    unsigned char good[GS_IPC_HANDLE_SIZE], bad[GS_IPC_HANDLE_SIZE];
     struct gs_share_options options;
     CUdeviceptr address = 0;
     struct other exporter;
@@ -461,9 +462,9 @@ static void attack_opener(const struct siege_attack *attack)
     options.uids[options.uid_count++] = owner;
     side_start(&side, &options);
     start_owned(&exporter, "");
-    other_offer(&exporter, 0, 512, 9, good);
-    gs_token_write(&made, bad);
-    memcpy(siege->token, bad, sizeof bad);
+    other_export(&exporter, 0, 512, 9, good);
+    gs_ipc_handle_write(&made, bad);
+    memcpy(siege->ipc_handle, bad, sizeof bad);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->listens, attacker);
     cr_assert_eq(pthread_create(&thread, NULL, open_false, bad), 0);
@@ -481,9 +482,9 @@ static void attack_opener(const struct siege_attack *attack)
 
 /* ---- Who leaves something ------------------------------------------------------------------- */
 
-static void attack_leaver(const struct siege_attack *attack)
+static void attack_publisher(const struct siege_attack *attack)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other exporter, opener;
     pid_t attacker;
     uint64_t since;
@@ -494,13 +495,13 @@ static void attack_leaver(const struct siege_attack *attack)
     start_owned(&exporter, "keep=60000");
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
     start_owned(&opener, PATIENT);
-    other_offer(&exporter, 0, 512, 7, token);
+    other_export(&exporter, 0, 512, 7, ipc_handle);
     assert_is_under_way(attack, &siege->holds, attacker);
     since = side_now();
     for (int i = 1; i < 500; i++) /* more than a socket takes */
-        other_offer(&exporter, 512 * i, 512, 8, token);
+        other_export(&exporter, 512 * i, 512, 8, ipc_handle);
     say(attack, "499 handles are made", since);
-    assert_serves(attack, &opener, token, 8);
+    assert_serves(attack, &opener, ipc_handle, 8);
     cr_assert_eq(other_stop(&opener), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
     attack_end(attack, attacker);
@@ -523,7 +524,7 @@ static void run(enum siege_target target, bool of_others)
         [EXPORTER] = attack_exporter,
         [BROKER] = attack_broker,
         [OPENER] = attack_opener,
-        [LEAVER] = attack_leaver,
+        [PUBLISHER] = attack_publisher,
     };
     const struct siege_attack *attack;
 
@@ -564,7 +565,7 @@ Test(share_siege, an_opener_is_served_by_others)
 
 Test(share_siege, who_leaves_something_serves)
 {
-    run(LEAVER, false);
+    run(PUBLISHER, false);
 }
 
 Test(share_siege, every_message_resource_position_and_target_has_its_attacker)

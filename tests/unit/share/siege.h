@@ -25,7 +25,7 @@ enum siege_position {
 /* What is taken, or would be if nobody saw to it. */
 enum siege_resource {
     CONNECTIONS,
-    OFFERS,        /* that a broker keeps, with their descriptors */
+    EXPORTS,       /* that a broker keeps, with their descriptors */
     UNDER_WAY,     /* descriptors that were sent and not read */
     LIMBO,         /* memory that is freed and held */
     SOCKET_MEMORY, /* the kernel's */
@@ -34,7 +34,7 @@ enum siege_resource {
     SIEGE_RESOURCES
 };
 
-enum siege_target { EXPORTER, BROKER, OPENER, LEAVER, SIEGE_TARGETS };
+enum siege_target { EXPORTER, BROKER, OPENER, PUBLISHER, SIEGE_TARGETS };
 
 #define SAYS(type)      (UINT32_C(1) << GS_WIRE_##type)
 #define TAKES(resource) (1u << (resource))
@@ -54,7 +54,8 @@ extern const size_t siege_client_count, siege_poser_count;
 /* Shared with the attacker. */
 struct siege {
     char dir[64];
-    unsigned char token[GS_TOKEN_SIZE]; /* of the block that he opens; what he is asked for */
+    unsigned char
+        ipc_handle[GS_IPC_HANDLE_SIZE];    /* of the block that he opens; what he is asked for */
     unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
     enum siege_target target;
     uint32_t said; /* atomic: types that were, or were not heeded, */
@@ -71,7 +72,7 @@ _Noreturn void siege_stays(void);
 int siege_dial(void);
 /* Sends with a descriptor, if one goes, or -1; the error of gs_wire_send. */
 int siege_say(int fd, const union gs_wire_message *message, int attached);
-/* A message of that type, zero or made of the token otherwise. */
+/* A message of that type, zero or made of the handle otherwise. */
 int siege_say_type(int fd, enum gs_wire_type type);
 /* It would have said so, and was hung up on for what came before. */
 void siege_tried(enum gs_wire_type type);
@@ -82,7 +83,7 @@ int siege_greeted(void);
 int siege_ask(int fd, uint32_t want_fd);
 /* Waits for a message and does not heed it; its type, 0: hung up. */
 int siege_hear(int fd, union gs_wire_message *ret_message);
-/* At the name of the token's exporter, or of the broker; its path. */
+/* At the name of the handle's exporter, or of the broker; its path. */
 int siege_listen_as(enum siege_position position, char ret_path[108]);
 
 #endif

@@ -134,7 +134,7 @@ static void churns(void)
             continue;
         if (arrived >= 0)
             close(arrived);
-        type = i % 2 && siege->target != BROKER ? GS_WIRE_KEEP : GS_WIRE_CLOSE;
+        type = i % 2 && siege->target != BROKER ? GS_WIRE_CACHE : GS_WIRE_CLOSE;
         if (siege_say_type(fd, type) != 0) {
             close(fd);
             fd = siege_greeted();
@@ -153,7 +153,7 @@ static void heeds_nothing(void)
 
     siege_ask(keeps, 0);
     siege_hear(keeps, &message);
-    siege_say_type(keeps, GS_WIRE_KEEP);
+    siege_say_type(keeps, GS_WIRE_CACHE);
     siege_ask(holds, 0);
     siege_hear(holds, &message);
     siege_holds();
@@ -182,9 +182,10 @@ static void read_all_and_close(int fd)
 static void says_what_others_say(void)
 {
     static const enum gs_wire_type types[] = {
-        GS_WIRE_GRANT, GS_WIRE_REFUSE, GS_WIRE_CLOSE, GS_WIRE_RECALL, GS_WIRE_SHARE,
-        GS_WIRE_UNSHARE, GS_WIRE_REPORT, GS_WIRE_KEEP, GS_WIRE_UNMAP, GS_WIRE_UNMAPPED,
-        GS_WIRE_FLUSH, GS_WIRE_FLUSHED, GS_WIRE_LEAVE, GS_WIRE_HELLO, GS_WIRE_PURGE, GS_WIRE_PURGED};
+        GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
+        GS_WIRE_SHARE,   GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
+        GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
+        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -197,23 +198,23 @@ static void says_what_others_say(void)
     }
 }
 
-static int say_leave(int fd, int memory)
+static int say_publish(int fd, int memory)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_LEAVE, 0);
-    message.leave.slots = LEAVE_SLOTS;
+    gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
+    message.publish.slots = PUBLISH_SLOTS;
     return siege_say(fd, &message, memory);
 }
 
-static int say_share(int fd, const struct gs_token *token, int attached)
+static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, int attached)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
-    gs_token_write(token, message.share.token);
+    gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
     message.share.chunk_size = 2 << 20;
-    message.share.slot = (uint32_t)token->block_id % LEAVE_SLOTS;
+    message.share.slot = (uint32_t)ipc_handle->block_id % PUBLISH_SLOTS;
     return siege_say(fd, &message, attached);
 }
 
@@ -235,16 +236,16 @@ static void is_read(int fd)
 static void leaves_all_it_can(void)
 {
     int fd = siege_dial(), memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    struct gs_token token = {.size = 512};
+    struct gs_ipc_handle ipc_handle = {.size = 512};
 
-    memset(token.instance, 0x55, sizeof token.instance);
-    siege_greet(fd, token.instance, NULL);
-    say_leave(fd, memory);
+    memset(ipc_handle.instance, 0x55, sizeof ipc_handle.instance);
+    siege_greet(fd, ipc_handle.instance, NULL);
+    say_publish(fd, memory);
     for (unsigned i = 0;; i++) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
 
-        token.block_id = token.chunk_id = i + 1;
-        while (say_share(fd, &token, null) == -EAGAIN)
+        ipc_handle.block_id = ipc_handle.chunk_id = i + 1;
+        while (say_share(fd, &ipc_handle, null) == -EAGAIN)
             poll(&room, 1, 10);
         if (i == 1000) { /* more than there is room for */
             is_read(fd);
@@ -261,17 +262,17 @@ static void leaves_from_many(void)
     memset(fds, -1, sizeof fds);
     for (unsigned i = 0;; i++) {
         int *fd = &fds[i % MANY];
-        struct gs_token token = {.block_id = 1, .chunk_id = 1, .size = 512};
+        struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 512};
 
         if (*fd >= 0)
             close(*fd);
         *fd = siege_dial();
-        memcpy(token.instance, &i, sizeof i);
+        memcpy(ipc_handle.instance, &i, sizeof i);
         if (*fd < 0)
             continue;
-        siege_greet(*fd, token.instance, NULL);
-        say_leave(*fd, memory);
-        say_share(*fd, &token, null);
+        siege_greet(*fd, ipc_handle.instance, NULL);
+        say_publish(*fd, memory);
+        say_share(*fd, &ipc_handle, null);
         siege_say_type(*fd, GS_WIRE_UNSHARE);
         if (i >= 2 * MANY)
             siege_holds();
@@ -284,14 +285,14 @@ static void leaves_in_anothers_name(void)
     int memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     for (unsigned i = 0;; i++) {
-        struct gs_token token = {.chunk_id = 99, .size = 512};
+        struct gs_ipc_handle ipc_handle = {.chunk_id = 99, .size = 512};
         int fd = siege_dial();
 
-        memcpy(token.instance, siege->other, sizeof token.instance);
-        siege_greet(fd, token.instance, NULL);
-        say_leave(fd, memory);
-        for (token.block_id = 2; token.block_id < 5; token.block_id++)
-            say_share(fd, &token, null);
+        memcpy(ipc_handle.instance, siege->other, sizeof ipc_handle.instance);
+        siege_greet(fd, ipc_handle.instance, NULL);
+        say_publish(fd, memory);
+        for (ipc_handle.block_id = 2; ipc_handle.block_id < 5; ipc_handle.block_id++)
+            say_share(fd, &ipc_handle, null);
         if (i >= 20)
             siege_holds();
         read_all_and_close(fd);
@@ -306,7 +307,7 @@ static void takes_up_what_another_has(void)
     for (unsigned i = 0;; i++) {
         int fd = siege_dial();
 
-        siege_greet(fd, siege->token + 8, siege->other);
+        siege_greet(fd, siege->ipc_handle + 8, siege->other);
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         for (message.take_up.block_id = 8; message.take_up.block_id-- > 0;) /* 0: that was all */
             siege_say(fd, &message, -1);
@@ -371,35 +372,36 @@ const struct siege_attack siege_clients[] = {
     {"says bye and comes again", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(BYE),
      TAKES(CONNECTIONS), leaves_with_a_bye},
     {"opens and closes without end", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED), TAKES(TURNS), churns},
+     SAYS(OPEN) | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED), TAKES(TURNS), churns},
     {"gives nothing back", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(KEEP) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH), TAKES(LIMBO),
+     SAYS(OPEN) | SAYS(CACHE) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH), TAKES(LIMBO),
      heeds_nothing},
-    {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP),
-     TAKES(LEASES), takes_up_what_another_has},
+    {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP), TAKES(LEASES),
+     takes_up_what_another_has},
     {"asks for memory without end", EXPORTER, LISTED, SAYS(PURGE) | SAYS(REFUSE), TAKES(TURNS),
      asks_for_memory},
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(PURGE) | SAYS(PURGED),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
-    {"says what is not its to say", EXPORTER, SAME_USER, NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) |
-     SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) | SAYS(SHARE) | SAYS(UNSHARE) | SAYS(LEAVE),
+    {"says what is not its to say", EXPORTER, SAME_USER,
+     NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
+         SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH),
      TAKES(TURNS), says_what_others_say},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
-    {"leaves all it can", BROKER, SAME_USER, SAYS(LEAVE) | SAYS(SHARE), TAKES(OFFERS),
+    {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE), TAKES(EXPORTS),
      leaves_all_it_can},
     {"leaves from many connections", BROKER, LISTED,
-     SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE) | SAYS(UNSHARE),
-     TAKES(CONNECTIONS) | TAKES(OFFERS) | TAKES(UNDER_WAY), leaves_from_many},
-    {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE),
-     TAKES(OFFERS), leaves_in_anothers_name},
+     SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(UNSHARE),
+     TAKES(CONNECTIONS) | TAKES(EXPORTS) | TAKES(UNDER_WAY), leaves_from_many},
+    {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
+     TAKES(EXPORTS), leaves_in_anothers_name},
     {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
     {"takes no descriptor", BROKER, LISTED_HOLDER, SAYS(OPEN), TAKES(UNDER_WAY), opens_unread},
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(KEEP) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(PURGE),
+     NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(PURGE),
      TAKES(TURNS), says_what_others_say},
 };
 const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;

@@ -52,7 +52,7 @@ static int hears_until(enum siege_position position, enum gs_wire_type last)
             fd = -1;
         }
         if (type == GS_WIRE_OPEN)
-            memcpy(siege->token, message.open.token, GS_TOKEN_SIZE);
+            memcpy(siege->ipc_handle, message.open.ipc_handle, GS_IPC_HANDLE_SIZE);
     }
     return fd;
 }
@@ -79,9 +79,9 @@ static void grant(int fd)
 {
     int memory = memfd_create("grant", MFD_CLOEXEC);
     union gs_wire_message message;
-    struct gs_token asked;
+    struct gs_ipc_handle asked;
 
-    if (ftruncate(memory, 2 << 20) != 0 || gs_token_read(siege->token, &asked) != GS_OK)
+    if (ftruncate(memory, 2 << 20) != 0 || gs_ipc_handle_read(siege->ipc_handle, &asked) != GS_OK)
         _exit(1);
     gs_wire_start(&message, GS_WIRE_GRANT, 1);
     message.grant.block_id = asked.block_id;
@@ -143,10 +143,10 @@ const struct siege_attack siege_posers[] = {
     {"takes no connection", OPENER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
     {"is silent", OPENER, FAKE_BROKER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
      broker_is_silent_to_openers},
-    {"takes no connection", LEAVER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
-    {"reads nothing more", LEAVER, FAKE_BROKER, SAYS(HELLO) | SAYS(LEAVE) | SAYS(SHARE),
-     TAKES(OFFERS) | TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), broker_reads_no_more},
-    {"talks without end", LEAVER, FAKE_BROKER,
+    {"takes no connection", PUBLISHER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
+    {"reads nothing more", PUBLISHER, FAKE_BROKER, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
+     TAKES(EXPORTS) | TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), broker_reads_no_more},
+    {"talks without end", PUBLISHER, FAKE_BROKER,
      SAYS(GRANT) | SAYS(REFUSE) | SAYS(REPORT) | SAYS(QUERY) | SAYS(RECALL),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_talks},
 };

@@ -19,8 +19,8 @@
 #include "scene.h"
 #include "tests/children.h"
 
-static struct gs_offer *offer;
-static unsigned char token[GS_TOKEN_SIZE];
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static bool looks_at_all;
 
 /* Of the share thread; atomic. What it spent is CPU time, of which it gets none while the machine
@@ -94,8 +94,8 @@ static void setup(void)
     scene_side();
     run_on(0); /* and the share thread, which that one starts */
     chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_offer(&side, &chunk, 0, 512, &offer), GS_OK);
-    gs_offer_token(offer, token);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
 }
 
 TestSuite(share_spin, .init = setup, .fini = scene_end, .timeout = 120);
@@ -113,13 +113,13 @@ static void open_again_and_again(uint64_t ns, uint64_t work_ns)
         int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
         run_on(1);
-        side_path_of(dir, token, &to);
+        side_path_of(dir, ipc_handle, &to);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
             _exit(1);
-        side_greet(fd, token + 8);
+        side_greet(fd, ipc_handle + 8);
         while (side_now() < end) {
             gs_wire_start(&message, GS_WIRE_OPEN, 1);
-            memcpy(message.open.token, token, GS_TOKEN_SIZE);
+            memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
             gs_wire_send(fd, &message, -1);
             while (recv(fd, &message, sizeof message, MSG_DONTWAIT) < 0 && errno == EAGAIN)
                 continue;
@@ -175,18 +175,18 @@ Test(share_spin, whoever_comes_again_and_again_gets_a_part_of_the_time)
 /* One that never answers costs its opener the time and not a CPU. */
 Test(share_spin, an_opener_that_waits_for_long_sleeps)
 {
-    struct gs_token silent = {.instance = "nobody", .block_id = 1, .chunk_id = 1, .size = 512};
+    struct gs_ipc_handle silent = {.instance = "nobody", .block_id = 1, .chunk_id = 1, .size = 512};
     struct rusage before, after;
     struct sockaddr_un to;
     CUdeviceptr opened;
     uint64_t used;
     int fd;
 
-    gs_token_write(&silent, token);
-    side_path_of(dir, token, &to);
+    gs_ipc_handle_write(&silent, ipc_handle);
+    side_path_of(dir, ipc_handle, &to);
     fd = side_listen(to.sun_path);
     getrusage(RUSAGE_THREAD, &before);
-    cr_assert_eq(gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened), GS_UNREACHABLE);
     getrusage(RUSAGE_THREAD, &after);
     used = (uint64_t)(after.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_utime.tv_sec -
                       before.ru_stime.tv_sec) * 1000000 +
@@ -194,7 +194,7 @@ Test(share_spin, an_opener_that_waits_for_long_sleeps)
            (uint64_t)(before.ru_utime.tv_usec + before.ru_stime.tv_usec);
     cr_assert_lt(used, 300000, "%llu us of CPU in a second", (unsigned long long)used);
     for (int i = 0; i < 5 && looks_at_all && opener_yields == 0; i++) /* the machine stood still */
-        gs_share_open(side.share, token, SIDE_CONTEXT, 0, &opened);
+        gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened);
     if (looks_at_all)
         cr_assert_gt(opener_yields, 0);
     close(fd);

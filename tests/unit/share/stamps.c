@@ -19,11 +19,11 @@ static uint32_t *word_at(CUdeviceptr address)
     return (uint32_t *)(uintptr_t)address;
 }
 
-void stamps_publish(struct stamps_slot *slot, const unsigned char token[GS_TOKEN_SIZE],
+void stamps_publish(struct stamps_slot *slot, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                     uint32_t stamp)
 {
     gs_lock_take(&slot->lock);
-    memcpy(slot->token, token, GS_TOKEN_SIZE);
+    memcpy(slot->ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     slot->stamp = stamp;
     gs_lock_release(&slot->lock);
 }
@@ -31,19 +31,19 @@ void stamps_publish(struct stamps_slot *slot, const unsigned char token[GS_TOKEN
 bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offset, uint32_t stamp,
                  struct stamps_slot *slot, unsigned published_us, uint64_t back_ns)
 {
-    unsigned char token[GS_TOKEN_SIZE];
-    struct gs_offer *offer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
     uint64_t freed;
 
     __atomic_store_n(word_at(chunk->base + offset), stamp, __ATOMIC_SEQ_CST);
-    if (side_offer(side, chunk, offset, STAMPS_BLOCK, &offer) != GS_OK)
+    if (side_export(side, chunk, offset, STAMPS_BLOCK, &export) != GS_OK)
         abort();
-    gs_offer_token(offer, token);
-    stamps_publish(slot, token, stamp);
+    gs_export_handle(export, ipc_handle);
+    stamps_publish(slot, ipc_handle, stamp);
     usleep(published_us);
     freed = side_now();
-    gs_share_freed(side->share, offer, freed);
-    while (!gs_share_withdraw(side->share, offer)) {
+    gs_share_freed(side->share, export, freed);
+    while (!gs_share_withdraw(side->share, export)) {
         if (side_now() - freed > back_ns) {
             stamps_fail("a block is never given back", stamp, 0);
             return false;
@@ -54,27 +54,27 @@ bool stamps_live(struct side *side, const struct side_chunk *chunk, size_t offse
 }
 
 /* False: nothing is published there yet. */
-static bool read_slot(struct stamps_slot *slot, unsigned char ret_token[GS_TOKEN_SIZE],
+static bool read_slot(struct stamps_slot *slot, unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
                       uint32_t *ret_stamp)
 {
     gs_lock_take(&slot->lock);
-    memcpy(ret_token, slot->token, GS_TOKEN_SIZE);
+    memcpy(ret_ipc_handle, slot->ipc_handle, GS_IPC_HANDLE_SIZE);
     *ret_stamp = slot->stamp;
     gs_lock_release(&slot->lock);
-    return gs_token_is_ours(ret_token);
+    return gs_ipc_handle_is_ours(ret_ipc_handle);
 }
 
 bool stamps_open(struct side *side, struct stamps_slot *slot, CUcontext context, unsigned late_us,
                  unsigned *refused, CUdeviceptr *ret_address, uint32_t *ret_stamp)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     gs_status status;
 
-    if (!read_slot(slot, token, ret_stamp))
+    if (!read_slot(slot, ipc_handle, ret_stamp))
         return false;
     if (late_us)
         usleep(late_us);
-    status = gs_share_open(side->share, token, context, 0, ret_address);
+    status = gs_share_open(side->share, ipc_handle, context, 0, ret_address);
     if (status == GS_STALE || (status == GS_UNREACHABLE && slot->may_be_gone))
         __atomic_add_fetch(refused, 1, __ATOMIC_RELAXED);
     else if (status != GS_OK)

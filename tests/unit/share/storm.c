@@ -1,6 +1,6 @@
 /*
  * Threads of one opener while its exporters are killed under it: for three seconds threads open
- * and close what exporters in other processes offer, contexts go, and every exporter is killed and
+ * and close what exporters in other processes export, contexts go, and every exporter is killed and
  * replaced again and again. Nothing may hang, leak, or show another block's bytes.
  */
 #include <stdio.h>
@@ -17,8 +17,8 @@
 #define RUN_NS    3000000000ull
 
 static struct side side;
-static struct gs_lock lock; /* protects the tokens */
-static unsigned char tokens[EXPORTERS][BLOCKS][GS_TOKEN_SIZE];
+static struct gs_lock lock; /* protects the handles */
+static unsigned char ipc_handles[EXPORTERS][BLOCKS][GS_IPC_HANDLE_SIZE];
 static uint64_t end;
 static unsigned opened, refused, killed, failures; /* atomic */
 
@@ -40,15 +40,15 @@ static void *run_opener(void *arg)
 
     while (side_now() < end) {
         int exporter = rand_r(&seed) % EXPORTERS, block = rand_r(&seed) % BLOCKS;
-        unsigned char token[GS_TOKEN_SIZE];
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
         struct gs_import_info info;
         CUdeviceptr address;
         gs_status status;
 
         gs_lock_take(&lock);
-        memcpy(token, tokens[exporter][block], sizeof token);
+        memcpy(ipc_handle, ipc_handles[exporter][block], sizeof ipc_handle);
         gs_lock_release(&lock);
-        status = gs_share_open(side.share, token, context, (CUdevice)(seed % 2), &address);
+        status = gs_share_open(side.share, ipc_handle, context, (CUdevice)(seed % 2), &address);
         if (status == GS_UNREACHABLE || status == GS_STALE) {
             __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
             continue;
@@ -69,15 +69,15 @@ static void *run_opener(void *arg)
     return NULL;
 }
 
-static void offer_all(struct other *other, int exporter, const char *dir)
+static void export_all(struct other *other, int exporter, const char *dir)
 {
-    unsigned char fresh[BLOCKS][GS_TOKEN_SIZE];
+    unsigned char fresh[BLOCKS][GS_IPC_HANDLE_SIZE];
 
     other_start(other, dir, NULL);
     for (int i = 0; i < BLOCKS; i++)
-        other_offer(other, (size_t)i * 512, 512, stamp_of(exporter, i), fresh[i]);
+        other_export(other, (size_t)i * 512, 512, stamp_of(exporter, i), fresh[i]);
     gs_lock_take(&lock);
-    memcpy(tokens[exporter], fresh, sizeof fresh);
+    memcpy(ipc_handles[exporter], fresh, sizeof fresh);
     gs_lock_release(&lock);
 }
 
@@ -94,7 +94,7 @@ int main(void)
     side_options(&options, dir);
     side_start(&side, &options);
     for (int i = 0; i < EXPORTERS; i++)
-        offer_all(&others[i], i, dir);
+        export_all(&others[i], i, dir);
     end = side_now() + RUN_NS;
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, run_opener, (void *)(i + 1));
@@ -103,7 +103,7 @@ int main(void)
 
         usleep(30000);
         other_kill(&others[victim]);
-        offer_all(&others[victim], victim, dir);
+        export_all(&others[victim], victim, dir);
         if (killed % 7 == 0) /* of nobody here: the table is searched all the same */
             gs_share_context_gone(side.share, (CUcontext)0x9000);
     }

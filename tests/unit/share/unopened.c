@@ -6,7 +6,7 @@
 
 #include "scene.h"
 
-static struct gs_offer *offer[2];
+static struct gs_export *export[2];
 
 static void setup(void)
 {
@@ -14,7 +14,7 @@ static void setup(void)
     options.grace_ns = 100 * MS;
     scene_chunk();
     for (size_t i = 0; i < 2; i++)
-        cr_assert_eq(side_offer(&side, &chunk, i * MIB, MIB, &offer[i]), GS_OK);
+        cr_assert_eq(side_export(&side, &chunk, i * MIB, MIB, &export[i]), GS_OK);
 }
 
 TestSuite(share_unopened, .init = setup, .fini = scene_end, .timeout = 120);
@@ -33,8 +33,8 @@ static void ends(int i)
 {
     uint64_t freed = side_now();
 
-    gs_share_freed(side.share, offer[i], freed);
-    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, offer[i])));
+    gs_share_freed(side.share, export[i], freed);
+    cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, export[i])));
 }
 
 Test(share_unopened, it_is_said_once_and_with_their_number)
@@ -58,17 +58,17 @@ Test(share_unopened, it_is_said_at_the_end_where_nothing_was_freed)
     gs_share_at_exit(side.share);
     cr_assert_eq(times_said(), side_with_broker() ? 0 : 1, "%s", side_logged());
     for (int i = 0; i < 2; i++)
-        cr_assert(side_gets_back(&side, offer[i]));
+        cr_assert(side_gets_back(&side, export[i]));
 }
 
 Test(share_unopened, who_has_opened_one_has_the_library)
 {
-    unsigned char token[GS_TOKEN_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     unsigned long address;
 
     other_start(&other, dir, "strict=1");
-    gs_offer_token(offer[0], token);
-    cr_assert_eq(other_open(&other, token, &address), GS_OK);
+    gs_export_handle(export[0], ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
     cr_assert_str_eq(other_ask(&other, "close %lx", address), "status 0");
     ends(1);
     ends(0);

@@ -1,0 +1,244 @@
+/* Copies, fills and peers (core/api/peer_access.h). */
+#include "core/api/peer_access.h"
+
+#include "core/api/core.h"
+#include "core/process/context.h"
+#include "core/process/peers.h"
+
+static void unlock(struct gs_chunk *chunk)
+{
+    gs_latch_release(&chunk->arena->lock);
+}
+
+/* ---- Copies and fills -------------------------------------------------------------------- */
+
+static bool several_devices(struct gs_core *core)
+{
+    int count = __atomic_load_n(&core->device_count, __ATOMIC_RELAXED);
+
+    if (count == 0) {
+        if (!core->driver.device_get_count || core->driver.device_get_count(&count) != CUDA_SUCCESS)
+            return false;
+        __atomic_store_n(&core->device_count, count, __ATOMIC_RELAXED);
+    }
+    return count > 1;
+}
+
+/* False: the driver will say what is wrong. */
+static bool device_of_context(struct gs_core *core, CUcontext handle, CUdevice *ret_device)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUcontext current = NULL;
+    bool known;
+
+    if (driver->ctx_get_current(&current) == CUDA_SUCCESS && current == handle)
+        return driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    if (driver->ctx_push_current(handle) != CUDA_SUCCESS)
+        return false;
+    known = driver->ctx_get_device(ret_device) == CUDA_SUCCESS;
+    driver->ctx_pop_current(&current);
+    return known;
+}
+
+/* The device whose engines do the work of a stream; false as above. */
+static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_device)
+{
+    CUcontext handle;
+
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS;
+    return core->driver.stream_get_ctx(stream, &handle) == CUDA_SUCCESS &&
+           device_of_context(core, handle, ret_device);
+}
+
+/* The context that does the work of a stream; NULL: the driver will say what is wrong. */
+static CUcontext context_of(struct gs_core *core, CUstream stream)
+{
+    CUcontext handle = NULL;
+    CUresult result = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD
+                          ? core->driver.ctx_get_current(&handle)
+                          : core->driver.stream_get_ctx(stream, &handle);
+
+    return result == CUDA_SUCCESS && handle ? gs_context_owner(core, handle) : NULL;
+}
+
+/* What has to be so for memory of another device. */
+enum far_rule {
+    FAR_TOLD,    /* it is GS_UNREACHABLE, and nothing is done about it */
+    FAR_ENABLED, /* peer access is enabled, or it is refused */
+    FAR_GIVEN,   /* access is given */
+    FAR_APART,   /* it is GS_UNREACHABLE */
+};
+
+/* Of an open import; what is only mapped, for the next open, is nobody's. */
+static gs_status check_import(struct gs_core *core, struct gs_access_range range, CUdevice device,
+                              enum far_rule rule, CUcontext from)
+{
+    struct gs_import_info import;
+
+    if (gs_share_find(core->share, range.address, &import) != GS_OK ||
+        range.size > import.size - (range.address - import.base))
+        return GS_NOT_LIVE;
+    if (device < 0 || device >= GS_DEVICES_MAX ||
+        gs_share_is_home(core->share, range.address, device))
+        return GS_OK;
+    if (rule == FAR_ENABLED)
+        return gs_peers_of_import(core, range.address, from) >> device & 1 ? GS_OK : GS_NOT_LIVE;
+    return rule == FAR_GIVEN && gs_share_give(core->share, range.address, device) == GS_OK
+               ? GS_OK
+               : GS_UNREACHABLE;
+}
+
+/* `device` below 0: which one does not matter. `from`: its context, where FAR_ENABLED asks. */
+static gs_status check_from(struct gs_core *core, struct gs_access_range range, CUdevice device,
+                            enum far_rule rule, CUcontext from)
+{
+    struct gs_chunk *chunk;
+    const struct gs_block *block;
+    gs_status status;
+
+    if (range.size == 0)
+        return GS_OK;
+    status = gs_context_lock_chunk(core, range.address, &chunk);
+    if (status == GS_NOT_OURS)
+        return GS_OK;
+    if (status != GS_OK)
+        return check_import(core, range, device, rule, from);
+    block = gs_chunk_find_locked(chunk, range.address);
+    if (!gs_arena_usable_locked(chunk->arena, block) ||
+        range.address - block->base >= block->size ||
+        range.size > block->size - (range.address - block->base))
+        status = GS_NOT_LIVE;
+    else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->arena->device->ordinal)
+        status = GS_OK;
+    else if (rule == FAR_TOLD || (rule == FAR_APART && !chunk->arena->dead))
+        status = GS_UNREACHABLE; /* of a dead context's, there may be no other one of the device */
+    else if (rule == FAR_ENABLED)
+        status = gs_peers_let_in(core, chunk, block, from, device) ? GS_OK : GS_NOT_LIVE;
+    else
+        status = gs_chunk_set_access(core, chunk, device, true) == GS_OK ? GS_OK : GS_UNREACHABLE;
+    unlock(chunk);
+    return status;
+}
+
+static gs_status check(struct gs_core *core, struct gs_access_range range, CUdevice device,
+                       enum far_rule rule)
+{
+    return check_from(core, range, device, rule, NULL);
+}
+
+static CUdevice far_device(struct gs_core *core, CUstream stream)
+{
+    CUdevice device;
+
+    return several_devices(core) && device_of(core, stream, &device) ? device : -1;
+}
+
+/* That no context is current comes before anything about the memory: then the driver says so. */
+static gs_status refused(struct gs_core *core, CUstream stream)
+{
+    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+
+    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+}
+
+gs_status gs_core_may_fill(struct gs_core *core, struct gs_access_range range, CUstream stream)
+{
+    CUdevice device = far_device(core, stream);
+    gs_status status = check(core, range, device, FAR_TOLD);
+
+    if (status == GS_UNREACHABLE)
+        status = check_from(core, range, device, FAR_ENABLED, context_of(core, stream));
+    return status == GS_NOT_LIVE ? refused(core, stream) : status;
+}
+
+bool gs_core_far(struct gs_core *core, CUdeviceptr address)
+{
+    const struct gs_access_range byte = {address, 1};
+
+    return gs_core_may_fill(core, byte, NULL) != GS_OK;
+}
+
+gs_status gs_core_may_copy(struct gs_core *core, struct gs_access_range dst,
+                           struct gs_access_range src, CUstream stream, bool async)
+{
+    const enum far_rule rule = async ? FAR_GIVEN : FAR_APART;
+    CUdevice device = far_device(core, stream);
+    gs_status to = check(core, dst, device, rule);
+    gs_status from = check(core, src, device, rule);
+
+    if (to == GS_NOT_LIVE || from == GS_NOT_LIVE)
+        return refused(core, stream);
+    return to == GS_OK ? from : to;
+}
+
+static CUdevice far_device_later(struct gs_core *core, CUcontext context)
+{
+    CUdevice device;
+    bool known = several_devices(core) &&
+                 (context ? device_of_context(core, context, &device)
+                          : core->driver.ctx_get_device(&device) == CUDA_SUCCESS);
+
+    return known ? device : -1;
+}
+
+gs_status gs_core_may_do_later(struct gs_core *core, struct gs_access_range dst,
+                               struct gs_access_range src, CUcontext context)
+{
+    CUdevice device = far_device_later(core, context);
+    gs_status to = check(core, dst, device, FAR_GIVEN);
+    gs_status from = check(core, src, device, FAR_GIVEN);
+
+    return to == GS_NOT_LIVE || from == GS_NOT_LIVE ? GS_NOT_LIVE : GS_OK;
+}
+
+CUcontext gs_core_copy_context(struct gs_core *core, CUdeviceptr address)
+{
+    struct gs_block_info info;
+    CUcontext current = NULL;
+
+    if (gs_core_find(core, address, &info) == GS_OK && info.context)
+        return info.context;
+    core->driver.ctx_get_current(&current);
+    return current;
+}
+
+bool gs_core_within(struct gs_core *core, struct gs_access_range range)
+{
+    return check(core, range, -1, FAR_GIVEN) == GS_OK;
+}
+
+/* A capture of another stream refuses a wait and is broken by it, but neither by a synchronous copy
+ * (measured on an H200): the thread's mode is RELAXED meanwhile. */
+static CUresult wait_beside_captures(struct gs_core *core, CUstream stream)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = gs_core_capturing(core) && driver->exchange_capture_mode &&
+                     driver->exchange_capture_mode(&mode) == CUDA_SUCCESS;
+    CUresult result = driver->stream_synchronize(stream);
+
+    if (exchanged)
+        driver->exchange_capture_mode(&mode);
+    return result;
+}
+
+CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream)
+{
+    CUcontext owner = gs_core_copy_context(core, address);
+    CUresult result = owner ? wait_beside_captures(core, stream) : CUDA_ERROR_INVALID_CONTEXT;
+
+    return result ? result : core->driver.ctx_push_current(owner);
+}
+
+void gs_core_owner_leave(struct gs_core *core)
+{
+    CUcontext popped;
+
+    core->driver.ctx_pop_current(&popped);
+}
+
+bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size)
+{
+    return gs_map_overlaps(&core->map, address, size);
+}

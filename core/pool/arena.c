@@ -1,0 +1,79 @@
+/* An arena begins and ends (core/pool/arena.h). */
+#include "core/pool/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* All but the lock. How long calls took is counted without it, by late ones too. */
+static void pool_clear_locked(struct gs_arena *arena)
+{
+    char *first = (char *)arena + sizeof arena->lock, *took = (char *)arena->counts.took;
+    char *rest = took + sizeof arena->counts.took;
+
+    memset(first, 0, (size_t)(took - first));
+    for (unsigned i = 0; i < GS_TOOK; i++)
+        __atomic_store_n(&arena->counts.took[i], 0, __ATOMIC_RELAXED);
+    memset(rest, 0, (size_t)((char *)(arena + 1) - rest));
+}
+
+void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
+                   const struct gs_device *device, CUcontext context,
+                   const struct gs_fence_pool *events)
+{
+    /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
+     */
+    gs_latch_take(&arena->lock);
+    pool_clear_locked(arena);
+    arena->shared = shared;
+    arena->device = device;
+    arena->context = context;
+    arena->first = !events;
+    gs_fence_pool_init(shared->fences, &arena->events, context, events);
+    gs_bins_init(&arena->free.bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
+    gs_bins_init(&arena->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
+    gs_bins_init(&arena->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
+    gs_bins_init(&arena->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
+    arena->epochs.limit = gs_epoch_limit_locked(arena);
+    arena->kept.slack_percent = GS_SLACK_PERCENT_MIN;
+    arena->made_ns = arena->kept.seen_ns = gs_now_ns();
+    gs_latch_release(&arena->lock);
+}
+
+struct gs_arena *gs_arena_new(void)
+{
+    struct gs_arena *arena = aligned_alloc(_Alignof(struct gs_arena), sizeof *arena);
+
+    if (!arena)
+        return NULL;
+    memset(arena, 0, sizeof *arena);
+    gs_latch_init(&arena->lock, GS_RANK_ARENA);
+    return arena;
+}
+
+void gs_arena_fini(struct gs_arena *arena)
+{
+    struct gs_epoch *epoch;
+    struct gs_stream_list *stream;
+    struct gs_block *block;
+
+    /* An allocation that the context's end overtook may look at it now. */
+    gs_latch_take(&arena->lock);
+    while ((epoch = arena->epochs.spare)) {
+        arena->epochs.spare = epoch->next;
+        free(epoch);
+    }
+    for (unsigned i = 0; i <= GS_STREAM_BUCKETS; i++) {
+        struct gs_stream_list **list =
+            i < GS_STREAM_BUCKETS ? &arena->order.streams[i] : &arena->order.spare;
+        while ((stream = *list)) {
+            *list = stream->next;
+            free(stream);
+        }
+    }
+    while ((block = arena->free.spare)) {
+        arena->free.spare = block->above;
+        free(block);
+    }
+    gs_fence_pool_forget(&arena->events);
+    gs_latch_release(&arena->lock);
+}

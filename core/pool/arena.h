@@ -1,0 +1,460 @@
+/*
+ * One context's device memory: chunks cut into blocks, and the way of a block from its free to its
+ * next use.
+ *
+ *      take            retire               epoch's fence passed         no lease, no grace
+ *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
+ *                        │ (stream-ordered frees: free at once for the same stream)
+ *
+ * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
+ * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
+ * others, as far as the memory fragmented that way stays a small share of what is live, and what
+ * could be fragmented at worst a small share of the device's. No block crosses a chunk. Blocks of a
+ * chunk form a list in address order, and free neighbours merge; a small block that becomes free
+ * goes to a quick list of its exact size first and merges when an allocation finds nothing else; of
+ * the large ones that are their chunk's only block the last one is kept apart.
+ *
+ * A context has one arena, and more for small blocks of threads that got into each other's way.
+ *
+ * Everything here is called with the arena's lock held unless it says otherwise. No driver call is
+ * made under it but those that core/gpu/driver.h says to wait for no work.
+ */
+#ifndef GS_CORE_POOL_ARENA_H
+#define GS_CORE_POOL_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/clock.h"
+#include "core/base/latch.h"
+#include "core/base/log.h"
+#include "core/gpu/device.h"
+#include "core/gpu/single.h"
+#include "core/pool/block.h"
+#include "core/pool/counts.h"
+
+#define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
+#define GS_STREAM_BUCKETS 64
+#define GS_RETIRED_SIZES  512
+#define GS_GROWN_FOR 16
+#define GS_MIXED_TIMES 4
+
+/* Blocks retired together behind one fence. */
+struct gs_epoch {
+    struct gs_epoch *next;
+    struct gs_fence fence;
+    struct gs_block_list blocks;
+    uint64_t wait_ns; /* a full device waits for it so long at most; UINT64_MAX: without end */
+};
+
+/* Blocks freed in the order of one stream, and not behind other work (core/pool/apart.c). */
+struct gs_apart {
+    struct gs_apart *next;
+    struct gs_fence fence; /* in the stream; or of another context, whose stream it is */
+    struct gs_fence epoch; /* the epoch's in which they were, which will do as well; or none */
+    struct gs_fence_pool line; /* the stream's; none: it is of another context */
+    uint64_t stream, parted;   /* the list's id; when that was: order.serial */
+    struct gs_block_list blocks;
+};
+
+#define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
+#define GS_LATER_WAIT_NS                                                                           \
+    UINT64_C(10000000000) /* gs_arena_wait_oldest_locked: for what was recorded late */
+
+/* How long somebody waits for the GPU: since when, and at most. */
+struct gs_patience {
+    uint64_t began_ns, most_ns;
+};
+
+/* When it ends for something that is worth `wait_ns`. */
+static inline uint64_t gs_patience_ends(const struct gs_patience *patience, uint64_t wait_ns)
+{
+    uint64_t least = patience->most_ns < wait_ns ? patience->most_ns : wait_ns;
+
+    return least < UINT64_MAX - patience->began_ns ? patience->began_ns + least : UINT64_MAX;
+}
+
+/* Blocks freed in the order of one stream: free for it, for others after an epoch. */
+struct gs_stream_list {
+    struct gs_stream_list *next; /* in its bucket, or among the spare ones */
+    uint64_t key;
+    uint64_t id;             /* 0: spare. Another one when the stream is gone */
+    uint64_t unparted;       /* when parting its blocks was tried last: order.serial */
+    struct gs_block *last_freed; /* the last one freed, not merged; may be NULL */
+    size_t bytes;            /* of all */
+    struct gs_bins small, large;
+};
+
+struct gs_arena_shared { /* what all arenas of a process use */
+    const struct gs_driver *driver;
+    const struct gs_log *log;
+    struct gs_map *map;
+    struct gs_fences *fences;
+    struct gs_single *single;
+    struct gs_guard guard;
+    uint64_t next_id; /* atomic */
+    struct gs_async_count *async; /* by device */
+    size_t *waste;                /* of all chunks of a device, by device; atomic */
+    size_t *left; /* what a device had left when an arena last looked, and 1; 0: unknown; atomic */
+    unsigned releasing; /* atomic: chunks that are no arena's any more and not the driver's yet */
+    uint64_t released_ns; /* atomic: when the driver last got one; 0: never */
+    size_t small_limit, epoch_bytes, cache_limit;
+    unsigned retiring_percent, cache_percent;
+    bool wipe;           /* what was shared is overwritten before it is used again */
+    bool whole_chunks; /* a large block has its chunk alone, for good */
+    void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
+    void *activity_arg;
+};
+
+/* What an arena keeps free beside what was live lately, when it grows: more of it, up to the
+ * second, while making chunks takes much of the time, and up to the third where that
+ * is much. */
+#define GS_SLACK_PERCENT_MIN 4
+#define GS_SLACK_PERCENT_MORE 12
+#define GS_SLACK_PERCENT_MOST 24
+
+/* Where a free block is indexed. */
+enum gs_bin_kind {
+    GS_BIN_SMALL_PART,  /* some of its chunk is not free */
+    GS_BIN_SMALL_WHOLE, /* all of a chunk: can go back to the driver */
+    GS_BIN_LARGE_PART,
+    GS_BIN_LARGE_WHOLE,
+    GS_BIN_KINDS,
+};
+
+/* Blocks that are free for whoever comes first, by size. */
+struct gs_arena_free {
+    size_t fragmented; /* free bytes of large chunks that are not free as a whole */
+    size_t mixed;    /* of its chunks: gs_block_may_lie_locked */
+    size_t quick_bytes;
+    struct gs_block *spare;                     /* records */
+    struct gs_block *whole; /* a large chunk, the last that came back, or NULL */
+    struct gs_block *quick[GS_QUICK_CLASSES]; /* by size in units, linked by entry.next */
+    struct gs_bins bins[GS_BIN_KINDS];
+};
+
+/* Blocks that GPU work may still touch. */
+struct gs_arena_epochs {
+    struct gs_block_list open;
+    size_t limit; /* bytes at which it closes */
+    bool plain;      /* the open one has something of cuMemFree */
+    unsigned polls;  /* times gs_arena_take_locked could have looked at the oldest */
+    struct gs_epoch *oldest, *newest; /* closed ones */
+    struct gs_epoch *spare;
+    struct gs_fence stalled; /* was waited for in vain; it is again once it has */
+    size_t stalled_most;     /* passed, or beyond so many reserved bytes */
+    unsigned sizes[GS_RETIRED_SIZES]; /* large blocks in epochs, by their size */
+};
+
+/* Blocks that were freed in the order of a stream. */
+struct gs_arena_order {
+    size_t bytes;       /* free for one stream each */
+    struct gs_apart *apart;
+    uint64_t serial; /* lists of streams that were made, and times that streams were parted */
+    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare;
+};
+
+/* Blocks that somebody else has, or had. Those held are in no list: their guard knows them. */
+struct gs_arena_guarded {
+    size_t held;                  /* bytes */
+    struct gs_block_list unwiped; /* held no more, to be overwritten */
+    struct gs_chunk *spent;       /* wiped and detached, for the driver */
+};
+
+/* How much an arena keeps, and what it goes by. */
+struct gs_arena_kept {
+    size_t limit;                   /* free bytes beyond which a free gives some back */
+    size_t live_high, live_peak;    /* most that was live since the last look, and lately */
+    size_t behind_high;             /* most that retired lately when an allocation missed */
+    size_t free_low;                /* fewest free bytes since the last look of the purge thread */
+    uint64_t seen_hits;             /* allocations up to the last look */
+    uint64_t cost_ns;      /* of counts.map_ns, what keeping more would have saved since */
+    uint64_t seen_ns;      /* this time */
+    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet */
+    unsigned slack_percent; /* GS_SLACK_PERCENT_MIN and up: free beside what was live lately, when
+                               the arena grows */
+    size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */
+};
+
+/* Stream-ordered bytes; read by anyone. */
+struct gs_arena_async {
+    size_t live;
+    size_t granted; /* from so many on it tells (struct gs_async_count); 0: there were none yet */
+};
+
+struct gs_arena {
+    struct gs_latch lock; /* first; rank ARENA; protects all below, and its chunks and blocks */
+    bool dead;            /* the context is gone: nothing is handed out, what is left is held */
+    bool leaving; /* the context may be about to go: no event is recorded or queried */
+    bool first;   /* of its context: it has all large blocks, others are for threads that met */
+    struct gs_arena_shared *shared;
+    const struct gs_device *device;
+    CUcontext context;
+    size_t reserved, live, free_bytes; /* bytes of chunks; of live blocks; of free blocks */
+    uint64_t made_ns;                  /* when the arena began */
+    uint64_t id; /* the next, of some taken from the process's */
+    struct gs_fence freed; /* of the last block that was free at once */
+    struct gs_fence_pool events;
+    struct gs_chunk *chunks;
+    struct gs_arena_async async;
+    struct gs_arena_guarded guarded;
+    struct gs_arena_kept kept;
+    struct gs_arena_epochs epochs;
+    struct gs_arena_counts counts;
+    struct gs_arena_order order;
+    struct gs_arena_free free;
+} __attribute__((aligned(128))); /* arenas of several threads share no cache line */
+#define GS_LINE_OF(type, field) (offsetof(type, field) / 64)
+_Static_assert(offsetof(struct gs_arena, chunks) < 128, "every call reads what is before that");
+_Static_assert(GS_LINE_OF(struct gs_arena, live) == GS_LINE_OF(struct gs_arena, lock) &&
+                   GS_LINE_OF(struct gs_arena, free_bytes) == GS_LINE_OF(struct gs_arena, lock),
+               "every call writes these, and has the lock's line");
+_Static_assert(offsetof(struct gs_arena_kept, free_low) < 64, "an allocation looks before that");
+_Static_assert(offsetof(struct gs_arena_epochs, oldest) < 64,
+               "a free looks at what is before that");
+_Static_assert(offsetof(struct gs_arena_free, quick) < 64, "so do both at this");
+
+/* A record with its lock, zero otherwise; NULL: no host memory. */
+struct gs_arena *gs_arena_new(void);
+/* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
+ * those of the context's first arena, or NULL for that one. Another one is there because threads
+ * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * it. */
+void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
+                   const struct gs_device *device, CUcontext context,
+                   const struct gs_fence_pool *events);
+/* The arena has no chunks. Lock not held. */
+void gs_arena_fini(struct gs_arena *arena);
+
+/* ---- Blocks (block.c) ------------------------------------------------------------------- */
+
+size_t gs_arena_round(const struct gs_arena *arena, size_t size, bool *ret_small);
+/* A live block from what is free, or NULL. May look whether the oldest epoch has passed. */
+struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size);
+/* The same from a free block that is large enough. */
+struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
+                                           size_t size);
+/* A live block whatever it fragments, and from chunks of the other kind as well: memory is out. */
+struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);
+
+/* Puts a block that nothing can touch any more back among the free ones. */
+void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
+/* The same without merging where its size allows. */
+void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
+/* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
+bool gs_arena_settle_locked(struct gs_arena *arena);
+
+/* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
+ * ordered in its stream (in no bin yet: NULL or the rest); joins free neighbours by `upper`. */
+void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
+struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
+void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struct gs_block *upper);
+/* A free block that is not quick is in no bin any more, retired and in no list. */
+void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block);
+
+/* How many bytes of large chunks may be fragmented beside live blocks, beyond those that are. */
+size_t gs_arena_strandable_locked(const struct gs_arena *arena);
+
+/*
+ * Waste: what a chunk can come to keep from the driver at worst, which for the same live blocks
+ * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
+ * that block's pages. The waste of all chunks of a device stays a small share of its memory, and of
+ * what it has left (what others use is not ours to share), so that no more than that share is ever
+ * missing where the driver alone would still have had memory.
+ *
+ * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
+ * since it was free as a whole. Such a block, where it stays, keeps a chunk from going back and
+ * from serving its own size. What an arena's chunks are mixed stays a part of what was live lately.
+ *
+ * Whether a large block of `need` bytes may lie in the free or ordered one without exceeding
+ * either; that it does, or that so much of a small chunk may be all that is used.
+ */
+bool gs_block_may_lie_locked(const struct gs_arena *arena, const struct gs_block *block,
+                             size_t need);
+void gs_block_lies_locked(struct gs_arena *arena, struct gs_chunk *chunk, size_t need);
+/* The chunk wastes nothing any more, and is not mixed: nothing lies in it. */
+void gs_chunk_settle_debt_locked(struct gs_arena *arena, struct gs_chunk *chunk);
+/* Whether so much more waste is within the bounds, or one part of them in so many. */
+bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part);
+
+/* Enters a chunk whose memory is mapped; its whole is one free block. GS_NO_HOST_MEMORY. */
+gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address, size_t size,
+                                    bool small, CUmemGenericAllocationHandle handle,
+                                    struct gs_block **ret_block);
+
+/* A record, zeroed, or NULL: no host memory (index.c); and it is free for the next. */
+struct gs_block *gs_block_record_new_locked(struct gs_arena *arena);
+void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block);
+
+/* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
+
+/* Detaches chunks of about `bytes` together, in as few pieces as it takes. */
+struct gs_chunk *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
+
+/* Detaches chunks that are free from end to end, and that no work touches any more, from the map
+ * and the arena, until no more than `keep` free bytes are left. They are then the caller's, to
+ * unmap without the lock. */
+struct gs_chunk *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
+/* What is too much once a chunk of `size` bytes is added, were all of it free; */
+size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size);
+/* and the same as above for that. */
+struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t size);
+/* Detaches the chunk of a free block that is all of it onto arena->guarded.spent. One that is
+ * guarded stays. */
+void gs_arena_spend_locked(struct gs_arena *arena, struct gs_block *block);
+/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
+ * the arena kept what it had at some time. */
+void gs_arena_felt_locked(struct gs_arena *arena, uint64_t ns, bool again);
+/* Weighs the time that this took lately against the memory that would save it, now and then. */
+void gs_arena_weigh_locked(struct gs_arena *arena);
+
+/* ---- The way back (retire.c) ------------------------------------------------------------ */
+
+/* A live block was freed: retired, behind all GPU work of the context; or free at once, where
+ * all of that is in one stream. */
+void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block);
+/* The same where that was in the order of a stream. */
+void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block,
+                                     uint64_t stream_key);
+/* Adds to the open epoch what retires already. */
+void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block);
+
+/* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
+ * wait. */
+void gs_arena_collect_locked(struct gs_arena *arena);
+/* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
+ * passed this either, and each event is a stop for the GPU. */
+void gs_arena_look_locked(struct gs_arena *arena);
+/* Takes back what passed; returns whether anything did. */
+bool gs_arena_poll_locked(struct gs_arena *arena);
+/* Bytes that retire. */
+static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
+{
+    return arena->reserved - arena->live - arena->free_bytes - arena->guarded.held -
+           arena->order.bytes;
+}
+/* What held a range of a chunk, or some of it, may do so no more: what is held there goes, unless
+ * something else holds it. The chunk may be spent afterwards. */
+void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_chunk *chunk, uint64_t base,
+                             size_t size);
+/* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
+void gs_arena_close_locked(struct gs_arena *arena);
+/* A live block that the program does not know yet is its device's stream-ordered memory. True: once
+ * no lock is held, gs_async_look is to be called. */
+bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block);
+/* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
+ * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
+ * until the stream is synchronised); so it is behind a fence of its own, and
+ * gs_arena_usable_locked.
+ */
+void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
+                                      uint64_t stream_key);
+/* Bytes at which the next one closes. */
+size_t gs_epoch_limit_locked(const struct gs_arena *arena);
+/* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
+ * last block came into it. */
+void gs_epoch_close_locked(struct gs_arena *arena, bool at_free);
+/* Whether a large block of that size may be in one. */
+bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size);
+/* Takes a block out of an epoch's list, and puts a retired one in no list into one. */
+void gs_epoch_remove_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
+                            struct gs_block *block);
+void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
+                         struct gs_block *block);
+/* Whether the program may still use a block. */
+bool gs_arena_usable_locked(struct gs_arena *arena, const struct gs_block *block);
+/* A live block is no longer the program's: retired, in no list yet. */
+void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
+/* All GPU work before the free of a retired block in no list is known to be done. */
+void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block);
+/* What waits to be overwritten, linked by entry.next, and in no list any more; NULL: nothing, or it
+ * must not be now. Then: what was overwritten, which retires once more behind that work, and what
+ * could not be. Both lists are empty afterwards. */
+struct gs_block *gs_arena_take_unwiped_locked(struct gs_arena *arena);
+void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
+                           struct gs_block_list *failed);
+/* The context was destroyed: its work is over and its events are gone. What retires is free, or
+ * held. */
+void gs_arena_context_over_locked(struct gs_arena *arena);
+
+/* ---- Waiting for the GPU (wait.c) -------------------------------------------------------- */
+
+/* Whether work may still touch what was free at once. */
+bool gs_arena_touched_locked(struct gs_arena *arena);
+/*
+ * Closes the open epoch and lets the lock go while it waits for the GPU to pass the oldest one, or
+ * else what was free at once. False: there is none, it did not pass in time, or it cannot be waited
+ * for now (a capture is open).
+ *
+ * What cuMemFree freed may be waited for without end: natively that call would have waited for the
+ * same work, in the same thread, while nobody else could submit any (measured on an H200). So that
+ * it is the same, the fence is recorded at the free or before anything is submitted that can stop
+ * the GPU (gs_single_stalls). Where it was recorded later, it may be behind a kernel that waits for
+ * this very thread; and what was freed in the order of a stream may be behind anything. Both are
+ * waited for so long and no longer.
+ */
+bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience);
+/* Whether an allocation should wait rather than grow the arena by `size`: too much retires, or a
+ * large block of that very size does and the arena has half that much more than was live lately.
+ * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
+ * fits. */
+bool gs_arena_behind_locked(struct gs_arena *arena, size_t size);
+
+/* ---- Stream order (order.c) -------------------------------------------------------------- */
+
+/* A live block was freed in the order of a stream. */
+void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *block,
+                                   uint64_t stream_key);
+/* A live block from what was freed in the order of the stream, or NULL. */
+struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
+                                             uint64_t stream_key);
+/* The stream's list joins the open epoch. */
+void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
+/* The same of every stream: they may be gone, all or some. */
+void gs_arena_forget_streams_locked(struct gs_arena *arena);
+/* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
+void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
+/* A retired block was freed in the order of the stream. */
+void gs_block_of_stream_locked(struct gs_arena *arena, struct gs_block *block, uint64_t stream_key);
+/* Whether it was, and the stream is still there. */
+static inline bool gs_block_has_stream_locked(const struct gs_block *block)
+{
+    return block->stream_id && block->stream->id == block->stream_id;
+}
+
+/* ---- Apart (apart.c, run.c) ------------------------------------------------------------- */
+
+/* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
+ * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
+void gs_arena_part_streams_locked(struct gs_arena *arena);
+/* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
+ * host memory, nothing was changed. */
+bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *block,
+                                      const struct gs_fence *fence);
+/* Takes back what passed; returns whether anything did. */
+bool gs_arena_poll_apart_locked(struct gs_arena *arena);
+/* The same, and lets the lock go while it waits for that, for a second at most. */
+bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience);
+/* What work has to come behind: of one line no more than the last fence. */
+#define GS_BEHIND_MOST 32
+struct gs_behind {
+    struct gs_fence fence[GS_BEHIND_MOST];
+    unsigned count;
+};
+
+/* A live block out of what retires, whose owner's work has to come behind all of *ret; or NULL. Where
+ * no block is large enough it is made of several that lie side by side, and what is free there
+ * (run.c). */
+struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
+                                               struct gs_behind *ret);
+/* Of one block, and of several; the second once the first found none. */
+struct gs_block *gs_arena_take_run_locked(struct gs_arena *arena, size_t size,
+                                          struct gs_behind *ret);
+/* Whether a retired block can be the next one's who comes behind its free. */
+bool gs_block_suits_next_locked(const struct gs_arena *arena, struct gs_block *block);
+/* As gs_fence_pool_leaving, and as gs_arena_context_over_locked. */
+void gs_arena_apart_leaving_locked(struct gs_arena *arena, bool leaving);
+void gs_arena_apart_over_locked(struct gs_arena *arena);
+
+#endif

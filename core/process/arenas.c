@@ -1,0 +1,108 @@
+/* What concerns all arenas of a process, and the driver's own by name (core/process/process.h). */
+#include "core/process/context.h"
+
+void gs_context_pass_arenas(void *arg, bool closes)
+{
+    struct gs_core *core = arg;
+
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
+
+    gs_lock_take(&core->lock);
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        gs_latch_take(&arena->lock);
+        if (closes)
+            gs_arena_close_locked(arena);
+        gs_latch_release(&arena->lock);
+    }
+    gs_lock_release(&core->lock);
+}
+
+void gs_core_stream_gone(struct gs_core *core, CUstream stream)
+{
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
+
+    gs_single_stream_gone(&core->single, stream);
+    gs_lock_take(&core->lock);
+    gs_context_handles_changed(core);
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        gs_latch_take(&arena->lock);
+        gs_arena_flush_stream_locked(arena, gs_stream_key(stream));
+        gs_latch_release(&arena->lock);
+    }
+    gs_lock_release(&core->lock);
+}
+
+size_t gs_core_cached(struct gs_core *core)
+{
+    struct gs_arena_walk walk = {0};
+    struct gs_context *current;
+    struct gs_arena *arena;
+    size_t cached_bytes = 0;
+
+    /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
+    if (gs_context_current_unprobed(core, &current) != GS_OK)
+        return 0;
+    gs_context_purge_dead(core);
+    gs_lock_take(&core->lock);
+    while ((arena = gs_next_pool_locked(core, &walk))) {
+        /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
+        if (arena->device != current->device || arena->dead)
+            continue;
+        gs_latch_take(&arena->lock);
+        gs_arena_collect_locked(arena);
+        /* What was freed and another process holds is not free: such blocks show as held. */
+        cached_bytes += arena->reserved - arena->live - arena->guarded.held;
+        gs_latch_release(&arena->lock);
+    }
+    gs_lock_release(&core->lock);
+    return cached_bytes;
+}
+
+unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
+                     struct gs_arena *ret_arenas[GS_POOLS_MAX])
+{
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
+    unsigned count = 0;
+
+    gs_lock_take(&core->lock);
+    while (count < GS_POOLS_MAX && (arena = gs_next_pool_locked(core, &walk)))
+        if (!device || arena->device == device)
+            ret_arenas[count++] = arena;
+    gs_lock_release(&core->lock);
+    return count;
+}
+
+void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)
+{
+    if (device >= 0 && device < GS_DEVICES_MAX)
+        __atomic_store_n(&core->current_pool[device], pool, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_core_mempool_going(struct gs_core *core, CUmemoryPool pool)
+{
+    uint64_t devices = 0;
+
+    for (CUdevice device = 0; pool && device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool current = pool;
+
+        if (__atomic_compare_exchange_n(&core->current_pool[device], &current, NULL, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            devices |= UINT64_C(1) << device;
+    }
+    return devices;
+}
+
+/* Another thread may have set one meanwhile. */
+void gs_core_mempool_stays(struct gs_core *core, CUmemoryPool pool, uint64_t devices)
+{
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
+        CUmemoryPool none = NULL;
+
+        if (devices >> device & 1)
+            __atomic_compare_exchange_n(&core->current_pool[device], &none, pool, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+}

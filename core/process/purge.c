@@ -1,0 +1,278 @@
+/* Idle memory goes back to the driver (core/process/purge.h). */
+#include "core/process/purge.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/process/context.h"
+#include "core/process/reclaim.h"
+
+#define WORTH_A_THREAD ((size_t)64 << 20)
+#define KEPT_FIRST ((size_t)48 << 20) /* free bytes that stay: in a context's first arena, */
+#define KEPT_OTHER ((size_t)2 << 20)  /* and in each of its others */
+#define PEAK_SHARE 8                  /* of what was live lately, forgotten at each look */
+#define EXIT_WAIT_MS 500
+
+enum gs_purge_state {
+    PURGE_NONE,
+    PURGE_STARTING,
+    PURGE_AWAKE,
+    PURGE_ASLEEP,
+    PURGE_CALLED, /* awake, and there is something for core/process/release.h, or neighbour.h */
+    PURGE_STOP,
+};
+
+static void futex_wait(int *word, int expected, uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / GS_NS_PER_S), (long)(ns % GS_NS_PER_S)};
+
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, ns < UINT64_MAX ? &time : NULL, NULL, 0);
+}
+
+static void futex_wake(int *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Begins what may call the driver; false: the process exits. Ended by setting `busy` to false. */
+static bool begin(struct gs_purge *purge)
+{
+    __atomic_store_n(&purge->busy, true, __ATOMIC_SEQ_CST);
+    return !__atomic_load_n(&purge->ending, __ATOMIC_SEQ_CST);
+}
+
+static void end(struct gs_purge *purge)
+{
+    __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
+}
+
+/* The state is set back first: what is left to the thread from then on sets it again. */
+static void do_called(struct gs_core *core)
+{
+    struct gs_purge *purge = &core->purge;
+    int expected = PURGE_CALLED;
+
+    __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    if (begin(purge)) {
+        gs_neighbour_answer(core); /* others wait for it */
+        gs_releases_run(core, &purge->ending);
+    }
+    end(purge);
+}
+
+/* Until the state is another one or `ns` are over. Other processes that ask for memory are answered
+ * meanwhile, and chunks are given back. */
+static int sleep_in(struct gs_core *core, int state, uint64_t ns)
+{
+    struct gs_purge *purge = &core->purge;
+    uint64_t now = gs_now_ns(), until = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
+    int seen;
+
+    for (;;) {
+        seen = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+        if (seen == PURGE_CALLED && state == PURGE_AWAKE)
+            do_called(core);
+        else if (seen != state || now >= until)
+            return seen;
+        else
+            futex_wait(&purge->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
+        now = gs_now_ns();
+    }
+}
+
+/* The arena's lock is held. What the last look saw is forgotten bit by bit, so that a peak long ago
+ * does not let the arena hold more. */
+static void forget_peak_locked(struct gs_arena *arena)
+{
+    gs_latch_assert_held(&arena->lock);
+    arena->kept.live_peak -= arena->kept.live_peak / PEAK_SHARE;
+    if (arena->kept.live_peak < arena->kept.live_high)
+        arena->kept.live_peak = arena->kept.live_high;
+    arena->kept.live_high = arena->live;
+    arena->kept.behind_high -= arena->kept.behind_high / PEAK_SHARE;
+}
+
+/* Returns whether the arena has done anything since the last look, or may have more to give. */
+static bool look_at(struct gs_core *core, struct gs_arena *arena)
+{
+    struct gs_chunk *chunks = NULL;
+    size_t free_before, idle, keep;
+    bool used;
+
+    gs_latch_take(&arena->lock);
+    if (arena->dead || arena->leaving) {
+        gs_latch_release(&arena->lock);
+        return false;
+    }
+    used = arena->kept.seen_hits != arena->counts.hits + arena->counts.misses;
+    arena->kept.seen_hits = arena->counts.hits + arena->counts.misses;
+    free_before = arena->free_bytes;
+    idle = arena->kept.free_low;
+    keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
+    if (!used)
+        gs_arena_flush_streams_locked(arena, 0);
+    gs_arena_collect_locked(arena);
+    used |= arena->free_bytes != free_before || arena->epochs.open.first || arena->epochs.oldest ||
+            arena->order.apart || gs_arena_touched_locked(arena);
+    if (idle > keep) {
+        gs_arena_settle_locked(arena);
+        chunks = gs_arena_detach_ready_locked(arena, arena->free_bytes - (idle - keep));
+    }
+    forget_peak_locked(arena);
+    gs_arena_weigh_locked(arena);
+    used |= arena->free_bytes != arena->kept.free_low;
+    arena->kept.free_low = arena->free_bytes;
+    gs_latch_release(&arena->lock);
+    if (core->shared.wipe)
+        gs_arena_wipe(core, arena);
+    return gs_chunks_unmap(core, chunks) > 0 || used;
+}
+
+static bool look(struct gs_core *core)
+{
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    bool used = gs_context_purge_dead(core);
+    unsigned count = gs_pools_of(core, NULL, arenas);
+
+    for (unsigned i = 0; i < count; i++) {
+        if (__atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST))
+            return false;
+        used |= look_at(core, arenas[i]);
+    }
+    return used;
+}
+
+static void *run(void *arg)
+{
+    struct gs_core *core = arg;
+    struct gs_purge *purge = &core->purge;
+    uint64_t pause = core->options.purge_ns / 2;
+    int state = PURGE_AWAKE;
+
+    pthread_setname_np(pthread_self(), "gpushim-purge");
+    if (begin(purge))
+        gs_neighbour_join(core);
+    end(purge);
+    while (state != PURGE_STOP) {
+        bool used;
+
+        if (core->options.purge_ns == 0) {
+            state = sleep_in(core, PURGE_AWAKE, UINT64_MAX);
+            continue;
+        }
+        sleep_in(core, PURGE_AWAKE, pause ? pause : 1);
+        if (begin(purge))
+            gs_neighbour_join(core); /* where it could not be before */
+        used = begin(purge) && look(core);
+        end(purge);
+        state = PURGE_AWAKE;
+        if (!used && __atomic_compare_exchange_n(&purge->state, &state, PURGE_ASLEEP, false,
+                                                 __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            /* What was freed after the look and before this has woken nobody. */
+            if (begin(purge) && look(core))
+                gs_purge_activity(core);
+            end(purge);
+            state = sleep_in(core, PURGE_ASLEEP, UINT64_MAX);
+        } else {
+            state = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+        }
+    }
+    return NULL;
+}
+
+void gs_purge_grown(struct gs_core *core, size_t reserved)
+{
+    struct gs_purge *purge = &core->purge;
+    int expected = PURGE_NONE;
+
+    if (reserved < WORTH_A_THREAD || (core->options.purge_ns == 0 && !core->options.neighbours) ||
+        __atomic_load_n(&purge->state, __ATOMIC_RELAXED) != PURGE_NONE ||
+        !__atomic_compare_exchange_n(&purge->state, &expected, PURGE_STARTING, false,
+                                     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    /* Without a thread the arena works on and keeps what it has; another growth tries again. */
+    __atomic_store_n(&purge->state,
+                     gs_background_start(&purge->background, run, core) == 0 ? PURGE_AWAKE
+                                                                             : PURGE_NONE,
+                     __ATOMIC_SEQ_CST);
+}
+
+void gs_purge_activity(void *arg)
+{
+    struct gs_purge *purge = &((struct gs_core *)arg)->purge;
+    int expected = PURGE_ASLEEP;
+
+    if (__atomic_load_n(&purge->state, __ATOMIC_RELAXED) == PURGE_ASLEEP &&
+        __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST))
+        futex_wake(&purge->state);
+}
+
+bool gs_purge_is_there(struct gs_core *core)
+{
+    int state = __atomic_load_n(&core->purge.state, __ATOMIC_RELAXED);
+
+    return state > PURGE_STARTING && state < PURGE_STOP &&
+           !__atomic_load_n(&core->purge.ending, __ATOMIC_RELAXED);
+}
+
+static bool call(struct gs_purge *purge)
+{
+    int state = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+
+    while (state == PURGE_AWAKE || state == PURGE_ASLEEP)
+        if (__atomic_compare_exchange_n(&purge->state, &state, PURGE_CALLED, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            futex_wake(&purge->state);
+            return true;
+        }
+    return state == PURGE_CALLED;
+}
+
+bool gs_purge_release(struct gs_core *core)
+{
+    return call(&core->purge);
+}
+
+bool gs_purge_asked(void *arg)
+{
+    struct gs_core *core = arg;
+
+    return core->options.neighbours && gs_purge_is_there(core) && call(&core->purge);
+}
+
+bool gs_purge_is_this(const struct gs_core *core)
+{
+    int state = __atomic_load_n(&core->purge.state, __ATOMIC_RELAXED);
+
+    return state > PURGE_STARTING && gs_background_is_this(&core->purge.background);
+}
+
+/* Only tests end a core: the thread comes by when it is done with the arena or the neighbour that
+ * it is at. */
+void gs_purge_stop(struct gs_core *core)
+{
+    struct gs_purge *purge = &core->purge;
+
+    if (__atomic_load_n(&purge->state, __ATOMIC_SEQ_CST) == PURGE_NONE)
+        return;
+    __atomic_store_n(&purge->ending, true, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&purge->state, PURGE_STOP, __ATOMIC_SEQ_CST);
+    futex_wake(&purge->state);
+    pthread_join(purge->background.thread, NULL);
+}
+
+/* The thread may be in a call of the driver, which is about to be unloaded. It ends that soon, and
+ * calls no more; where it does not, the process ends all the same, half a second later. */
+void gs_purge_at_exit(struct gs_core *core)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    __atomic_store_n(&core->purge.ending, true, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < EXIT_WAIT_MS && __atomic_load_n(&core->purge.busy, __ATOMIC_SEQ_CST); i++)
+        nanosleep(&pause, NULL);
+}

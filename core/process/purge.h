@@ -1,0 +1,43 @@
+/*
+ * Giving idle memory back in the background. A thread, started when a process first holds a good
+ * deal, looks twice in each purge time: what was free all the time since the last look goes back
+ * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
+ * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what is
+ * too much where an arena grows (core/process/release.h).
+ */
+#ifndef GS_CORE_PROCESS_PURGE_H
+#define GS_CORE_PROCESS_PURGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/base/background.h"
+
+struct gs_core;
+
+struct gs_purge {
+    struct gs_background background;
+    int state;   /* atomic, and what the thread sleeps on: enum gs_purge_state */
+    bool ending; /* atomic: the process exits, no driver call is begun */
+    bool busy;   /* atomic: the thread is at work, and may be in the driver */
+};
+
+/* An arena has grown to `reserved` bytes. No lock is held. */
+void gs_purge_grown(struct gs_core *core, size_t reserved);
+/* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
+void gs_purge_activity(void *core);
+/* Whether the thread is there; and wakes it for core/process/release.h, false: it is not there any
+ * more. */
+bool gs_purge_is_there(struct gs_core *core);
+bool gs_purge_release(struct gs_core *core);
+/* Other processes ask for memory (struct gs_share_events): wakes the thread for neighbour.h; false: it
+ * is not there, or is not to give any. */
+bool gs_purge_asked(void *core);
+/* Whether the caller is the thread. */
+bool gs_purge_is_this(const struct gs_core *core);
+/* Ends the thread and waits for it. */
+void gs_purge_stop(struct gs_core *core);
+/* The process exits: waits a moment for a driver call under way, and lets none follow. */
+void gs_purge_at_exit(struct gs_core *core);
+
+#endif

@@ -1,0 +1,176 @@
+/*
+ * Exporter: one descriptor for a chunk, made once and kept for its next openers, since the driver
+ * takes 24 to 1,100 us to make one (measured on an H200). A kept descriptor keeps the memory: it
+ * goes before the chunk does. How many are kept is a share of the process's limit of descriptors,
+ * looked up each time since programs change it; the least recently used goes first.
+ *
+ * A forked child has copies of them (and of those that import.c keeps) until it execs or ends, and
+ * closes none: the lists may be half changed by a thread that the child lacks, and what a number
+ * means may have changed between the copies of descriptors and of memory.
+ */
+#include "core/share/exporter.h"
+
+#include "core/gpu/device.h"
+
+#include <stdlib.h>
+
+#define LIMIT_SHARE 8    /* one descriptor in so many of the process's limit */
+#define KEPT_MAX    4096 /* and never more */
+
+#define TABLE_STEP  64
+#define TABLE_SPARE 8 /* for sockets, and for those that are not kept */
+
+struct gs_chunk_fd {
+    uint64_t chunk_id;
+    struct gs_fd fd; /* the program may have closed it, and another file may have its number */
+    uint64_t used; /* share->exporter.chunk_fd_uses at its last use */
+    UT_hash_handle hh;
+};
+
+unsigned gs_chunk_fds_max(void)
+{
+    uint64_t part = gs_fd_limit() / LIMIT_SHARE;
+
+    return part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
+}
+
+/* Takes the least recently used out until no more than `keep` are left; closes them. */
+static void shrink(struct gs_share *share, unsigned keep)
+{
+    for (;;) {
+        struct gs_chunk_fd *entry, *next, *oldest = NULL;
+
+        gs_lock_take(&share->lock);
+        if (HASH_COUNT(share->exporter.chunk_fds) > keep) {
+            HASH_ITER(hh, share->exporter.chunk_fds, entry, next)
+            {
+                if (!oldest || entry->used < oldest->used)
+                    oldest = entry;
+            }
+            HASH_DEL(share->exporter.chunk_fds, oldest);
+        }
+        gs_lock_release(&share->lock);
+        if (!oldest)
+            return;
+        gs_fd_close(&oldest->fd);
+        free(oldest);
+    }
+}
+
+static unsigned count_kept(struct gs_share *share)
+{
+    unsigned count;
+
+    gs_lock_take(&share->lock);
+    count = HASH_COUNT(share->exporter.chunk_fds);
+    gs_lock_release(&share->lock);
+    return count;
+}
+
+static int find(struct gs_share *share, uint64_t chunk_id)
+{
+    struct gs_chunk_fd *entry;
+    int fd = -1;
+
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->exporter.chunk_fds, &chunk_id, sizeof chunk_id, entry);
+    if (entry && gs_fd_is_there(&entry->fd)) {
+        entry->used = ++share->exporter.chunk_fd_uses;
+        fd = entry->fd.fd;
+    } else if (entry) {
+        HASH_DEL(share->exporter.chunk_fds, entry);
+        free(entry);
+    }
+    gs_lock_release(&share->lock);
+    return fd;
+}
+
+/* As the last one tells: the lowest free number is given out, and tables end at multiples of 64. */
+bool gs_chunk_fd_has_room(const struct gs_share *share)
+{
+    return share->loop.fds_made ||
+           share->exporter.last_chunk_fd % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
+}
+
+void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, int fd)
+{
+    struct gs_chunk_fd *entry = NULL;
+    unsigned max = gs_chunk_fd_has_room(share) ? gs_chunk_fds_max() : 0;
+    bool kept = false;
+
+    if (max > 0)
+        entry = calloc(1, sizeof *entry);
+    if (entry) {
+        shrink(share, max - 1);
+        entry->chunk_id = export->source.chunk_id;
+        entry->fd = gs_fd_keep(fd);
+        gs_lock_take(&share->lock);
+        entry->used = ++share->exporter.chunk_fd_uses;
+        HASH_ADD(hh, share->exporter.chunk_fds, chunk_id, sizeof entry->chunk_id, entry);
+        kept = entry->hh.tbl != NULL;
+        gs_lock_release(&share->lock);
+    }
+    if (kept)
+        return;
+    free(entry);
+    gs_fd_drop(fd);
+}
+
+bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
+{
+    unsigned max = gs_chunk_fds_max();
+    struct gs_chunk_fd *entry;
+    bool wanted;
+
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->exporter.chunk_fds, &export->source.chunk_id, sizeof entry->chunk_id,
+              entry);
+    wanted = !entry && HASH_COUNT(share->exporter.chunk_fds) < max;
+    gs_lock_release(&share->lock);
+    return wanted;
+}
+
+CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, int *ret_fd,
+                     bool *ret_fresh)
+{
+    const struct gs_share_source *source = &export->source;
+    CUresult result;
+    int fd = share->options.is_broker ? gs_broker_fd(export) : find(share, source->chunk_id);
+
+    *ret_fresh = fd < 0;
+    if (fd < 0) {
+        result = gs_device_export(share->driver, source->handle, &fd);
+        if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
+            shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
+            result = gs_device_export(share->driver, source->handle, &fd);
+        }
+        if (result != CUDA_SUCCESS)
+            return result;
+        share->exporter.last_chunk_fd = (unsigned)fd;
+    }
+    *ret_fd = fd;
+    return CUDA_SUCCESS;
+}
+
+void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
+{
+    int saved = errno;
+    struct gs_chunk_fd *entry;
+
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->exporter.chunk_fds, &chunk_id, sizeof chunk_id, entry);
+    if (entry)
+        HASH_DEL(share->exporter.chunk_fds, entry);
+    gs_mapping_chunk_gone_locked(share, chunk_id);
+    gs_lock_release(&share->lock);
+    if (entry) {
+        gs_fd_close(&entry->fd);
+        free(entry);
+    }
+    errno = saved;
+}
+
+void gs_chunk_fds_free(struct gs_share *share)
+{
+    shrink(share, 0);
+}

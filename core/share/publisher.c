@@ -1,0 +1,134 @@
+/*
+ * Of a broker: processes that leave something here. What one said first (whom it shares with, and
+ * the memory in which it confirms what may be served) stays for as long as anything of it is here.
+ */
+#include "core/share/discard.h"
+#include "core/share/exporter.h"
+#include "core/share/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct gs_publisher {
+    unsigned refs;
+    struct gs_user *user;
+    uid_t uids[GS_IDS_MAX];
+    gid_t gids[GS_IDS_MAX];
+    unsigned uid_count, gid_count;
+    int memory; /* its ids of what may be served */
+    uint32_t slots;
+    struct gs_publisher *next, *previous;
+};
+
+static void take_ids(struct gs_publisher *publisher, const struct gs_wire_publish *message)
+{
+    _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
+    publisher->uid_count = message->uid_count;
+    publisher->gid_count = message->gid_count;
+    memcpy(publisher->uids, message->uids, message->uid_count * sizeof *publisher->uids);
+    memcpy(publisher->gids, message->gids, message->gid_count * sizeof *publisher->gids);
+}
+
+/* Those whom the exporter lets in come to this socket, whatever this broker was started with. */
+static void let_in(struct gs_share *share, const struct gs_publisher *publisher)
+{
+    int error;
+
+    if (publisher->uid_count + publisher->gid_count > 0 && !gs_socket_is_given(share) &&
+        (error = gs_directory_let_all(share->place.directory, share->name)) != 0)
+        gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
+                    strerror(-error));
+}
+
+bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
+                             const struct gs_wire_publish *message, int *fd)
+{
+    struct gs_publisher *publisher;
+
+    if (!share->options.is_broker || !client->greeted)
+        return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
+                                                       : "it did not greet first");
+    if (client->publisher)
+        return gs_client_fault(client, "it said twice whom it shares with");
+    if (message->zero || message->uid_count > GS_IDS_MAX || message->gid_count > GS_IDS_MAX)
+        return gs_client_fault(client, "its message has fields that make no sense");
+    if (!gs_process_is_listed(&share->options, client->uid, client->gid))
+        return gs_client_fault(client, "it is of a user who may open here, and leave nothing");
+    if (!gs_memory_is_sound(*fd))
+        return gs_client_fault(client, "it confirms nothing in memory that can be relied upon");
+    publisher = calloc(1, sizeof *publisher);
+    if (!publisher)
+        return gs_client_fault(client, "no host memory is left for what it leaves");
+    publisher->refs = 1;
+    publisher->user = client->user;
+    publisher->user->refs++;
+    publisher->memory = *fd;
+    publisher->slots = message->slots;
+    *fd = -1;
+    take_ids(publisher, message);
+    publisher->next = share->store.publishers;
+    if (publisher->next)
+        publisher->next->previous = publisher;
+    share->store.publishers = publisher;
+    client->publisher = publisher;
+    let_in(share, publisher);
+    return true;
+}
+
+bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export)
+{
+    uint64_t id = 0;
+
+    return export->slot < publisher->slots &&
+           gs_memory_read(publisher->memory, export->slot * sizeof id, &id) && id == export->key.id;
+}
+
+bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid)
+{
+    if (uid == publisher->user->uid)
+        return true;
+    for (unsigned i = 0; i < publisher->uid_count; i++)
+        if (publisher->uids[i] == uid)
+            return true;
+    for (unsigned i = 0; i < publisher->gid_count; i++)
+        if (publisher->gids[i] == gid)
+            return true;
+    return false;
+}
+
+bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid)
+{
+    for (const struct gs_publisher *publisher = share->store.publishers; publisher;
+         publisher = publisher->next)
+        if (gs_publisher_lets(publisher, uid, gid))
+            return true;
+    return false;
+}
+
+struct gs_user *gs_publisher_user(const struct gs_publisher *publisher)
+{
+    return publisher->user;
+}
+
+struct gs_publisher *gs_publisher_ref(struct gs_publisher *publisher)
+{
+    publisher->refs++;
+    return publisher;
+}
+
+void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher)
+{
+    if (!publisher || --publisher->refs > 0)
+        return;
+    if (publisher->next)
+        publisher->next->previous = publisher->previous;
+    if (publisher->previous)
+        publisher->previous->next = publisher->next;
+    else
+        share->store.publishers = publisher->next;
+    gs_discard(publisher->memory,
+               publisher->user->uid); /* what it is of was seen, not what its close does */
+    publisher->user->refs--;
+    gs_user_reap(share, publisher->user);
+    free(publisher);
+}

@@ -1,0 +1,340 @@
+/*
+ * Opener: exporters, each of whom this process has opened memory of, and what comes from them.
+ *
+ * A connection (connect.c) is this process's lease, so it is kept while anything is held over it,
+ * whatever else goes wrong with it: an answer that comes too late is taken when it comes and its
+ * reference given back. Only the exporter's hang-up or exit ends it.
+ */
+#include "core/share/discard.h"
+#include "core/share/opener.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MESSAGES_MAX 64 /* of one exporter in one round */
+
+/* Who opens many blocks one after the other is not disturbed at each answer, which wakes the share
+ * thread too: only this long after one it looks what else there is. */
+#define LOOK_NS GS_NS_PER_MS
+#define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
+#define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
+#define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
+
+struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance)
+{
+    struct gs_remote *remote;
+
+    HASH_FIND(hh, share->opener.remotes, instance, GS_INSTANCE_SIZE, remote);
+    return remote;
+}
+
+struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance)
+{
+    struct gs_remote *remote = calloc(1, sizeof *remote);
+
+    if (!remote)
+        return NULL;
+    memcpy(remote->instance, instance, sizeof remote->instance);
+    remote->id = ++share->opener.next_remote;
+    remote->conn.fd = remote->conn.pidfd = -1;
+    HASH_ADD(hh, share->opener.remotes, instance, sizeof remote->instance, remote);
+    if (remote->hh.tbl)
+        return remote;
+    free(remote);
+    return NULL;
+}
+
+/* A connection is kept for the next open; but not to a broker, which has one for each process that
+ * has ended, and of those there may be any number. */
+void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
+{
+    if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
+        remote->unmapped || remote->astray)
+        return;
+    if (remote->conn.by_broker)
+        gs_remote_disconnect(share, remote);
+    if (remote->conn.fd >= 0)
+        return;
+    HASH_DEL(share->opener.remotes, remote);
+    free(remote);
+}
+
+/* A hang-up is always reported. What nobody waits for is read by the thread: RECALLs, and answers
+ * to requests that were given up. */
+static int watch(struct gs_share *share, const struct gs_remote *remote, enum gs_watch_op op)
+{
+    return gs_watch(share, op, remote->conn.fd,
+                    GS_WATCH_ONCE | (remote->conn.deaf ? 0 : GS_WATCH_READ), GS_WATCH_REMOTE,
+                    remote->id);
+}
+
+/* Where the kernel has no room for that, it is tried again with the next use of the remote. */
+static void watch_on(struct gs_share *share, struct gs_remote *remote)
+{
+    gs_remote_look(remote); /* its number may be another connection's */
+    remote->conn.watched = remote->conn.fd >= 0 && watch(share, remote, GS_WATCH_ADD) == 0;
+}
+
+void gs_remote_watch(struct gs_share *share, struct gs_remote *remote)
+{
+    if (!remote->conn.watched && gs_thread_start(share) == GS_OK)
+        watch_on(share, remote);
+}
+
+/* Those that are busy are watched when they are not any more. */
+void gs_remotes_watch(struct gs_share *share)
+{
+    struct gs_remote *remote, *next;
+
+    gs_lock_take(&share->opener.lock);
+    __atomic_store_n(&share->opener.remotes_watched, true, __ATOMIC_RELEASE);
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    {
+        if (!remote->busy && remote->conn.fd >= 0 && !remote->conn.watched)
+            watch_on(share, remote);
+    }
+    gs_lock_release(&share->opener.lock);
+}
+
+bool gs_opener_has_thread(struct gs_share *share)
+{
+    return __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_ACQUIRE) ||
+           __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
+}
+
+/* ---- Between requests ----------------------------------------------------------------------- */
+
+void gs_remote_return(struct gs_remote *remote, uint64_t block_id)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    message.close.block_id = block_id;
+    gs_remote_look(remote);
+    if (remote->conn.fd < 0)
+        return;
+    gs_wire_send(remote->conn.fd, &message, -1);
+    remote->conn.crossing++;
+}
+
+/* An answer to a request that was given up. One that nobody asked for makes the remote deaf. */
+static void take_late(struct gs_remote *remote, const union gs_wire_message *message)
+{
+    if (remote->conn.abandoned > 0)
+        remote->conn.abandoned--;
+    else
+        remote->conn.deaf = true;
+    if (message->head.type == GS_WIRE_GRANT)
+        gs_remote_return(remote, message->grant.block_id);
+}
+
+/* A RECALL or UNMAP of what is not here, or a second one, is fine where its answer may have crossed
+ * it; an exporter that goes on talking beyond that is not listened to any more, or it could keep
+ * this process busy. */
+void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remote,
+                                 const union gs_wire_message *message, int fd)
+{
+    if (fd >= 0)
+        gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
+    gs_remote_note_refused(remote, message);
+    if (message->head.type == GS_WIRE_FLUSH)
+        remote->conn.deaf |= !gs_flush_wanted_locked(share, remote, message->flush.number);
+    else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
+        take_late(remote, message);
+    else if (message->head.type == GS_WIRE_UNMAP
+                 ? gs_cached_call_back_locked(share, remote, message->unmap.chunk_id)
+                 : gs_idle_recall_locked(share, remote, message->recall.block_id))
+        return;
+    else if (remote->conn.crossing > 0)
+        remote->conn.crossing--;
+    else
+        remote->conn.deaf = true;
+}
+
+void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
+                          const union gs_wire_message *message, int fd)
+{
+    gs_lock_take(&share->opener.lock);
+    gs_remote_take_other_locked(share, remote, message, fd);
+    gs_lock_release(&share->opener.lock);
+}
+
+bool gs_remote_hung_up(const struct gs_remote *remote)
+{
+    return gs_conn_hung_up(remote->conn.fd);
+}
+
+bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns)
+{
+    if (gs_now_ns() >= deadline_ns)
+        return false;
+    gs_cond_wait_until(&share->opener.changed, &share->opener.lock, deadline_ns);
+    return true;
+}
+
+void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
+{
+    gs_remote_look(remote);
+    if (remote->conn.fd >= 0 && !remote->conn.watched) {
+        if (share->opener.remotes_watched) {
+            gs_lock_release(
+                &share->opener.lock); /* a thread killed in it does not die with the lock */
+            watch_on(share, remote);
+            gs_lock_take(&share->opener.lock);
+        } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
+            gs_remote_disconnect(share, remote);
+        }
+    }
+    gs_idle_lost_locked(share, remote);
+    remote->busy = false;
+    gs_cond_wake_all(&share->opener.changed);
+    gs_remote_reap_locked(share, remote);
+}
+
+/* False: there is no room for the descriptor of a late answer; later there may be. */
+static bool drain_locked(struct gs_share *share, struct gs_remote *remote)
+{
+    union gs_wire_message message;
+    int fd, error;
+
+    for (int i = 0; i < MESSAGES_MAX && !remote->conn.deaf; i++) {
+        error = gs_wire_receive(remote->conn.fd, &message, &fd);
+        if (error == -EPROTO || error == -EPROTONOSUPPORT)
+            remote->conn.deaf = true;
+        if (error)
+            return error != -EMFILE;
+        gs_remote_take_other_locked(share, remote, &message, fd);
+    }
+    return true;
+}
+
+/* What happened on a connection that nobody works with. May free the remote. */
+static void look_locked(struct gs_share *share, struct gs_remote *remote)
+{
+    remote->noticed = false;
+    gs_remote_look(remote);
+    if (remote->conn.fd < 0) {
+        gs_idle_lost_locked(share, remote);
+        return;
+    }
+    if (gs_remote_hung_up(remote)) {
+        gs_remote_lost(share, remote);
+        share->opener.astray_ns = 0;
+        gs_idle_lost_locked(share, remote);
+        gs_remote_flush_locked(share, remote);
+        gs_remote_reap_locked(share, remote);
+        return;
+    }
+    if (drain_locked(share, remote)) {
+        watch(share, remote, GS_WATCH_CHANGE);
+        return;
+    }
+    remote->noticed = true;
+    share->opener.look_ns = gs_now_ns() + ROOM_NS;
+}
+
+void gs_remote_event(struct gs_share *share, uint64_t id)
+{
+    struct gs_remote *remote, *next;
+
+    gs_lock_take(&share->opener.lock);
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    {
+        if (remote->id != id)
+            continue;
+        if (remote->busy) { /* most likely with the answer that has come */
+            remote->noticed = true;
+            share->opener.look_ns = gs_now_ns() + LOOK_NS;
+        } else {
+            look_locked(share, remote);
+        }
+        break;
+    }
+    gs_lock_release(&share->opener.lock);
+}
+
+static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_remote *remote, *next;
+
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    {
+        if (remote->busy)
+            continue;
+        gs_remote_look(remote);
+        if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
+            remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
+        if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)
+            return remote;
+    }
+    return NULL;
+}
+
+/* That the program has closed a connection is seen by looking alone. Lets go of the lock. */
+static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_remote *remote;
+
+    if (!share->opener.remotes)
+        return GS_NEVER;
+    if (now < share->opener.astray_ns)
+        return share->opener.astray_ns;
+    while ((remote = next_astray_locked(share, now))) {
+        remote->busy = true;
+        remote->astray_ns = now;
+        remote->deadline_ns = gs_now_ns() + ASTRAY_WAIT_NS;
+        gs_lock_release(&share->opener.lock);
+        gs_remote_resume(share, remote);
+        gs_lock_take(&share->opener.lock);
+        gs_remote_release_locked(share, remote);
+    }
+    share->opener.astray_ns = now + ASTRAY_NS;
+    return share->opener.astray_ns;
+}
+
+static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_remote *remote, *next;
+
+    if (share->opener.look_ns > now)
+        return share->opener.look_ns;
+    share->opener.look_ns = GS_NEVER;
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    {
+        if (!remote->noticed)
+            continue;
+        if (!remote->busy)
+            look_locked(share, remote);
+        else if (share->opener.look_ns > now + LOOK_NS)
+            share->opener.look_ns = now + LOOK_NS;
+    }
+    return share->opener.look_ns;
+}
+
+uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now)
+{
+    uint64_t astray = astray_tick_locked(share, now), noticed = noticed_tick_locked(share, now);
+
+    return astray < noticed ? astray : noticed;
+}
+
+bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
+{
+    gs_remote_look(remote);
+    if (!gs_cached_flush_locked(share, remote))
+        return false;
+    while (remote->unsent) {
+        struct gs_opened *opened = remote->unsent;
+        union gs_wire_message message;
+
+        gs_wire_start(&message, opened->keeps ? GS_WIRE_CACHE : GS_WIRE_CLOSE, 0);
+        message.close.block_id = opened->key.block_id;
+        if (remote->conn.fd >= 0 && opened->connection == remote->connection &&
+            gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))
+            return false;
+        remote->conn.crossing++;
+        remote->unsent = opened->next;
+        free(opened);
+    }
+    return true;
+}

@@ -1,0 +1,466 @@
+/* Allocating and freeing: placement, packing, reuse only after the GPU is done, giving back. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "core/pool/arena.h"
+#include "tests/unit/fixture.h"
+#include "tests/driver/softcuda.h"
+
+/* Everything retired becomes free: the GPU is idle and a miss looks. */
+static void drain(struct fixture *f)
+{
+    MUST(cuCtxSynchronize());
+    /* One more chunk than there is makes the arena look for what has come back. */
+    MUST(gs_core_free(f->core, must_alloc(f, 512)));
+    MUST(cuCtxSynchronize());
+}
+
+Test(arena, small_blocks_share_a_chunk_and_large_ones_do_not)
+{
+    struct fixture f;
+    CUdeviceptr a, b, c, d;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    a = must_alloc(&f, 1);
+    b = must_alloc(&f, 512);
+    c = must_alloc(&f, 513);
+    d = must_alloc(&f, MIB);
+    cr_assert_eq(a % 512, 0);
+    cr_assert_eq(b, a + 512);
+    cr_assert_eq(c, b + 512);
+    cr_assert_eq(d % (2 * MIB), 0);
+    cr_assert_eq(fixture_arena(&f).reserved, 4 * MIB);
+    cr_assert_eq(fixture_arena(&f).live, 512 + 512 + 1024 + MIB);
+    fixture_end(&f);
+}
+
+Test(arena, a_size_of_zero_or_beyond_the_device_is_refused_and_changes_nothing)
+{
+    struct fixture f;
+    CUdeviceptr address = 42;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    cr_assert_eq(gs_core_alloc(f.core, 0, &address), GS_INVALID);
+    cr_assert_eq(gs_core_alloc(f.core, (size_t)1 << 50, &address), GS_NO_MEMORY);
+    cr_assert_eq(gs_core_alloc(f.core, SIZE_MAX, &address), GS_NO_MEMORY);
+    cr_assert_eq(address, 42);
+    cr_assert_eq(fixture_arena(&f).reserved, 0);
+    fixture_end(&f);
+}
+
+Test(arena, only_the_start_of_a_live_block_can_be_freed)
+{
+    struct fixture f;
+    CUdeviceptr a, large;
+    CUdeviceptr foreign;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemAlloc(&foreign, 512));
+    a = must_alloc(&f, 4096);
+    large = must_alloc(&f, 4 * MIB);
+    cr_assert_eq(gs_core_free(f.core, foreign), GS_NOT_OURS);
+    cr_assert_eq(gs_core_free(f.core, 0x1000), GS_NOT_OURS);
+    cr_assert_eq(gs_core_free(f.core, a + 512), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 1), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a + 511), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, large + 2 * MIB), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, a), GS_OK);
+    cr_assert_eq(gs_core_free(f.core, a), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_free(f.core, large), GS_OK);
+    cr_assert_eq(gs_core_free(f.core, large), GS_NOT_LIVE);
+    cr_assert_eq(fixture_arena(&f).live, 0);
+    MUST(cuMemFree(foreign));
+    fixture_end(&f);
+}
+
+/* The one around an address is found by looking backwards over many that begin nowhere. */
+Test(arena, a_block_is_found_from_far_within_after_others_before_it_merged)
+{
+    struct gs_block_info info;
+    struct gs_arena *arena;
+    struct fixture f;
+    CUdeviceptr few[3], large, after;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int i = 0; i < 3; i++)
+        few[i] = must_alloc(&f, 512);
+    large = must_alloc(&f, 256 << 10);
+    after = must_alloc(&f, 512);
+    cr_assert_eq(large, few[0] + 3 * 512);
+    MUST(gs_core_free(f.core, few[1]));
+    MUST(gs_core_free(f.core, few[2]));
+    MUST(cuCtxSynchronize());
+    arena = fixture_lock_pool(&f, large);
+    gs_arena_collect_locked(arena);
+    gs_arena_settle_locked(arena);
+    gs_latch_release(&arena->lock);
+    for (size_t at = 0; at < 256 << 10; at += 5000) {
+        MUST(gs_core_find(f.core, large + at, &info));
+        cr_assert_eq(info.base, large);
+    }
+    MUST(gs_core_find(f.core, after, &info));
+    cr_assert_eq(info.base, after);
+    MUST(gs_core_find(f.core, few[0] + 511, &info));
+    cr_assert_eq(info.base, few[0]);
+    cr_assert_eq(gs_core_find(f.core, few[2], &info), GS_NOT_LIVE);
+    MUST(gs_core_free(f.core, large));
+    MUST(gs_core_free(f.core, after));
+    MUST(gs_core_free(f.core, few[0]));
+    fixture_end(&f);
+}
+
+Test(arena, find_knows_base_size_and_owner_of_interior_pointers)
+{
+    struct fixture f;
+    struct gs_block_info info, again;
+    CUdeviceptr a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    a = must_alloc(&f, 5000);
+    b = must_alloc(&f, 3 * MIB);
+    MUST(gs_core_find(f.core, a + 4999, &info));
+    cr_assert_eq(info.base, a);
+    cr_assert_eq(info.size, 5000);
+    cr_assert_eq(info.context, f.context);
+    cr_assert_not(info.async);
+    cr_assert_not(info.imported);
+    cr_assert_eq(gs_core_find(f.core, a + 5000, &again), GS_NOT_LIVE);
+    MUST(gs_core_find(f.core, b + 3 * MIB - 1, &again));
+    cr_assert_eq(again.base, b);
+    cr_assert_neq(again.id, info.id);
+    cr_assert_eq(gs_core_find(f.core, b + 3 * MIB, &again), GS_NOT_LIVE);
+    cr_assert_eq(gs_core_find(f.core, 0x1000, &again), GS_NOT_OURS);
+    MUST(gs_core_free(f.core, a));
+    cr_assert_eq(gs_core_find(f.core, a, &again), GS_NOT_LIVE);
+    fixture_end(&f);
+}
+
+Test(arena, memory_is_reused_and_neighbours_merge)
+{
+    struct fixture f;
+    CUdeviceptr block[64];
+
+    fixture_options(&f);
+    fixture_start(&f);
+    for (int round = 0; round < 50; round++) {
+        /* 64 x 32 KiB fill a chunk exactly; freed in odd order they must merge to one again. */
+        for (int i = 0; i < 64; i++)
+            block[i] = must_alloc(&f, 32 << 10);
+        for (int i = 0; i < 64; i++)
+            MUST(gs_core_free(f.core, block[i * 37 % 64]));
+        drain(&f);
+        for (int i = 0; i < 2; i++)
+            block[i] = must_alloc(&f, 1000 << 10);
+        for (int i = 0; i < 2; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        drain(&f);
+    }
+    cr_assert_leq(fixture_arena(&f).reserved, 4 * MIB);
+    fixture_end(&f);
+}
+
+Test(arena, a_block_is_not_reused_while_earlier_work_runs)
+{
+    struct fixture f;
+    CUdeviceptr freed, next;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (size_t size = 4096; size <= 4 * MIB; size *= 1024) {
+        freed = must_alloc(&f, size);
+        softcuda_hold(1);
+        fixture_spin_fill(&f, stream, freed, 1, 1, 0);
+        MUST(gs_core_free(f.core, freed));
+        for (int i = 0; i < 200; i++) {
+            next = must_alloc(&f, size);
+            cr_assert_neq(next, freed);
+            MUST(gs_core_free(f.core, next));
+        }
+        softcuda_hold(0);
+        MUST(cuStreamSynchronize(stream));
+    }
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+Test(arena, free_does_not_wait_and_native_free_does)
+{
+    for (int native = 0; native < 2; native++) {
+        struct fixture f;
+        CUdeviceptr block;
+        CUstream stream;
+
+        fixture_options(&f);
+        f.options.free_native = native;
+        fixture_start(&f);
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        block = must_alloc(&f, 4096);
+        softcuda_hold(!native);
+        fixture_spin_fill(&f, stream, block, 1, 1, 300000000);
+        MUST(gs_core_free(f.core, block));
+        cr_assert_eq(cuStreamQuery(stream), native ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+        softcuda_hold(0);
+        if (native) /* and the memory is free at once */
+            cr_assert_eq(must_alloc(&f, 4096), block);
+        MUST(cuStreamSynchronize(stream));
+        MUST(cuStreamDestroy(stream));
+        fixture_end(&f);
+    }
+}
+
+Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
+{
+    struct fixture f;
+    CUdeviceptr first, again, other;
+    CUstream a, b;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc_async(f.core, 65536, NULL, a, &first));
+    softcuda_hold(1);
+    fixture_spin_fill(&f, a, first, 1, 1, 0);
+    MUST(gs_core_free_async(f.core, first, a));
+    MUST(gs_core_alloc_async(f.core, 65536, NULL, b, &other));
+    cr_assert_neq(other, first);
+    MUST(gs_core_free_async(f.core, other, b));
+    MUST(gs_core_alloc_async(f.core, 65536, NULL, b, &again));
+    cr_assert_eq(again, other);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    MUST(cuStreamDestroy(a));
+    MUST(cuStreamDestroy(b));
+    fixture_end(&f);
+}
+
+Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
+{
+    struct fixture f;
+    CUdeviceptr first, again;
+    CUstream stream, next;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_alloc_async(f.core, 65536, NULL, stream, &first));
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, first, 1, 1, 0);
+    MUST(gs_core_free_async(f.core, first, stream));
+    gs_core_stream_gone(f.core, stream);
+    next = stream; /* the worst case: the handle comes again */
+    MUST(gs_core_alloc_async(f.core, 65536, NULL, next, &again));
+    cr_assert_neq(again, first);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+Test(arena, sync_and_stream_frees_mix)
+{
+    struct fixture f;
+    CUdeviceptr a, b;
+    struct gs_block_info info;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    a = must_alloc(&f, 4096);
+    MUST(gs_core_alloc_async(f.core, 4096, NULL, NULL, &b));
+    MUST(gs_core_find(f.core, b, &info));
+    cr_assert(info.async);
+    MUST(gs_core_free_async(f.core, a, NULL));
+    MUST(gs_core_free(f.core, b));
+    cr_assert_eq(gs_core_free_async(f.core, a, NULL), GS_NOT_LIVE);
+    cr_assert_eq(fixture_arena(&f).live, 0);
+    fixture_end(&f);
+}
+
+Test(arena, out_of_memory_takes_back_what_is_cached_and_what_retires)
+{
+    struct fixture f;
+    struct softcuda_census census;
+    CUdeviceptr block[100];
+    size_t free_bytes, total, half;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    half = free_bytes / 2 / (2 * MIB) * (2 * MIB);
+    /* Fill with small blocks behind late work, free all, ask for one of more than half. */
+    for (int round = 0; round < 3; round++) {
+        int count = 0;
+
+        while (count < 100 && gs_core_alloc(f.core, half / 40, &block[count]) == GS_OK)
+            count++;
+        cr_assert_gt(count, 70);
+        fixture_spin_fill(&f, stream, block[0], 1, 1, 50000000);
+        while (count > 0)
+            MUST(gs_core_free(f.core, block[--count]));
+        block[0] = must_alloc(&f, half + 8 * MIB);
+        MUST(gs_core_free(f.core, block[0]));
+    }
+    block[0] = must_alloc(&f, half);
+    cr_assert_eq(gs_core_alloc(f.core, half + half / 4, &block[1]), GS_NO_MEMORY);
+    cr_assert_eq(gs_core_alloc(f.core, total, &block[1]), GS_NO_MEMORY);
+    MUST(gs_core_free(f.core, block[0]));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    softcuda_census(&census);
+    cr_assert_eq(census.handles, 0);
+    cr_assert_eq(census.mappings, 0);
+    cr_assert_eq(census.reservations, 0);
+    cr_assert_eq(census.events, 0);
+    cr_assert_eq(census.device_bytes, 0);
+}
+
+/* What is free in the end of 64 MiB that were freed, on a device of 256 MiB. */
+static size_t kept(size_t limit_bytes, unsigned limit_percent)
+{
+    struct fixture f;
+    CUdeviceptr block[16];
+    size_t free_bytes;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    f.options.cache_limit = limit_bytes;
+    f.options.cache_percent = limit_percent;
+    fixture_start(&f);
+    for (int i = 0; i < 16; i++)
+        block[i] = must_alloc(&f, 4 * MIB);
+    for (int i = 0; i < 15; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    drain(&f);
+    MUST(gs_core_free(f.core, block[15]));
+    for (int i = 0; i < 3; i++)
+        drain(&f);
+    free_bytes = fixture_arena(&f).free_bytes;
+    fixture_end(&f);
+    return free_bytes;
+}
+
+Test(arena, cache_limit_gives_free_memory_back)
+{
+    cr_assert_leq(kept(8 * MIB, 0), 12 * MIB);
+}
+
+Test(arena, cache_limit_is_also_a_share_of_the_device)
+{
+    cr_assert_leq(kept(SIZE_MAX, 10), 32 * MIB);
+}
+
+Test(arena, without_a_cache_limit_so_little_is_kept)
+{
+    cr_assert_geq(kept(SIZE_MAX, 0), 56 * MIB);
+}
+
+Test(arena, nothing_retires_through_a_capture_and_all_does_afterwards)
+{
+    struct fixture f;
+    CUdeviceptr block[300];
+    CUstream stream;
+    CUgraph graph;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < 300; i++)
+        block[i] = must_alloc(&f, 8192);
+    for (int i = 0; i < 300; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    cr_assert_eq(fixture_arena(&f).retired, 300 * 8192);
+    cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS, "the capture stayed valid");
+    gs_core_capture_end(f.core, stream);
+    drain(&f); /* its free records the event, */
+    drain(&f); /* and the next allocation looks at it */
+    cr_assert_leq(fixture_arena(&f).retired, 8192);
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* So many weighings of a tenth of a second each, in which making chunks took `cost_ns`. */
+static void weigh(struct gs_arena *arena, unsigned times, uint64_t cost_ns)
+{
+    while (times-- > 0) {
+        arena->kept.seen_ns = gs_now_ns() - 100 * MS;
+        arena->kept.cost_ns += cost_ns;
+        gs_arena_weigh_locked(arena);
+    }
+}
+
+/* Sizes that have not settled yet make chunks for a moment: what is kept for them stays kept. */
+Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
+{
+    struct gs_arena *arena;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
+    arena = fixture_home(&f);
+    gs_latch_take(&arena->lock);
+    weigh(arena, 3, 4 * MS);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
+    weigh(arena, 30, 0);
+    weigh(arena, 3, 4 * MS);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN,
+                 "a moment a while later is another");
+    weigh(arena, 30, 4 * MS);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MOST);
+    gs_latch_release(&arena->lock);
+    fixture_end(&f);
+}
+
+/* Sums that are kept, rather than counted when they are wanted. */
+Test(arena, figures_are_what_they_stand_for_when_all_is_back)
+{
+    static const size_t sizes[] = {512, 4096, 200 << 10, MIB, 3 * MIB, 7 * MIB, 24 * MIB};
+    CUdeviceptr block[40] = {0}, stays;
+    struct gs_arena *arena;
+    struct fixture f;
+    unsigned seed = 7;
+
+    fixture_options(&f);
+    f.options.lone_stream = true;
+    fixture_start(&f);
+    stays = must_alloc(&f, 512);
+    for (int i = 0; i < 100; i++)
+        MUST(gs_core_free(f.core, must_alloc(&f, 64 << 10)));
+    arena = fixture_lock_pool(&f, stays);
+    cr_assert_eq(arena->free.quick_bytes, 64 << 10);
+    gs_latch_release(&arena->lock);
+    for (int i = 0; i < 2000; i++) {
+        CUdeviceptr *one = &block[rand_r(&seed) % 40];
+
+        if (*one)
+            MUST(gs_core_free(f.core, *one));
+        *one = *one ? 0 : must_alloc(&f, sizes[rand_r(&seed) % 7]);
+    }
+    for (int i = 0; i < 40; i++)
+        if (block[i])
+            MUST(gs_core_free(f.core, block[i]));
+    arena = fixture_lock_pool(&f, stays);
+    gs_arena_collect_locked(arena);
+    gs_arena_settle_locked(arena);
+    cr_assert_eq(arena->live, 512);
+    cr_assert_eq(arena->free_bytes, arena->reserved - 512);
+    cr_assert_eq(arena->free.fragmented, 0);
+    cr_assert_eq(arena->free.mixed, 0);
+    cr_assert_eq(arena->free.quick_bytes, 0);
+    cr_assert_eq(fixture_debt(&f), 0);
+    gs_latch_release(&arena->lock);
+    MUST(gs_core_free(f.core, stays));
+    fixture_end(&f);
+}

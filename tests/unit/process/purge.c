@@ -1,0 +1,140 @@
+/* What lies idle goes back to the driver by itself (core/process/purge.h). */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/process/reclaim.h"
+#include "tests/unit/fixture.h"
+
+static size_t wait_until_reserved(struct fixture *f, size_t most)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+
+    for (int i = 0; i < 4000 && fixture_arena(f).reserved > most; i++)
+        nanosleep(&pause, NULL);
+    return fixture_arena(f).reserved;
+}
+
+Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
+{
+    struct fixture f;
+    CUdeviceptr block[16], kept;
+
+    fixture_options(&f);
+    f.options.purge_ns = 40 * MS;
+    fixture_start(&f);
+    kept = must_alloc(&f, 8 * MIB);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 16; i++)
+            block[i] = must_alloc(&f, 16 * MIB);
+        for (int i = 0; i < 16; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        cr_assert_leq(wait_until_reserved(&f, 72 * MIB), 72 * MIB);
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* the thread sleeps now */
+    }
+    cr_assert_gt(fixture_counts(&f).trims, 20);
+    MUST(gs_core_free(f.core, kept));
+    fixture_end(&f);
+}
+
+/* Looks of the purge thread at the arena that gave nothing back, which wait at their end until they
+ * may go on. All atomic. */
+static bool looks_wait;
+static unsigned looks_come, looks_go;
+
+size_t __real_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
+size_t __wrap_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
+
+size_t __wrap_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks)
+{
+    size_t released = __real_gs_chunks_unmap(core, chunks);
+    char name[16] = "";
+    unsigned number;
+
+    if (chunks || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
+        return released;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    if (strcmp(name, "gpushim-purge") != 0)
+        return released;
+    number = __atomic_add_fetch(&looks_come, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST) &&
+           __atomic_load_n(&looks_go, __ATOMIC_SEQ_CST) < number)
+        usleep(200);
+    return released;
+}
+
+/* False: the thread sleeps, it seems. */
+static bool look_comes(unsigned number)
+{
+    for (int i = 0; i < 500 && __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) < number; i++)
+        usleep(1000);
+    return __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) >= number;
+}
+
+static void use_a_lot(struct fixture *f)
+{
+    CUdeviceptr block[16];
+
+    for (int i = 0; i < 16; i++)
+        block[i] = must_alloc(f, 16 * MIB);
+    for (int i = 0; i < 16; i++)
+        MUST(gs_core_free(f->core, block[i]));
+}
+
+/* After each of the looks, from the first to the one before the thread's sleep, in turn. */
+Test(memory, what_is_freed_between_the_last_look_and_the_sleep_goes_back_too)
+{
+    bool asleep = false;
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.purge_ns = 20 * MS;
+    fixture_start(&f);
+    for (unsigned last = 1; !asleep && last < 20; last++) {
+        unsigned number = __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST);
+
+        __atomic_store_n(&looks_go, number, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&looks_wait, true, __ATOMIC_SEQ_CST);
+        use_a_lot(&f);
+        for (unsigned i = 1; !asleep && i <= last; i++) {
+            asleep = !look_comes(number + i);
+            if (!asleep && i == last)
+                use_a_lot(&f);
+            __atomic_store_n(&looks_go, number + i, __ATOMIC_SEQ_CST);
+        }
+        __atomic_store_n(&looks_wait, false, __ATOMIC_SEQ_CST);
+        cr_assert_leq(wait_until_reserved(&f, 64 * MIB), 64 * MIB, "freed after look %u", last);
+    }
+    cr_assert(asleep);
+    fixture_end(&f);
+}
+
+Test(memory, what_is_used_does_not_get_purged)
+{
+    struct fixture f;
+    CUdeviceptr block[16];
+    uint64_t made = 0, began;
+
+    fixture_options(&f);
+    f.options.purge_ns = 400 * MS;
+    fixture_start(&f);
+    began = gs_now_ns();
+    for (int round = 0, all = 0; round < 60 && all < 600; round++, all++) {
+        for (int i = 0; i < 16; i++)
+            block[i] = must_alloc(&f, 16 * MIB);
+        for (int i = 0; i < 16; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        if (gs_now_ns() - began >
+            f.options.purge_ns / 2) /* since the last round: it was not used */
+            round = 0;
+        began = gs_now_ns();
+        if (round <= 5)
+            made = fixture_counts(&f).grown;
+        cr_assert_leq(fixture_counts(&f).grown, made + 2);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    fixture_end(&f);
+}

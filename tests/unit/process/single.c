@@ -1,0 +1,297 @@
+/* Single-stream mode (core/gpu/single.h): which memory goes back to the driver, and contexts that
+ * may end. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "core/process/reclaim.h"
+#include "tests/driver/softcuda.h"
+#include "tests/rest.h"
+#include "tests/unit/single_fixture.h"
+
+/* Chunks that the GPU is at stay, and go when it has passed. */
+Test(single, a_chunk_goes_back_when_no_work_touches_it)
+{
+    struct single_fixture f;
+    CUdeviceptr block;
+
+    lone_start(&f);
+    block = lone_alloc(&f, 200 * MIB);
+    softcuda_hold(1);
+    lone_fill(&f, f.a, block, 1, 0);
+    lone_free(&f, block);
+    cr_assert_eq(fixture_release(&f.base, false), 0);
+    cr_assert_eq(fixture_arena(&f.base).reserved, 200 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    fixture_release(&f.base, false);
+    cr_assert_eq(fixture_arena(&f.base).reserved, 0);
+    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    lone_finish(&f);
+}
+
+/* What the GPU is at counts for nothing: another chunk goes. */
+Test(single, another_chunk_goes_back_for_one_that_stays)
+{
+    struct single_fixture f;
+    CUdeviceptr passed, touched;
+    struct gs_chunk *chunks;
+    struct gs_arena *arena;
+
+    lone_start(&f);
+    arena = fixture_home(&f.base);
+    passed = lone_alloc(&f, 60 * MIB);
+    touched = lone_alloc(&f, 100 * MIB);
+    lone_fill(&f, f.a, passed, 1, 0);
+    lone_free(&f, passed);
+    lone_submits_on_a(&f); /* which records the event behind it */
+    MUST(cuCtxSynchronize());
+    softcuda_hold(1);
+    lone_fill(&f, f.a, touched, 1, 0);
+    lone_free(&f, touched);
+    gs_latch_take(&arena->lock);
+    cr_assert_eq(arena->free_bytes, 160 * MIB);
+    chunks = gs_arena_detach_ready_locked(arena, 80 * MIB);
+    gs_latch_release(&arena->lock);
+    cr_assert_eq(gs_chunks_unmap(f.base.core, chunks), 60 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    lone_finish(&f);
+}
+
+/* Who runs out of memory waits for the GPU before it unmaps what it works on. */
+Test(single, memory_for_another_size_is_waited_for)
+{
+    struct single_fixture f;
+    CUdeviceptr block;
+    size_t left, total;
+
+    lone_start(&f);
+    MUST(cuMemGetInfo(&left, &total));
+    left = left / 2 & ~(2 * MIB - 1);
+    block = lone_alloc(&f, left);
+    lone_fill(&f, f.a, block, 1, 30 * MS);
+    lone_free(&f, block);
+    block = lone_alloc(&f, left + left / 2);
+    lone_fill(&f, f.a, block, 2, 0);
+    cr_assert_eq(lone_others(&f, block, 2), 0, "and no fault");
+    lone_free(&f, block);
+    lone_finish(&f);
+}
+
+/* Not where an allocation has waited in vain, and so took more: the GPU stood still. */
+static bool no_chunks_pile_up(void)
+{
+    struct single_fixture f;
+    size_t most;
+    bool in_vain;
+
+    lone_start(&f);
+    for (unsigned i = 0; i < 40; i++) {
+        CUdeviceptr block = lone_alloc(&f, (60 + 2 * (size_t)i) * MIB);
+
+        lone_fill(&f, f.a, block, i, MS);
+        lone_free(&f, block);
+    }
+    most = fixture_counts(&f.base).reserved_peak;
+    in_vain = fixture_counts(&f.base).late > 0;
+    MUST(cuCtxSynchronize());
+    lone_finish(&f);
+    cr_assert(in_vain || most <= (138 + 2 * 138 + 64) * MIB, "%zu MiB", most / MIB);
+    return !in_vain;
+}
+
+/* Chunks of other sizes go back as the GPU passes them, and not under its hands: an allocation waits
+ * where they would pile up. */
+Test(single, sizes_that_change_pile_up_no_chunks)
+{
+    bool seen = false;
+
+    for (int i = 0; i < 20 && !seen; i++)
+        seen = no_chunks_pile_up();
+    cr_assert(seen, "every time an allocation waited in vain");
+}
+
+/* While a call of the driver may end the context, no event is made in it. */
+Test(single, a_second_stream_comes_behind_though_the_context_may_end)
+{
+    struct single_fixture f;
+    struct gs_context *detached;
+    CUdeviceptr block, other;
+
+    lone_start(&f);
+    block = lone_alloc(&f, 8 * MIB);
+    other = lone_alloc(&f, 8 * MIB);
+    lone_fill(&f, f.a, block, 1, 20 * MS);
+    lone_free(&f, block);
+    cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    lone_free(&f, other);
+    lone_fill(&f, f.b, block, 2, 0);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    cr_assert_eq(lone_others(&f, block, 2), 0);
+    lone_finish(&f);
+}
+
+struct late_stay {
+    struct single_fixture *f;
+    struct gs_context *detached;
+};
+
+static void *stays_late(void *arg)
+{
+    const struct timespec moment = {.tv_nsec = 10000000};
+    const struct late_stay *stay = arg;
+
+    nanosleep(&moment, NULL);
+    gs_core_context_stays(stay->f->base.core, stay->f->base.context, stay->detached);
+    return NULL;
+}
+
+/* The whole process may have stood still in the midst of the call that the context outlives. */
+Test(single, a_call_that_may_end_the_context_is_waited_for_by_what_runs)
+{
+    const struct timespec long_ago = {.tv_sec = 1, .tv_nsec = 200000000};
+    struct single_fixture f;
+    struct late_stay stay = {.f = &f};
+    CUdeviceptr block;
+    pthread_t thread;
+
+    lone_start(&f);
+    softcuda_hold(1);
+    block = lone_reused_behind(&f, 50 * MS);
+    stay.detached = gs_core_context_detach(f.base.core, f.base.context);
+    nanosleep(&long_ago, NULL);
+    softcuda_hold(0);
+    MUST(pthread_create(&thread, NULL, stays_late, &stay));
+    lone_fill(&f, f.b, block, 2, 0);
+    MUST(pthread_join(thread, NULL));
+    cr_assert_eq(lone_others(&f, block, 2), 0);
+    lone_finish(&f);
+}
+
+static void *releases(void *arg)
+{
+    struct single_fixture *f = arg;
+
+    MUST(cuCtxSetCurrent(f->base.context));
+    fixture_release(&f->base, true);
+    return NULL;
+}
+
+/* Who waits for what was freed in the single stream asks nothing about a context that may go. */
+Test(single, nothing_is_asked_about_a_context_that_may_go)
+{
+    const struct timespec moment = {.tv_nsec = 20000000};
+    struct gs_context *detached;
+    struct single_fixture f;
+    unsigned long asked;
+    CUdeviceptr block;
+    pthread_t thread;
+
+    lone_start(&f);
+    block = lone_alloc(&f, 8 * MIB);
+    softcuda_hold(1);
+    lone_fill(&f, f.a, block, 1, 0);
+    lone_free(&f, block);
+    MUST(pthread_create(&thread, NULL, releases, &f));
+    for (int i = 0; i < 10000 && softcuda_calls("cuEventQuery") == 0; i++)
+        nanosleep(&moment, NULL); /* until it waits */
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    asked = softcuda_calls("cuEventQuery");
+    cr_assert_gt(asked, 0);
+    cr_assert(all_rest(0));
+    cr_assert_eq(softcuda_calls("cuEventQuery"), asked);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    softcuda_hold(0);
+    MUST(pthread_join(thread, NULL));
+    lone_finish(&f);
+}
+
+/* A primary context that is reset keeps its handle. Who uses it again while that call is not back
+ * yet, is in another context. */
+Test(single, a_context_may_be_back_before_its_end_is_known)
+{
+    struct single_fixture f;
+    struct gs_context *detached;
+
+    lone_start(&f);
+    lone_free(&f, lone_alloc(&f, 8 * MIB));
+    lone_fill(&f, f.a, lone_alloc(&f, 8 * MIB), 1, 0);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    lone_fill(&f, f.a, lone_alloc(&f, 8 * MIB), 1, 0);
+    gs_core_context_gone(f.base.core, f.base.context, detached);
+    for (unsigned i = 0; i < 2; i++) {
+        CUdeviceptr block = lone_alloc(&f, 8 * MIB);
+
+        lone_fill(&f, f.a, block, 1, 0);
+        lone_free(&f, block);
+    }
+    MUST(cuCtxSynchronize());
+    lone_finish(&f);
+}
+
+/* A context that may go and stays is the same; one that is gone has no work, and another may have
+ * one stream again. */
+Test(single, a_context_may_end)
+{
+    struct single_fixture f;
+    CUdeviceptr block;
+    struct gs_context *detached;
+    CUcontext again;
+    CUstream stream;
+
+    lone_start(&f);
+    block = lone_alloc(&f, 8 * MIB);
+    lone_fill(&f, f.a, block, 1, 5 * MS);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    gs_core_context_stays(f.base.core, f.base.context, detached);
+    cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
+    lone_free(&f, block);
+    cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
+    lone_free(&f, block);
+    detached = gs_core_context_detach(f.base.core, f.base.context);
+    MUST(cuCtxSynchronize());
+    gs_core_context_gone(f.base.core, f.base.context, detached);
+    cr_assert_eq(lone_stream(&f), GS_SINGLE_UNUSED);
+
+    again = fixture_context_new();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    block = lone_alloc(&f, 8 * MIB);
+    lone_fill(&f, stream, block, 2, 5 * MS);
+    lone_free(&f, block);
+    cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
+    cr_assert_eq(fixture_counts(&f.base).at_once, 3);
+    lone_free(&f, block);
+    gs_core_context_gone(f.base.core, again, gs_core_context_detach(f.base.core, again));
+    MUST(cuCtxDestroy(again));
+    MUST(cuCtxSetCurrent(f.base.context));
+    lone_finish(&f);
+}
+
+/* What was free at once goes back when it lies idle, though no free comes after the GPU's work. */
+Test(single, idle_memory_goes_back)
+{
+    const struct timespec moment = {.tv_nsec = 2000000};
+    struct single_fixture f;
+    CUdeviceptr block;
+
+    fixture_options(&f.base);
+    f.base.options.lone_stream = true;
+    f.base.options.purge_ns = 20 * MS;
+    fixture_start(&f.base);
+    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));
+    block = lone_alloc(&f, 500 * MIB);
+    softcuda_hold(1);
+    lone_fill(&f, f.a, block, 1, 0);
+    lone_free(&f, block);
+    for (int i = 0; i < 100; i++)
+        nanosleep(&moment, NULL); /* the thread has looked in vain, and may sleep for good */
+    cr_assert_eq(fixture_arena(&f.base).reserved, 500 * MIB);
+    softcuda_hold(0);
+    for (int i = 0; i < 5000 && fixture_arena(&f.base).reserved > 0; i++)
+        nanosleep(&moment, NULL);
+    cr_assert_eq(fixture_arena(&f.base).reserved, 0);
+    lone_finish(&f);
+}

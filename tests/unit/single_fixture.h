@@ -1,0 +1,32 @@
+/*
+ * A whole core in single-stream mode (core/gpu/single.h), and two streams: what the tests of that
+ * mode have in common, whichever layer they are of.
+ */
+#ifndef TESTS_UNIT_LONE_FIXTURE_H
+#define TESTS_UNIT_LONE_FIXTURE_H
+
+#include "core/gpu/single.h"
+#include "tests/unit/fixture.h"
+
+#define WORDS 4096 /* of a fill */
+
+struct single_fixture {
+    struct fixture base;
+    CUstream a, b;
+};
+
+void lone_start(struct single_fixture *f);
+void lone_finish(struct single_fixture *f);
+CUdeviceptr lone_alloc(struct single_fixture *f, size_t size);
+void lone_free(struct single_fixture *f, CUdeviceptr address);
+/* As the program's calls come through the hooks. */
+void lone_fill(struct single_fixture *f, CUstream stream, CUdeviceptr address, unsigned value,
+               uint64_t delay_ns);
+/* How many words differ, when all work is done. Looked at without the library's knowledge. */
+unsigned lone_others(struct single_fixture *f, CUdeviceptr address, unsigned value);
+uint64_t lone_stream(struct single_fixture *f);
+/* A block that was freed behind work in stream a, and is handed out again at once. */
+CUdeviceptr lone_reused_behind(struct single_fixture *f, uint64_t delay_ns);
+void lone_submits_on_a(struct single_fixture *f);
+
+#endif
