@@ -166,7 +166,7 @@ static gs_status socket_start(struct gs_share *share)
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down any more */
+    if (again && __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down */
         gs_directory_unlink(share->place.directory, share->name);
     else if (again)
         say_again(share);
