@@ -110,6 +110,18 @@ void gs_rank_taken(enum gs_rank rank)
 void gs_rank_released(enum gs_rank rank)
 {
 }
+
+void gs_rank_assert_held(enum gs_rank rank)
+{
+    const struct fibre *fibre = world.current;
+    bool held = !fibre || (rank != GS_RANK_OPENER && rank != GS_RANK_SHARE);
+
+    for (unsigned i = 0; !held && i < fibre->held_count; i++)
+        held = fibre->held[i]->rank == rank;
+    if (!held)
+        sim_fail("locks: process %u is without the one of rank %d, which must be held here",
+                 process_here()->index, (int)rank);
+}
 #endif
 
 /* ---- Conditions ----------------------------------------------------------------------------- */
