@@ -15,6 +15,14 @@
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH) |        \
      SAYS(PURGED))
 
+/* Whether it was hung up on; looks for a millisecond. */
+static bool is_over(int fd)
+{
+    struct pollfd look = {.fd = fd, .events = POLLRDHUP};
+
+    return poll(&look, 1, 1) > 0;
+}
+
 /* As many as he has descriptors for, and made anew where he was hung up on. */
 static void connections(bool asks)
 {
@@ -24,6 +32,12 @@ static void connections(bool asks)
     for (unsigned i = 0;; i++) {
         int *fd = &fds[i % MANY];
 
+        /* One who says nothing gives none back: for a moment there would be room for others. */
+        if (i >= MANY && !asks && *fd >= 0 && !is_over(*fd)) {
+            if (i >= 2 * MANY)
+                siege_holds();
+            continue;
+        }
         if (*fd >= 0)
             close(*fd);
         *fd = asks ? siege_greeted() : siege_dial();
