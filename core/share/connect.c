@@ -101,11 +101,11 @@ static bool is_running(const struct gs_remote *remote)
     return stack && (!remote->conn.stack || stack == remote->conn.stack);
 }
 
-/* Whether he may think that more is held than is: he granted something over this connection, or may
- * not have heard what was taken up over it. */
+/* Whether he may think that more is held than is: he may not have heard what was given back over this
+ * connection, or, where nothing was taken up over it, that. */
 static bool may_err(const struct gs_remote *remote)
 {
-    return remote->conn.asked ||
+    return remote->conn.may_hold ||
            (remote->conn.resumed && gs_now_ns() - remote->conn.connected_ns < HEARD_NS);
 }
 
@@ -206,7 +206,8 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.stack = 0;
     remote->conn.kept_fd = gs_fd_keep(fd);
     remote->conn.kept_pidfd = gs_fd_keep(pidfd);
-    remote->conn.greeted = remote->conn.asked = remote->conn.resumed = remote->conn.refused = false;
+    remote->conn.greeted = remote->conn.may_hold = false;
+    remote->conn.resumed = remote->conn.refused = false;
     remote->conn.deaf = false;
     remote->conn.crossing = 0;
     remote->absent_ns = 0;

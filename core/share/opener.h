@@ -23,7 +23,7 @@ struct gs_connection {
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     bool greeted;       /* HELLO was sent, */
-    bool asked;         /* and OPEN */
+    bool may_hold;      /* something was asked for or taken up: he may think that it is held */
     bool resumed, refused; /* what was held over another was taken up; and that was refused */
     bool watched;       /* the thread watches the connection */
 };

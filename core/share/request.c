@@ -85,6 +85,7 @@ static int take_up(struct gs_share *share, struct gs_remote *remote)
         error = send_by(remote, &message, -1, remote->deadline_ns);
     }
     remote->conn.crossing += count;
+    remote->conn.may_hold = count > 0;
     free(ids);
     return error;
 }
@@ -129,7 +130,7 @@ static int send_open(const struct gs_share *share, struct gs_remote *remote,
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
     memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
-    remote->conn.asked = true;
+    remote->conn.may_hold = true;
     return send_by(remote, &message, -1, deadline);
 }
 
@@ -359,6 +360,9 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
+            if (message.refuse.reason == GS_REFUSED_EARLY && remote->opened_count == 0 &&
+                !remote->imports)
+                gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
             gs_rest_ns(EARLY_STEP_NS);
             status = GS_OK;
             i--;

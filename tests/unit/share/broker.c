@@ -118,6 +118,31 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
     cr_assert_eq(other_stop(&third), 0);
 }
 
+/* The same, and the socket is there again: who is refused by the broker asks its owner. */
+Test(share_broker, an_opener_asks_a_process_whose_socket_was_away_for_a_moment)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    char away[sizeof((struct sockaddr_un *)0)->sun_path + 8], hex[2 * GS_IPC_HANDLE_SIZE + 1];
+    struct sockaddr_un at;
+    struct other third;
+
+    export_and_leave(0, ipc_handle);
+    ipc_handle_to_hex(ipc_handle, hex);
+    side_path_of(dir, ipc_handle, &at);
+    snprintf(away, sizeof away, "%s.away", at.sun_path);
+    halt(other.pid); /* or it puts up another */
+    cr_assert_eq(rename(at.sun_path, away), 0);
+    other_start(&third, dir, NULL);
+    fprintf(third.in, "open %s\n", hex);
+    fflush(third.in);
+    cr_assert(all_rest(third.pid));
+    cr_assert_eq(rename(away, at.sun_path), 0);
+    kill(other.pid, SIGCONT);
+    cr_assert_not_null(fgets(third.answer, sizeof third.answer, third.out));
+    cr_assert(!strncmp(third.answer, "ok ", 3), "%s", third.answer);
+    cr_assert_eq(other_stop(&third), 0);
+}
+
 /* Nor is a broker slow that had no time to read. */
 Test(share_broker, a_process_that_stood_still_waits_on_for_room)
 {
