@@ -114,3 +114,13 @@ int gs_alive_own_pidfd(void)
 {
     return (int)syscall(SYS_pidfd_open, getpid(), 0);
 }
+
+pid_t gs_alive_own_thread(void)
+{
+    return (pid_t)syscall(SYS_gettid);
+}
+
+bool gs_alive_has_thread(pid_t thread)
+{
+    return syscall(SYS_tgkill, getpid(), thread, 0) == 0 || errno != ESRCH;
+}

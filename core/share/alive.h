@@ -24,5 +24,8 @@ uint64_t gs_alive_stack(pid_t pid);
 pid_t gs_alive_own_pid(void);
 uint64_t gs_alive_own_stack(void);
 int gs_alive_own_pidfd(void);
+/* Its thread that calls; and whether it has such a thread. */
+pid_t gs_alive_own_thread(void);
+bool gs_alive_has_thread(pid_t thread);
 
 #endif

@@ -2,6 +2,7 @@
  * What the files of core/share have in common.
  *
  *   share.c    make, end                          say.c      what is said of all of it
+ *   start.c    thread and socket, once
  *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
  *   exporter.h                                    opener.h
  *     exports.c  blocks that are exported           opener.c   open, close, find
@@ -27,7 +28,7 @@
  * All of that is messages, time and events. What the kernel is asked stands in the system files:
  *
  *   loop.c     how the share thread waits         folder.c, directory.c, sweep.c, instance.c
- *   watch.c    its start, and what it is told                the runtime directory
+ *   watch.c    its descriptors, what it is told                the runtime directory
  *   conn.c     sockets, who is at their ends      socket.c   this process's place there
  *   alive.c    whether a process runs             discard.c  closing what others sent
  *   memory.c   memory behind a descriptor         start_broker.c
@@ -261,6 +262,12 @@ struct gs_share {
     struct gs_opener opener;
 };
 
+/* ---- start.c -------------------------------------------------------------------------------- */
+
+/* Runs `start` once for all callers; where it failed, again for the next. */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *));
+
 /* ---- watch.c -------------------------------------------------------------------------------- */
 
 /* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
@@ -272,9 +279,6 @@ enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
 /* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
 enum { GS_WATCH_READ = 1, GS_WATCH_WRITE = 2, GS_WATCH_ONCE = 4 };
 
-/* Runs `start` once for all callers; where it failed, again for the next. */
-gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
-                        gs_status (*start)(struct gs_share *));
 /* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
 gs_status gs_thread_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);

@@ -1,6 +1,6 @@
 /*
- * The share thread's start, and what is told to it: what it is to watch, and when it is to look.
- * How it waits is loop.c's, what it does thread.c's.
+ * The share thread's descriptors, and what is told to it: what it is to watch, and when it is to
+ * look. How it waits is loop.c's, what it does thread.c's.
  */
 #include "core/base/cancel.h"
 #include "core/share/internal.h"
@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SPIN_NS (150 * GS_NS_PER_MS / 1000) /* the next of a row comes when the last is mapped */
@@ -94,50 +93,6 @@ void gs_loop_close(struct gs_share *share)
     gs_fd_close(&share->loop.woken_kept);
     share->loop.wake_kept = share->loop.woken_kept = (struct gs_fd){0};
     share->loop.epoll = share->loop.wake = share->loop.woken = -1;
-}
-
-/* Until another thread has started it. One that a filter of system calls has killed meanwhile
- * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
-static void await_start_locked(struct gs_share *share, enum gs_start *state)
-{
-    while (*state == GS_STARTING) {
-        if (gs_cond_wait_until(&share->started, &share->lock, gs_now_ns() + GS_NS_PER_S) ||
-            *state != GS_STARTING || syscall(SYS_tgkill, share->pid, share->starter, 0) == 0 ||
-            errno != ESRCH)
-            continue;
-        *state = GS_GIVEN_UP;
-        gs_cond_wake_all(&share->started);
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "memory cannot be shared any more: the thread that began with it was killed");
-    }
-}
-
-/*
- * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
- * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
- * made or not, or a second longer than that thread lives. After a failure the next caller tries
- * again.
- */
-gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
-                        gs_status (*start)(struct gs_share *))
-{
-    gs_status status = GS_OK;
-
-    gs_lock_take(&share->lock);
-    await_start_locked(share, state);
-    if (*state == GS_GIVEN_UP)
-        status = GS_NOT_OFFERED;
-    if (*state == GS_NOT_STARTED) {
-        *state = GS_STARTING;
-        share->starter = (pid_t)syscall(SYS_gettid);
-        gs_lock_release(&share->lock);
-        status = start(share);
-        gs_lock_take(&share->lock);
-        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
-        gs_cond_wake_all(&share->started);
-    }
-    gs_lock_release(&share->lock);
-    return status;
 }
 
 /* The epoll, and the pipe in it, or an errno and none of them. */

@@ -93,26 +93,6 @@ void gs_loop_close(struct gs_share *share)
 
 /* ---- Its start ------------------------------------------------------------------------------ */
 
-gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
-                        gs_status (*start)(struct gs_share *))
-{
-    gs_status status = GS_OK;
-
-    gs_lock_take(&share->lock);
-    while (*state == GS_STARTING)
-        gs_cond_wait_until(&share->started, &share->lock, gs_now_ns() + GS_NS_PER_S);
-    if (*state == GS_NOT_STARTED) {
-        *state = GS_STARTING;
-        gs_lock_release(&share->lock);
-        status = start(share);
-        gs_lock_take(&share->lock);
-        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
-        gs_cond_wake_all(&share->started);
-    }
-    gs_lock_release(&share->lock);
-    return status;
-}
-
 static gs_status thread_start(struct gs_share *share)
 {
     struct process *process = process_here();

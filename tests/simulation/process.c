@@ -130,7 +130,8 @@ void process_stop(struct process *process, bool stopped)
 void process_exec(struct process *process, uint64_t linger_ns)
 {
     image_ends(process, linger_ns);
-    process->exec_ns = world.now_ns + linger_ns;
+    if (process->exec_ns < world.now_ns + linger_ns) /* or that of an earlier one lasts longer */
+        process->exec_ns = world.now_ns + linger_ns;
     process->image = image_new(process->life);
     process->ends = ENDS_NOT;
     process->alone = false;
@@ -273,4 +274,14 @@ int gs_alive_own_pidfd(void)
 
     file->life = process_here()->life;
     return fd_new(process_here(), file);
+}
+
+pid_t gs_alive_own_thread(void)
+{
+    return (pid_t)(world.current - process_here()->threads) + 1;
+}
+
+bool gs_alive_has_thread(pid_t thread)
+{
+    return process_here()->threads[thread - 1].state != FIBRE_NONE;
 }
