@@ -21,6 +21,14 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     return error == 0 || error == -ENOBUFS || error == -ENOMEM;
 }
 
+void gs_client_say_bye(const struct gs_client *client)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    gs_wire_send(client->fd, &message, -1);
+}
+
 bool gs_client_fault(struct gs_client *client, const char *fault)
 {
     client->fault = fault;

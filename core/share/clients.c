@@ -18,6 +18,11 @@
  *                                 gave no name of his own does neither: his hang-up is the end.)
  *   hung up, and there is no      the same by the process table, and settle_ns more where that
  *   pidfd                         does not show it
+ *
+ * Who comes back for what it holds has its place already, though there are max_clients: its new
+ * connection is not counted as long as a lost one of its process is. One of these that is lost as well
+ * leaves what it has to the one before it: of a process there is never more than one that does not
+ * count for each one that does.
  */
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
@@ -64,6 +69,95 @@ static bool is_needed(const struct gs_client *client)
     return client->references || client->published > 0 || (client->shares && !client->over.exited);
 }
 
+/* ---- Places ---------------------------------------------------------------------------------- */
+
+static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
+{
+    return client->is_seen && client->uid == uid && client->pid == pid;
+}
+
+/* Whether a connection of the process may be let in beyond what is counted. */
+static bool has_place(const struct gs_share *share, const struct gs_conn_who *who)
+{
+    struct gs_client *client, *next;
+    int places = 0;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (!is_process(client, who->uid, who->pid))
+            continue;
+        if (client->over.uncounted)
+            places--;
+        else if (client->fd < 0 && client->references)
+            places++;
+    }
+    return who->pid > 0 && places > 0;
+}
+
+static void take_place(struct gs_share *share, struct gs_client *client, bool counts)
+{
+    client->over.uncounted = !counts;
+    share->clients.uncounted += !counts;
+    share->clients.count += counts;
+    client->user->clients += counts;
+}
+
+/* Its place is that of one of its process that has none, if there is such a one. */
+static void leave_place(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_client *other, *next, *heir = NULL;
+
+    if (client->over.uncounted) {
+        share->clients.uncounted--;
+        return;
+    }
+    if (share->clients.uncounted) {
+        HASH_ITER(hh, share->clients.first, other, next)
+        {
+            if (other->over.uncounted && is_process(other, client->uid, client->pid))
+                heir = other;
+        }
+    }
+    if (heir) {
+        heir->over.uncounted = false;
+        share->clients.uncounted--;
+        return;
+    }
+    share->clients.count--;
+    client->user->clients--;
+}
+
+/* What it has, an earlier one that is lost has from now on, if there is memory for that. */
+static bool leave_to_the_one_before(struct gs_share *share, const struct gs_client *client,
+                                    uint64_t due_ns)
+{
+    struct gs_client *other, *next, *before = NULL;
+    struct gs_reference *reference, *after, *known;
+
+    HASH_ITER(hh, share->clients.first, other, next)
+    {
+        if (other != client && other->fd < 0 && !other->over.done &&
+            gs_client_is_same(client, other))
+            before = other;
+    }
+    if (!before)
+        return false;
+    HASH_ITER(hh, client->references, reference, after)
+    {
+        HASH_FIND(hh, before->references, &reference->block_id, sizeof reference->block_id, known);
+        if (known)
+            continue;
+        if (!gs_reference_add(before, reference->export))
+            return false;
+        gs_export_take_up(share, reference->export);
+    }
+    if (due_ns > before->due_ns)
+        before->due_ns = due_ns;
+    return true;
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------ */
+
 /* What it left here is served from now on, if it can be seen to have ended. */
 static void end_published(struct gs_share *share, struct gs_client *client)
 {
@@ -99,11 +193,18 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);
-    share->clients.count--;
-    client->user->clients--;
+    leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
     free(client);
+}
+
+/* The same, and one that has nothing is told so: else it would come back to say that. */
+static void dismiss(struct gs_share *share, struct gs_client *client)
+{
+    if (client->fd >= 0 && client->greeted && !client->references && !gs_client_is_lost(client))
+        gs_client_say_bye(client);
+    client_free(share, client);
 }
 
 /* The connection is over, by either side's doing. The client may be freed. */
@@ -122,6 +223,11 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     if (client->pidfd >= 0 ? !client->over.exited
                            : client->published && !gs_client_has_ended(client))
         client->due_ns += GS_LIVING_NS;
+    if (client->over.uncounted && !client->over.done && !client->over.exited &&
+        leave_to_the_one_before(share, client, client->due_ns)) {
+        client_free(share, client);
+        return;
+    }
     if (client->over.exited)
         client_forget_exit(share, client);
     gs_flush_hung_up(share, client);
@@ -282,7 +388,7 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
     }
     if (!oldest)
         return false;
-    client_free(share, oldest);
+    dismiss(share, oldest);
     return true;
 }
 
@@ -290,10 +396,11 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
 static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs_conn_who *caller,
                                  struct gs_user *user)
 {
+    bool counts = make_room(share, user);
     struct gs_client *client;
     int error;
 
-    if (!make_room(share, user))
+    if (!counts && !has_place(share, caller))
         return GS_REFUSED_BUSY;
     client = calloc(1, sizeof *client);
     if (!client)
@@ -321,8 +428,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
         free(client);
         return GS_REFUSED_MEMORY;
     }
-    share->clients.count++;
-    user->clients++;
+    take_place(share, client, counts);
     gs_client_watch_exit(share, client);
     if (gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
@@ -457,7 +563,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         if (client->fd >= 0 && is_needed(client))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now && !parts(share, client, now))
-            client_free(share, client);
+            dismiss(share, client);
         else if (client->due_ns < due)
             due = client->due_ns;
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
+#define LAST_MAX  64 /* messages that are read of who has hung up */
 #define HEARD_NS  (10 * GS_NS_PER_S) /* by then what was said over a new connection has been heard */
 
 static void forget_pidfd(struct gs_remote *remote)
@@ -71,20 +72,25 @@ void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote)
 
 /* ---- What the other side has ended ---------------------------------------------------------- */
 
-void gs_remote_note_refused(struct gs_remote *remote, const union gs_wire_message *message)
+void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message)
 {
     remote->conn.refused |= remote->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
-                          message->head.request == 0;
+                            message->head.request == 0;
+    if (message->head.type == GS_WIRE_BYE)
+        remote->conn.may_hold = false;
 }
 
-/* Whether nothing was taken up over it: what it said last may not be read yet. */
-static bool is_refused(struct gs_remote *remote)
+/* What he said last may not be read yet. Where he had not read all, an error lies before it once. */
+static void hear_last(struct gs_remote *remote)
 {
     union gs_wire_message message;
 
-    while (remote->conn.resumed && gs_wire_receive(remote->conn.fd, &message, NULL) == 0)
-        gs_remote_note_refused(remote, &message);
-    return remote->conn.refused;
+    for (int i = 0, errors = 0; i < LAST_MAX && errors < 2; i++) {
+        if (gs_wire_receive(remote->conn.fd, &message, NULL) == 0)
+            gs_remote_note_end(remote, &message);
+        else
+            errors++;
+    }
 }
 
 /* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
@@ -119,7 +125,9 @@ void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
     gs_remote_look(remote);
     if (remote->astray)
         return;
-    if (remote->conn.fd < 0 || (remote->opened_count == 0 && !is_refused(remote) &&
+    if (remote->conn.fd >= 0)
+        hear_last(remote);
+    if (remote->conn.fd < 0 || (remote->opened_count == 0 && !remote->conn.refused &&
                                 !(may_err(remote) && is_running(remote)))) {
         gs_remote_disconnect(share, remote);
         return;

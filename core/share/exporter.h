@@ -152,11 +152,12 @@ struct gs_said {
     uint64_t stack; /* where the stack of its program begins; 0: not known */
 };
 
-/* What is over of a client. */
+/* What is over of a client, or of an earlier one of its process. */
 struct gs_over {
     bool exited;   /* the exit was seen */
     bool parted;   /* hung up, and its process runs on with what it holds */
     bool done;     /* its process uses nothing over this connection any more */
+    bool uncounted; /* it came back where there was no room, to the place of one that is lost */
     bool has_lost; /* it was to take up what it does not hold, and will close that */
 };
 
@@ -367,10 +368,14 @@ bool gs_report(struct gs_share *share, struct gs_client *client,
  * the client is to go, it broke the protocol or does not read. */
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
+/* One reference more of the export, or NULL without host memory. */
+struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export);
 
 /* client.c: what is said to a client, and watched of it. */
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
+/* He holds nothing over this connection, which is about to be closed. */
+void gs_client_say_bye(const struct gs_client *client);
 /* Notes what a client did wrong. Always false: it is to go. */
 bool gs_client_fault(struct gs_client *client, const char *fault);
 /* Sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */

@@ -171,7 +171,8 @@ struct gs_exporter {
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
 struct gs_clients {
     struct gs_client *first;
-    unsigned count;
+    unsigned count;     /* of those that count, */
+    unsigned uncounted; /* and of those that came back where there was no room (clients.c) */
     uint64_t next_id;
     struct gs_user *users;
     struct gs_unread *unread; /* and when they are looked at, if there are any */

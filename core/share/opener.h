@@ -148,8 +148,9 @@ void gs_remote_hang_up(struct gs_remote *remote);
  * then there is none. */
 void gs_remote_look(struct gs_remote *remote);
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
-/* Takes note where a connection is refused over which something was to be taken up. */
-void gs_remote_note_refused(struct gs_remote *remote, const union gs_wire_message *message);
+/* Takes note where a connection is refused over which something was to be taken up, and where he says
+ * that nothing is held over it. */
+void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message);
 /* Its connection has ended, and by nothing that was done here. */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
 

@@ -136,9 +136,11 @@ void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remot
 {
     if (fd >= 0)
         gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
-    gs_remote_note_refused(remote, message);
+    gs_remote_note_end(remote, message);
     if (message->head.type == GS_WIRE_FLUSH)
         remote->conn.deaf |= !gs_flush_wanted_locked(share, remote, message->flush.number);
+    else if (message->head.type == GS_WIRE_BYE)
+        remote->conn.deaf = true; /* there is nothing else to say but the hang-up */
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(remote, message);
     else if (message->head.type == GS_WIRE_UNMAP
@@ -181,6 +183,8 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
                 &share->opener.lock); /* a thread killed in it does not die with the lock */
             watch_on(share, remote);
             gs_lock_take(&share->opener.lock);
+        } else if (remote->opened_count == 0 && gs_remote_hung_up(remote)) {
+            gs_remote_lost(share, remote); /* what was given back he may not have heard */
         } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
             gs_remote_disconnect(share, remote);
         }

@@ -192,7 +192,7 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
         }
         if (error)
             return error;
-        gs_remote_note_refused(remote, ret_message);
+        gs_remote_note_end(remote, ret_message);
         if (ret_message->head.request == remote->conn.request ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;

@@ -37,8 +37,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* One reference more of the export, or NULL without host memory. */
-static struct gs_reference *reference_add(struct gs_client *client, struct gs_export *export)
+struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export)
 {
     struct gs_reference *reference;
 
@@ -134,7 +133,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
     reason = make_chunk_fd(share, export, open->want_fd != 0, &fd, &fresh, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
-        reference = reference_add(client, export);
+        reference = gs_reference_add(client, export);
         if (reference) {
             gs_export_reference(share, export);
             error = send_grant(share, client, export, open->head.request, fd);
@@ -232,7 +231,7 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
         HASH_FIND(hh, other->references, &block_id, sizeof block_id, reference);
         if (!reference)
             continue;
-        if (!reference_add(client, reference->export))
+        if (!gs_reference_add(client, reference->export))
             return gs_client_fault(client, "no host memory is left for what it takes up");
         gs_export_take_up(share, reference->export);
         return true;

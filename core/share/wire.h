@@ -161,6 +161,7 @@ struct gs_wire_take_up {
     uint64_t block_id; /* 0: that was all */
 };
 
+/* Either side's last word: nothing is held over this connection. */
 struct gs_wire_bye {
     struct gs_wire_head head;
 };

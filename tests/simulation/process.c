@@ -7,6 +7,7 @@
 #include "core/gpu/fence.h"
 #include "core/share/alive.h"
 
+#define REPAIR_NS (10 * GS_NS_PER_S) /* by then there is another connection for one that was closed */
 #define FIRST_PID   1000
 #define STACKS      UINT64_C(0x7ffc00000000)
 #define LIVES_MAX   512
@@ -138,12 +139,19 @@ void process_exec(struct process *process, uint64_t linger_ns)
     begin(process);
 }
 
+/* A child has the connections of the library that there are: who has lost one of his, and has no other
+ * yet, leaves a child of which nobody can know. */
+static bool may_lack_connections(void)
+{
+    return world.closed_ns && world.now_ns - world.closed_ns < REPAIR_NS;
+}
+
 void process_fork(struct process *process)
 {
     struct child *child = sim_alloc(sizeof *child);
 
     child->image = process->image;
-    child->number = ++world.next_number;
+    child->number = may_lack_connections() ? 0 : ++world.next_number;
     child->image->clean = false;
     for (unsigned i = 0; i < FDS_MAX; i++) {
         child->files[i] = process->fds[i].file;

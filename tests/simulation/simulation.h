@@ -145,7 +145,7 @@ struct image {
 
 struct child {
     struct image *image;
-    uint64_t number; /* it has what was there before */
+    uint64_t number; /* it has what was there before; 0: nobody can know */
     struct file *files[FDS_MAX];
     struct child *next;
 };
@@ -400,6 +400,7 @@ extern struct world {
     struct block *handles[HANDLES_MAX]; /* that go round among the programs */
     unsigned handle_count;
     uint64_t next_number, next_address, next_file;
+    uint64_t closed_ns; /* when a program last closed a descriptor of the library's; 0: never */
     unsigned file_count; /* that there are */
     struct gs_share_options options;
     bool failed;

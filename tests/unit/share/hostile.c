@@ -297,21 +297,67 @@ Test(share_hostile, two_hundred_silent_ones_keep_nobody_out)
     cr_assert(SIDE_WAIT(side_open_fds() <= before + 3));
 }
 
+/* A connection of this process, which says who it is, and what an open over it is answered. */
+static enum gs_wire_type dial_and_open(int *ret_fd)
+{
+    union gs_wire_message message;
+    int got;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
+    memset(message.hello.from, 7, sizeof message.hello.from);
+    message.hello.stack = gs_alive_stack(getpid());
+    *ret_fd = dial();
+    gs_wire_send(*ret_fd, &message, -1);
+    ask_open(*ret_fd, 0);
+    cr_assert(SIDE_WAIT(gs_wire_receive(*ret_fd, &message, &got) == 0));
+    return message.head.type;
+}
+
+static void leave(int fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    gs_wire_send(fd, &message, -1);
+    close(fd);
+}
+
+/* It goes on with what it has, so that its place is taken; nobody else is let in, and it once. */
+Test(share_hostile, who_lost_his_connection_comes_back_to_one_who_has_no_room)
+{
+    union gs_wire_message message;
+    struct gs_share_stats stats;
+    unsigned long address;
+    int fds[64], back, more;
+
+    for (int i = 0; i < 64; i++)
+        cr_assert_eq(dial_and_open(&fds[i]), GS_WIRE_GRANT);
+    cr_assert_eq(dial_and_open(&back), GS_WIRE_REFUSE);
+    close(back);
+    for (int i = 0; i < 3; i++) {
+        close(i == 0 ? fds[0] : back);
+        cr_assert(SIDE_WAIT(dial_and_open(&back) == GS_WIRE_GRANT || close(back)));
+        cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
+        cr_assert_eq(dial_and_open(&more), GS_WIRE_REFUSE);
+        close(more);
+    }
+    gs_wire_start(&message, GS_WIRE_TAKE_UP, 0); /* nothing: that ends what it had over others */
+    gs_wire_send(back, &message, -1);
+    for (int i = 1; i < 64; i++)
+        leave(fds[i]);
+    leave(back);
+    cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.references == 0)));
+    assert_serves();
+}
+
 Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
 {
     int fds[64];
     unsigned long address;
 
-    for (int i = 0; i < 64; i++) {
-        union gs_wire_message message;
-        int got;
-
-        fds[i] = dial();
-        hello(fds[i]);
-        ask_open(fds[i], 0);
-        cr_assert(SIDE_WAIT(gs_wire_receive(fds[i], &message, &got) == 0));
-        cr_assert_eq(message.head.type, GS_WIRE_GRANT);
-    }
+    for (int i = 0; i < 64; i++)
+        cr_assert_eq(dial_and_open(&fds[i]), GS_WIRE_GRANT);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     for (int i = 0; i < 64; i++) {
         union gs_wire_message message;
