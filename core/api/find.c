@@ -1,6 +1,7 @@
 /* What lies at an address, and what the program does beside (core/api/core.h). */
 #include "core/api/core.h"
 
+#include "core/api/memops.h"
 #include "core/process/context.h"
 
 static gs_status find_import(struct gs_core *core, CUdeviceptr address,
@@ -117,6 +118,7 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 void gs_core_capture_end(struct gs_core *core, CUstream stream)
 {
     gs_fences_capture_end(&core->fences, gs_stream_key(stream));
+    gs_core_sync_memops_due(core);
 }
 
 bool gs_core_capturing(struct gs_core *core)

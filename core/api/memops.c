@@ -8,11 +8,8 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
     const struct gs_driver *driver = &core->driver;
     unsigned flags = 0;
     CUcontext popped;
-    CUresult result;
+    CUresult result = driver->ctx_push_current(context);
 
-    if (!driver->ctx_get_flags || !driver->ctx_set_flags)
-        return GS_NOT_OFFERED;
-    result = driver->ctx_push_current(context);
     if (result != CUDA_SUCCESS)
         return result;
     result = driver->ctx_get_flags(&flags);
@@ -20,6 +17,39 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
         result = driver->ctx_set_flags(flags | CU_CTX_SYNC_MEMOPS);
     driver->ctx_pop_current(&popped);
     return result;
+}
+
+/* A capture of a blocking stream would be broken by it: it is made true when none is open any more. Until
+ * then the program hears that it is, as it does natively, where what a capture records is no copy yet. */
+static void synchronise_later(struct gs_core *core, CUcontext handle)
+{
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context; context = context->next)
+        if (context->handle == handle && !context->detached)
+            context->memops_due = true;
+    gs_lock_release(&core->lock);
+}
+
+static CUcontext take_due(struct gs_core *core)
+{
+    CUcontext handle = NULL;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context && !handle; context = context->next) {
+        if (context->memops_due && !context->detached)
+            handle = context->handle;
+        context->memops_due = false;
+    }
+    gs_lock_release(&core->lock);
+    return handle;
+}
+
+void gs_core_sync_memops_due(struct gs_core *core)
+{
+    CUcontext context;
+
+    while (!gs_core_capturing(core) && (context = take_due(core)))
+        synchronise(core, context);
 }
 
 /* What is read back, until the block is freed. */
@@ -76,8 +106,14 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
         status = allowed(core, info.context);
     if (status == GS_OK && on) /* so GPUDirect's users begin */
         gs_single_drain(&core->single, "memory is made ready for other devices");
-    if (status == GS_OK && on && info.context)
-        status = synchronise(core, info.context);
+    if (status == GS_OK && on && info.context) {
+        if (!core->driver.ctx_get_flags || !core->driver.ctx_set_flags)
+            status = GS_NOT_OFFERED;
+        else if (gs_core_capturing(core))
+            synchronise_later(core, info.context);
+        else
+            status = synchronise(core, info.context);
+    }
     if (status == GS_OK)
         note(core, address, info.id, on);
     return status;

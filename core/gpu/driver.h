@@ -42,8 +42,8 @@
  *                                 queue is full (measured). It is called with single-stream mode's
  *                                 lock held, so that nothing is marked meanwhile.
  *   ctx_set_flags                 a context is current. In a RELAXED capture of a stream that is
- *                                 not blocking it passes; of one that is (flags 0) it seems to be
- *                                 what fails with STREAM_CAPTURE_UNSUPPORTED and breaks it.
+ *                                 not blocking it passes; of one that is (flags 0) it fails with
+ *                                 STREAM_CAPTURE_UNSUPPORTED and breaks it: no capture is open.
  *   memset_d8_async               a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
  *                                 no lock held.

@@ -27,6 +27,7 @@ struct gs_context {
     CUcontext handle;
     CUdevice ordinal;
     bool detached; /* its handle is not looked up any more */
+    bool memops_due; /* it is to synchronise once no capture is open (core/api/memops.c) */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
      * for each other there. Atomic: set once, under the contexts' lock. */

@@ -184,12 +184,14 @@ Test(edges, async_memory_of_no_bytes_and_of_more_than_there_are)
 
 /* ---- in a capture ---- */
 
-static void set_in_capture(CUstreamCaptureMode mode, CUdeviceptr ptr, CUresult want)
+static void set_in_capture(unsigned int flags, CUstreamCaptureMode mode, CUdeviceptr ptr,
+                           CUresult want)
 {
-    CUstream stream = new_stream();
+    CUstream stream = NULL;
     CUgraph graph = NULL;
     unsigned int on = 1;
 
+    OK(cuStreamCreate(&stream, flags));
     OK(cuStreamBeginCapture(stream, mode));
     CHECK(want, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
     CHECK(want ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS,
@@ -202,15 +204,25 @@ static void set_in_capture(CUstreamCaptureMode mode, CUdeviceptr ptr, CUresult w
 Test(edges, sync_memops_is_set_in_a_relaxed_capture_alone)
 {
     static const enum memory_kind kinds[] = {MEMORY_PLAIN, MEMORY_ASYNC};
+    static const unsigned int streams[] = {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
+    unsigned int flags = 0;
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
+        const enum memory_kind kind = kinds[i / 2];
+        const unsigned int stream = streams[i % 2];
         CUdeviceptr ptr = 0;
-        OK(memory_alloc(kinds[i], &ptr, 4096));
-        set_in_capture(CU_STREAM_CAPTURE_MODE_GLOBAL, ptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        set_in_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ptr,
+
+        OK(memory_alloc(kind, &ptr, 4096));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+        set_in_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, ptr,
                        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        set_in_capture(CU_STREAM_CAPTURE_MODE_RELAXED, ptr, CUDA_SUCCESS);
-        OK(memory_free(kinds[i], ptr));
+        set_in_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ptr,
+                       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        set_in_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED, ptr, CUDA_SUCCESS);
+        OK(cuCtxGetFlags(&flags)); /* VMM memory cannot synchronise by itself, so its context does */
+        cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
+        OK(memory_free(kind, ptr));
+        OK(cuStreamSynchronize(CU_STREAM_LEGACY));
     }
 }
 

@@ -215,10 +215,12 @@ CUresult sd_pointer_set_attribute(const void *value, CUpointer_attribute attribu
     CUresult result;
     int on;
 
-    if (!value || !block || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    if (!value || !block)
         return CUDA_ERROR_INVALID_VALUE;
-    if (block->kind == SD_BLOCK_VMM)
+    if (block->kind == SD_BLOCK_VMM) /* other attributes too, as measured on an H200 */
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return CUDA_ERROR_INVALID_VALUE;
     result = sd_capture_forbids();
     if (result)
         return result;

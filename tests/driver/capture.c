@@ -71,20 +71,31 @@ CUresult sd_capture_forbids_context(struct sd_context *context)
     return forbidding.result;
 }
 
-CUresult sd_capture_forbids_legacy(struct sd_queue *queue)
+static CUresult invalidate_blocking(struct sd_context *context, CUresult reason)
 {
-    struct sd_context *context = queue->context;
     CUresult result = CUDA_SUCCESS;
 
-    if (SD_LIKELY(!captures) || queue != context->legacy)
+    if (SD_LIKELY(!captures))
         return CUDA_SUCCESS;
     for (struct sd_queue *other = context->queues; other; other = other->next) {
         if (!other->capture || !other->blocking)
             continue;
         sd_capture_invalidate(other->capture);
-        result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        result = reason;
     }
     return result;
+}
+
+CUresult sd_capture_forbids_legacy(struct sd_queue *queue)
+{
+    return queue == queue->context->legacy
+               ? invalidate_blocking(queue->context, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+               : CUDA_SUCCESS;
+}
+
+CUresult sd_capture_forbids_flags(struct sd_context *context)
+{
+    return invalidate_blocking(context, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 void sd_capture_leave(struct sd_queue *queue)
@@ -394,7 +405,8 @@ static CUresult capture_end(struct sd_capture *capture, CUgraph *ret_graph)
     bool whole = !capture->invalid && (!capture->again || capture->at == capture->graph->count);
     CUresult result = whole ? joined(capture) : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
-    *ret_graph = result ? NULL : (CUgraph)capture->graph;
+    if (ret_graph) /* measured on an H200: without a place for it the capture ends all the same */
+        *ret_graph = result ? NULL : (CUgraph)capture->graph;
     capture_close(capture, !result);
     return result;
 }
@@ -406,8 +418,6 @@ CUresult sd_stream_end_capture(CUstream stream, CUgraph *graph)
 
     if (result)
         return result;
-    if (!graph)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!queue->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (queue->capture->origin != queue) {

@@ -366,6 +366,8 @@ CUresult sd_ctx_set_flags(unsigned flags)
     CUresult result = sd_current(&context);
 
     if (!result)
+        result = sd_capture_forbids_flags(context);
+    if (!result)
         context->flags = flags;
     return result;
 }

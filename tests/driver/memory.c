@@ -82,8 +82,11 @@ CUresult sd_mem_alloc_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
     struct sd_context *context;
     CUresult result = sd_current_owner(&context);
 
-    if (result)
+    if (result) {
+        if (pitch) /* measured on an H200 */
+            *pitch = 0;
         return result;
+    }
     if (!ptr || !pitch)
         return CUDA_ERROR_INVALID_VALUE;
     /* Measured on an H200: the pitch is told before there is memory, 0 for an element of a size that
@@ -163,6 +166,10 @@ CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p
     /* Measured on an H200: with nothing to answer nothing is looked up, not even a context. */
     if (!base && !size)
         return CUDA_SUCCESS;
+    if (base) /* and else they are cleared first */
+        *base = 0;
+    if (size)
+        *size = 0;
     result = sd_current(&context);
     if (result)
         return result;

@@ -240,6 +240,9 @@ CUresult sd_capture_forbids(void);
 CUresult sd_capture_forbids_context(struct sd_context *context);
 /* Work is about to enter the legacy stream: forbidden while a blocking stream captures. */
 CUresult sd_capture_forbids_legacy(struct sd_queue *queue);
+/* The flags of a context are about to change: refused, and breaks them, while a blocking stream
+ * captures. */
+CUresult sd_capture_forbids_flags(struct sd_context *context);
 struct sd_capture *sd_capture_by_id(uint64_t id);
 void sd_capture_invalidate(struct sd_capture *capture);
 /* Adds a node for the work behind the queue's last nodes. */

@@ -106,6 +106,8 @@ void gs_conn_shut(int socket)
     file->shut = true;
     if (file->peer) {
         file->peer->shut = true;
+        if (file->peer->holder)
+            file->peer->holder->lost_ns = world.now_ns;
         file_changed(file->peer);
     }
 }

@@ -179,7 +179,7 @@ static void close_unknown(struct process *process, unsigned which)
         if (process->threads[i].state == FIBRE_READY && process->threads[i].midway)
             return;
     process->image->clean = false;
-    world.closed_ns = world.now_ns;
+    world.closed_ns = process->lost_ns = world.now_ns;
     fd_close_unknown(process, which);
 }
 

@@ -79,6 +79,8 @@ void fibre_resume(struct fibre *fibre, unsigned points)
     ucontext_t first;
 
     world.current = fibre;
+    if (process_here() && fibre == &process_here()->threads[0])
+        process_here()->still_ns = 0;
     world.points = points;
     world.clock_looks = 0;
     if (_setjmp(scheduler) == 0) {

@@ -55,6 +55,8 @@ static void hang_up(struct file *file)
     if (!peer)
         return;
     peer->peer = NULL;
+    if (peer->holder)
+        peer->holder->lost_ns = world.now_ns;
     file_changed(peer);
 }
 

@@ -141,9 +141,9 @@ void process_exec(struct process *process, uint64_t linger_ns)
 
 /* A child has the connections of the library that there are: who has lost one of his, and has no other
  * yet, leaves a child of which nobody can know. */
-static bool may_lack_connections(void)
+static bool may_lack_connections(const struct process *process)
 {
-    return world.closed_ns && world.now_ns - world.closed_ns < REPAIR_NS;
+    return process->lost_ns && world.now_ns - process->lost_ns < REPAIR_NS;
 }
 
 void process_fork(struct process *process)
@@ -151,7 +151,7 @@ void process_fork(struct process *process)
     struct child *child = sim_alloc(sizeof *child);
 
     child->image = process->image;
-    child->number = may_lack_connections() ? 0 : ++world.next_number;
+    child->number = may_lack_connections(process) ? 0 : ++world.next_number;
     child->image->clean = false;
     for (unsigned i = 0; i < FDS_MAX; i++) {
         child->files[i] = process->fds[i].file;

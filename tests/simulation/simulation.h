@@ -203,7 +203,9 @@ struct process {
     struct image *image;
     uint64_t exit_ns;
     uint64_t exec_ns;    /* when the GPU work of the program before ends */
-    uint64_t starved_ns; /* how long it could have run and did not */
+    uint64_t starved_ns; /* how long it could have run and did not, */
+    uint64_t still_ns;   /* and since it last did */
+    uint64_t lost_ns;    /* when it last lost a connection; 0: never */
     struct gs_share *share;
     struct fibre threads[THREADS];
     struct descriptor fds[FDS_MAX];
@@ -383,6 +385,7 @@ extern struct world {
     bool settled; /* and what they did is over */
     bool disturbed; /* there was one */
     bool short_of_memory; /* host memory, descriptors or the driver failed for somebody */
+    bool given_up; /* somebody stood still for so long that he may be, if his socket was closed */
     uint64_t now_ns;
     uint64_t stalled_ns; /* somebody who could have run did not until then, for a while */
     uint64_t steps;

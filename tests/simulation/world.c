@@ -11,6 +11,7 @@
 #define REST_NS      (15 * GS_NS_PER_S) /* then all that was closed has come back */
 #define SOON_NS      (5 * GS_NS_PER_S)
 #define LATER_NS     (40 * GS_NS_PER_S) /* whoever is there no more is given up by then */
+#define GIVEN_UP_NS (25 * GS_NS_PER_S) /* before core/share/connect.c gives up who is not there */
 #define BROKER_NS    (40 * GS_NS_PER_S)
 #define CALM_STEPS   200000 /* more are a thread that never rests */
 
@@ -91,6 +92,9 @@ static void starve(struct process *process, uint64_t ns)
     for (unsigned k = 0; k < THREADS; k++)
         starves |= may_run(process, k);
     process->starved_ns += starves ? ns : 0;
+    process->still_ns = starves ? process->still_ns + ns : 0;
+    if (world.closed_ns && process->still_ns > GIVEN_UP_NS)
+        world.given_up = true;
     if (starves && ns > GS_NS_PER_MS)
         world.stalled_ns = world.now_ns;
 }
@@ -278,7 +282,7 @@ static void await_no_limbo(uint64_t limit_ns)
     if (run_until(is_no_limbo, SOON_NS))
         return;
     some_do(OP_ASK, true);
-    if (run_until(is_no_limbo, limit_ns))
+    if (run_until(is_no_limbo, limit_ns) || world.given_up)
         return;
     sim_fail("liveness: block %llu of process %u was freed and everybody has closed it, and it "
              "does not come back",

@@ -173,7 +173,7 @@ def one(seed, arguments, left, right):
     """Whether both sides agree on a seed; what differs is told."""
     options = options_of(seed, arguments)
     (a, said_a), (b, said_b) = both(left, right, seed, options)
-    number = first_difference(a, b)
+    number, firsts = first_difference(a, b), (a, b)
     if number is None:
         if len(a) < 3 or a[-1].startswith('ended by'):
             return f'seed {seed} does not run on either side: {(a or ["nothing"])[-1]}', said_a
@@ -187,7 +187,9 @@ def one(seed, arguments, left, right):
         options += ['--only', only]
         (a, said_a), (b, said_b) = both(left, right, seed, options_of(seed, arguments), only)
         if first_difference(a, b) is None:
-            return f'seed {seed} differed, and does not any more', said_a + said_b
+            first = [lines[number] if number < len(lines) else 'nothing' for lines in firsts]
+            return (f'seed {seed} differed, and does not any more:\n  {first[0]}\n  {first[1]}',
+                    said_a + said_b)
     return seed, options, a, b, said_a + said_b
 
 
