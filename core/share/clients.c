@@ -544,7 +544,8 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 
     look_for_lost(share, now);
     if (share->place.spare_given) {
-        share->place.spare_fd = gs_fd_copy(share->loop.wake);
+        if (share->place.spare_fd < 0) /* else another socket was put up since */
+            share->place.spare_fd = gs_fd_copy(share->loop.wake);
         share->place.spare_given = share->place.spare_fd < 0;
     }
     if (share->clients.listener_pause && share->clients.listener_pause <= now) {

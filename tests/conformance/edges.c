@@ -60,11 +60,14 @@ Test(edges, without_a_context_ranges_and_handles_are_not_told)
     CUstream stream = new_stream();
     CUipcMemHandle handle;
     unsigned int type;
+    void *host = NULL;
     size_t size;
 
     plain_and_async(stream, &plain, &async);
     OK(cuIpcGetMemHandle(&handle, plain));
+    OK(cuMemHostAlloc(&host, 4096, 0));
     OK(cuCtxSetCurrent(NULL));
+    OK(cuMemFreeHost(host));
     CHECK(NO_CONTEXT, cuMemGetAddressRange(&base, &size, plain));
     CHECK(NO_CONTEXT, cuMemGetAddressRange(NULL, &size, async));
     CHECK(NO_CONTEXT, cuMemGetAddressRange(&base, NULL, NOWHERE));

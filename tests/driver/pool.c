@@ -292,10 +292,10 @@ CUresult sd_mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t bytes, CUmemoryPo
                                       CUstream stream)
 {
     struct sd_pool *pool = sd_object_check(handle, SD_POOL);
-    struct sd_context *context;
-    CUresult result = sd_current(&context);
+    struct sd_queue *queue;
+    CUresult result = sd_queue_get(stream, &queue);
 
-    if (result) /* whatever else is wrong, as measured on an H200 */
+    if (result) /* whatever the pool is, as measured on an H200 */
         return result;
     return pool && !pool->from_process ? alloc(ptr, bytes, pool, stream) : CUDA_ERROR_INVALID_VALUE;
 }
