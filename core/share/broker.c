@@ -2,7 +2,7 @@
  * Exports published to a broker: a daemon of the same user that has a descriptor of each exported
  * chunk and serves its openers once the exporter has ended.
  *
- *   exporter (publish.c)                          broker (this file; shim/broker/main.c)
+ *   exporter (publish.c)                          broker (this file; shim/command/broker.c)
  *   first export: connects, starts one if need be
  *   PUBLISH users (+ memfd)        ------->       of whose users it is, and where it confirms
  *   SHARE handle (+ descriptor)    ------->       keeps it; openers go to the exporter meanwhile

@@ -50,7 +50,7 @@ static int stand_between(void *arg)
  * nothing of it: the process between has no exit signal, and the broker, which would get one by its
  * exec, is not our child. It becomes the child of whoever takes orphans here, a launcher perhaps:
  * the kernel has no way around that. So it is one process, which forks no other, and it ends when
- * that one waits for it alone (shim/broker/main.c).
+ * that one waits for it alone (shim/command/broker.c).
  */
 int gs_broker_start(const struct gs_share *share)
 {

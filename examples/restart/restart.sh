@@ -34,7 +34,7 @@ fail()
 
 export GPUSHIM_BUILD="$build" GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR="$place/run" \
     GPUSHIM_SHARE_STRATEGY="$strategy" GPUSHIM_SHARE_KEEP="${GPUSHIM_SHARE_KEEP:-5 s}" \
-    GPUSHIM_SHARE_BROKER="${GPUSHIM_SHARE_BROKER:-$build/shim/broker/gpushim-broker}"
+    GPUSHIM_SHARE_BROKER="${GPUSHIM_SHARE_BROKER:-$build/shim/command/gpushim-broker}"
 
 # start NAME load|read: runs it with its input held open by a fifo, and waits for its first line.
 start()
@@ -63,7 +63,7 @@ says()
 left_with_broker()
 {
     tries=0
-    until env -u GPUSHIM_BUILD "$build/shim/broker/gpushim-broker" ps | grep -q '1 blocks left here'; do
+    until env -u GPUSHIM_BUILD "$build/shim/command/gpushim-broker" ps | grep -q '1 blocks left here'; do
         [ $tries -lt 1000 ] || fail 'the weights are not left with the broker'
         sleep 0.05
         tries=$((tries + 1))

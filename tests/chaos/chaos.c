@@ -6,7 +6,7 @@
  * See chaos.h. Start it without the shim: it gives that to its processes itself, from
  * ../../shim/libgpushim.so beside this program unless --shim names one; "none" gives none, to see
  * what the driver alone does. With --strategy broker, brokers are killed as well; --broker names
- * the program, ../../shim/broker/gpushim-broker beside this one is taken where it is there. The
+ * the program, ../../shim/command/gpushim-broker beside this one is taken where it is there. The
  * same seed takes the same choices, at other instants. The last line is "chaos: ok KILLS kills
  * CHECKS checks" or what went wrong; the exit status 0, 1 for something wrong, 2 for a call that
  * cannot be met.
@@ -552,7 +552,7 @@ static void find_broker(struct chaos_options *options, const char *given)
     snprintf(beside, sizeof beside, "%s", options->program);
     slash = strrchr(beside, '/');
     snprintf(slash + 1, sizeof beside - (size_t)(slash + 1 - beside),
-             "../../shim/broker/gpushim-broker");
+             "../../shim/command/gpushim-broker");
     if (realpath(given ? given : beside, resolved) && strlen(resolved) < CHAOS_PATH)
         strcpy(options->broker_program, resolved);
 }

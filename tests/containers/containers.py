@@ -520,7 +520,7 @@ def main():
         try_out(runtime, folder)
         prove(runtime, folder)
         prove_kills(runtime, folder)
-        prove_broker(runtime, folder, os.path.realpath(broker))
+        prove_broker(runtime, folder, os.path.abspath(broker))
         print("ok")
         return 0
     except Skip as skip:

@@ -21,7 +21,7 @@ if len(needs) < 20:
 for name, major, minor in needs:
     if (int(major), int(minor)) > (2, 28):
         faults.append(f'{name} is newer than glibc 2.28: it would not start in an older container; '
-                      'see shim/broker/meson.build')
+                      'see shim/command/meson.build')
 dynamic, segments = output('readelf', '-dW', broker), output('readelf', '-lW', broker)
 for name in re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic):
     if not re.match(r'(libc|libpthread|ld-linux)\b', name):
@@ -42,7 +42,7 @@ if not any(re.fullmatch(r'__\w+_chk', name) for name in names):
 
 # Whoever finds it can ask it what it is.
 for option, status, expected in (('--version', 0, f'gpushim-broker {re.escape(version_text)}\n'),
-                                 ('--help', 0, r'usage: gpushim-broker (.|\n)*--detach(.|\n)*'),
+                                 ('--help', 0, r'usage: gpushim broker (.|\n)*--detach(.|\n)*'),
                                  ('--nonsense', 2, '')):
     run = subprocess.run([broker, option], capture_output=True, text=True, timeout=60, check=False)
     if run.returncode != status or not re.fullmatch(expected, run.stdout):

@@ -8,7 +8,7 @@
 #include "core/gpu/fence.h"
 #include "core/gpu/map.h"
 
-#define BROKER_LOOK_NS (250 * GS_NS_PER_MS) /* as shim/broker/main.c */
+#define BROKER_LOOK_NS (250 * GS_NS_PER_MS) /* as shim/command/broker.c */
 
 static void log_nothing(enum gs_log_level level, const void *place, const char *text)
 {

@@ -1,0 +1,248 @@
+/*
+ * gpushim broker: keeps what processes share beyond their end (core/share/broker.c). It is core/share
+ * without a GPU, and like the shim it joins core with the configuration of the user who runs it.
+ *
+ *   gpushim broker            in the foreground, until a signal; by systemd: the socket it is given
+ *   gpushim broker --detach   in the background once it listens; ends when nobody needs it
+ *   gpushim broker --started  the same as a child of a process that shares, which is all it forks
+ *
+ * gpushim-broker, another name of the program, is the same; with ps it is gpushim who.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/command.h"
+
+#define UNNEEDED_NS  (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
+#define LOOK_MS      250
+#define ANSWER_NS    (2 * GS_NS_PER_S) /* for another broker */
+#define FIRST_FD     3 /* systemd's protocol */
+
+static volatile sig_atomic_t told_to_end;
+
+static void on_signal(int number)
+{
+    told_to_end = number;
+}
+
+static void log_line(enum gs_log_level level, const void *place, const char *text)
+{
+    if (level <= (enum gs_log_level)command_config()->general.log)
+        command_complain("%s", text);
+}
+
+/* ---- Serving -------------------------------------------------------------------------------- */
+
+static void nothing_to_do(void *arg, uint64_t address)
+{
+}
+
+/* The socket that systemd has opened for us, or -1. */
+static int activated_socket(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+
+    if (!pid || !count || strtol(pid, NULL, 10) != (long)getpid() || strcmp(count, "1") != 0)
+        return -1;
+    fcntl(FIRST_FD, F_SETFD, FD_CLOEXEC);
+    fcntl(FIRST_FD, F_SETFL, O_NONBLOCK);
+    return FIRST_FD;
+}
+
+/* What the starting program left open is none of ours. */
+static void leave_behind(void)
+{
+    int null = open("/dev/null", O_RDWR);
+    long limit = sysconf(_SC_OPEN_MAX);
+
+    for (int fd = 0; null >= 0 && fd < 3; fd++)
+        dup2(null, fd);
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0)
+        for (int fd = 3; fd < limit; fd++)
+            close(fd);
+    setsid();
+    if (chdir("/") != 0)
+        return; /* it only keeps a file system busy */
+}
+
+/* ---- Whose child it is ---------------------------------------------------------------------- */
+
+static bool read_of(pid_t pid, const char *task, const char *what, char *ret_text, size_t size)
+{
+    char path[128];
+    int fd;
+    ssize_t got;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, what);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    got = fd < 0 ? -1 : read(fd, ret_text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    ret_text[got < 0 ? 0 : got] = 0;
+    return got >= 0;
+}
+
+/*
+ * Whether who took this orphan (a launcher that is PID 1 or a subreaper) has no other child and
+ * waits for one: all that it started has ended, and this broker is what it waits for. Where that
+ * cannot be seen it is not so.
+ */
+static bool is_waited_for_alone(void)
+{
+    char path[64], text[256], own[16];
+    const pid_t parent = getppid();
+    const struct dirent *entry;
+    bool waits = false, alone = true;
+    DIR *tasks;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    snprintf(own, sizeof own, "%d ", (int)getpid());
+    tasks = parent > 0 ? opendir(path) : NULL;
+    while (tasks && alone && (entry = readdir(tasks))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (!read_of(parent, entry->d_name, "children", text, sizeof text))
+            alone = false;
+        else if (text[0] && strcmp(text, own) != 0)
+            alone = false;
+        if (read_of(parent, entry->d_name, "wchan", text, sizeof text) && strstr(text, "do_wait"))
+            waits = true;
+    }
+    if (tasks)
+        closedir(tasks);
+    return waits && alone;
+}
+
+/* Whether nobody has needed it for so long. Looks count, not the clock: where this process stood
+ * still, those who need it may have waited as long. */
+static bool is_unneeded(struct gs_share *share, uint64_t limit, uint64_t *since, unsigned *looks)
+{
+    uint64_t now_since = gs_share_unneeded_since(share);
+
+    *looks = now_since == *since ? *looks + 1 : 0;
+    *since = now_since;
+    return now_since && *looks * (LOOK_MS * GS_NS_PER_MS) >= limit &&
+           gs_share_end_unneeded(share, now_since);
+}
+
+/* Serves until it is told to end; where a process that shares has started it also until it is needed
+ * no more, or keeps a launcher from its end. */
+static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
+{
+    static struct gs_map map;
+    static struct gs_fences fences;
+    const struct gs_log log = {.line = log_line};
+    const struct gs_share_events events = {.lease_ended = nothing_to_do};
+    const struct sigaction act = {.sa_handler = on_signal};
+    struct rlimit files;
+    sigset_t none;
+    uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
+    struct gs_share *share;
+    uint64_t since = 0;
+    unsigned looks = 0;
+    int waited_for = 0;
+
+    signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGINT, &act, NULL);
+    signal(SIGHUP, SIG_IGN);
+    sigemptyset(&none); /* it was started by a thread that blocks them all */
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    prctl(PR_SET_NAME, "gpushim-broker");
+    gs_map_init(&map);
+    gs_fences_init(&fences, &gs_broker_driver);
+    if (gs_share_create(&gs_broker_driver, &map, &fences, &log, options, &events, &share) !=
+            GS_OK ||
+        gs_share_serve(share) != GS_OK)
+        return 1;
+    if (tell >= 0 && write(tell, "", 1) == 1)
+        close(tell);
+    while (!told_to_end) {
+        if (until_unneeded && is_unneeded(share, limit, &since, &looks))
+            break;
+        waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
+        if (waited_for >= 2) /* not only between one of its processes and the next */
+            break;
+        poll(NULL, 0, LOOK_MS);
+    }
+    gs_share_destroy(share);
+    return 0;
+}
+
+/* By a process that shares, which looks by itself when the socket is there. */
+static int serve_started(const struct gs_share_options *options)
+{
+    leave_behind();
+    return serve(options, true, -1);
+}
+
+/* The parent returns once the child listens, or has found that another broker does. */
+static int serve_detached(const struct gs_share_options *options)
+{
+    char byte, name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    int ready[2], fd = -1, directory;
+    unsigned place = 0;
+    pid_t child;
+
+    leave_behind();
+    if (pipe2(ready, O_CLOEXEC) != 0 || (child = fork()) < 0)
+        return 1;
+    if (child == 0) {
+        close(ready[0]);
+        return serve(options, true, ready[1]);
+    }
+    close(ready[1]);
+    if (read(ready[0], &byte, 1) == 1)
+        return 0;
+    gs_broker_name(name);
+    while (fd < 0 && (directory = gs_directory_next(options, &place, reason)) >= 0)
+        fd = gs_directory_connect(directory, options, name, ANSWER_NS);
+    return fd < 0;
+}
+
+static const char usage[] =
+    "usage: gpushim broker [--detach]\n"
+    "Keeps GPU memory that processes share by libgpushim beyond their end.\n"
+    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it is\n"
+    "              given\n"
+    "  --detach    serves in the background, until nobody needs it\n"
+    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of the\n"
+    "sockets. gpushim-broker is another name of it.\n";
+
+int command_broker(int argc, char **argv)
+{
+    struct gs_share_options options;
+
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return command_say("%s", usage);
+    if (argc == 2 && strcmp(argv[1], "--version") == 0)
+        return command_say("%s %s\n", command_program, GS_VERSION);
+    if (argc == 2 && strcmp(argv[1], "ps") == 0)
+        return command_who(1, argv);
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    if (argc == 2 && strcmp(argv[1], "--detach") == 0)
+        return serve_detached(&options);
+    if (argc == 2 && strcmp(argv[1], "--started") == 0)
+        return serve_started(&options);
+    if (argc != 1)
+        return command_usage(usage);
+    options.listen_fd = activated_socket();
+    return serve(&options, options.listen_fd >= 0, -1);
+}

@@ -1,0 +1,46 @@
+/*
+ * The commands of the program `gpushim`, one file each, and what they share. main.c has their table.
+ *
+ * A command gets its own arguments, argv[0] being its name, and returns the program's exit status.
+ * What it finds goes to standard output, as text for people or with --json for programs: the same rows
+ * behind both. What is wrong goes to standard error: the cause, then the way out.
+ */
+#ifndef GS_SHIM_COMMAND_H
+#define GS_SHIM_COMMAND_H
+
+#include <stdbool.h>
+
+#include "config/config.h"
+#include "core/share/internal.h"
+
+enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
+
+int command_broker(int argc, char **argv);
+int command_who(int argc, char **argv);
+int command_version(int argc, char **argv);
+
+/* gpushim, or gpushim-broker where it was called by that name. */
+extern const char *command_program;
+
+/* A line on standard error, after the program's name. */
+void command_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Text on standard output. COMMAND_WRONG where it cannot be written. */
+int command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* COMMAND_USAGE; the usage goes to standard error. */
+int command_usage(const char *usage);
+
+/*
+ * Whether the arguments are nothing but --json, if that, and at most `most` others, which come first in
+ * argv[1] and on from then on. False: *ret_status is what to exit with; --help was answered with the
+ * usage, or something is wrong, and said.
+ */
+bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
+                       int *ret_status);
+
+/* The configuration of the user who runs this, read once; complaints go to standard error. Never
+ * NULL. */
+const struct gs_config *command_config(void);
+/* What core/share needs of it, as a broker's. False, and said: it cannot be. */
+bool command_share_options(struct gs_share_options *options);
+
+#endif

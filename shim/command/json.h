@@ -1,0 +1,27 @@
+/*
+ * Writes JSON, one value after the other, on one line. Written here rather than taken from a library:
+ * the program is bound into containers and built for other machines, and so needs libc alone.
+ */
+#ifndef GS_SHIM_COMMAND_JSON_H
+#define GS_SHIM_COMMAND_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct json {
+    FILE *file;
+    bool follows; /* a comma comes before the next */
+};
+
+/* `key` is the name within an object, NULL within a list and at the top. */
+void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
+void json_close(struct json *json, char bracket);                 /* '}' or ']' */
+/* Bytes that are no UTF-8 become U+FFFD. NULL: null. */
+void json_text(struct json *json, const char *key, const char *text);
+void json_number(struct json *json, const char *key, uint64_t number);
+void json_bool(struct json *json, const char *key, bool is);
+/* After the last: the end of the line. False: it could not be written. */
+bool json_end(struct json *json);
+
+#endif

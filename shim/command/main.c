@@ -1,0 +1,165 @@
+/*
+ * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
+ * command.h says how a command is made; a new one is a file and a row here.
+ */
+#include "shim/command/command.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} commands[] = {
+    {"who", command_who, "who shares GPU memory, and who holds it"},
+    {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
+    {"version", command_version, "the version of this program and of the library beside it"},
+};
+
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+const char *command_program = "gpushim";
+
+void command_complain(const char *format, ...)
+{
+    va_list arguments;
+
+    fprintf(stderr, "%s: ", command_program);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+int command_say(const char *format, ...)
+{
+    va_list arguments;
+    int written;
+
+    va_start(arguments, format);
+    written = vprintf(format, arguments);
+    va_end(arguments);
+    return written < 0 ? COMMAND_WRONG : COMMAND_WELL;
+}
+
+int command_usage(const char *usage)
+{
+    fputs(usage, stderr);
+    return COMMAND_USAGE;
+}
+
+bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
+                       int *ret_status)
+{
+    int count = 1;
+
+    *ret_json = false;
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            *ret_status = command_say("%s", usage);
+            return false;
+        }
+        if (strcmp(argv[i], "--json") == 0) {
+            *ret_json = true;
+        } else if (argv[i][0] == '-' || count > most) {
+            command_complain("%s does not know '%s'", argv[0], argv[i]);
+            *ret_status = command_usage(usage);
+            return false;
+        } else {
+            argv[count++] = argv[i];
+        }
+    }
+    *argc = count;
+    argv[count] = NULL;
+    return true;
+}
+
+static void complain_of_options(void *arg, const char *line)
+{
+    command_complain("%s", line);
+}
+
+const struct gs_config *command_config(void)
+{
+    static struct gs_config config;
+    static bool read;
+    const struct gs_config_sources sources = {.environment = environ,
+                                              .system_files = gs_config_system_files};
+
+    if (!read)
+        gs_config_load(&config, &sources, complain_of_options, NULL);
+    read = true;
+    return &config;
+}
+
+bool command_share_options(struct gs_share_options *options)
+{
+    const struct gs_config *config = command_config();
+    const char *dir = config->share.dir.text;
+
+    *options = (struct gs_share_options){.enable = true,
+                                         .is_broker = true,
+                                         .listen_fd = -1,
+                                         .settle_ns = config->share.settle,
+                                         .timeout_ns = config->share.timeout,
+                                         .keep_ns = config->share.keep,
+                                         .published_max = (uint32_t)config->share.broker_blocks,
+                                         .max_clients = (uint32_t)config->share.max_clients};
+    for (size_t i = 0; i < config->share.uids.count; i++)
+        options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
+    for (size_t i = 0; i < config->share.gids.count; i++)
+        options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
+    if (snprintf(options->dir, sizeof options->dir, "%s", dir) >= (int)sizeof options->dir)
+        return command_complain("share.dir is too long for a socket; choose a shorter path"), false;
+    return true;
+}
+
+int command_version(int argc, char **argv)
+{
+    static const char usage[] = "usage: gpushim version\n";
+    bool json;
+    int status;
+
+    if (!command_arguments(&argc, argv, 0, usage, &json, &status))
+        return status;
+    return command_say(json ? "{\"version\": \"%s\"}\n" : "gpushim %s\n", GS_VERSION);
+}
+
+static void print_commands(FILE *file)
+{
+    fputs("usage: gpushim COMMAND [--help | ...]\n\n", file);
+    for (size_t i = 0; i < COMMANDS; i++)
+        fprintf(file, "  %-9s %s\n", commands[i].name, commands[i].help);
+    fputs("\nExit status: 0 it is well, 1 something is wrong, 2 it was called wrongly.\n", file);
+}
+
+int main(int argc, char **argv)
+{
+    const char *called = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    size_t length;
+
+    called = called ? called + 1 : argc > 0 ? argv[0] : "";
+    length = strlen(called);
+    if (length >= 6 && strcmp(called + length - 6, "broker") == 0) {
+        command_program = "gpushim-broker";
+        return command_broker(argc, argv);
+    }
+    if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0))
+        argv[1] = (char *)"version";
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)) {
+        print_commands(stdout);
+        return COMMAND_WELL;
+    }
+    for (size_t i = 0; argc > 1 && i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    if (argc > 1)
+        command_complain("there is no command '%s'", argv[1]);
+    print_commands(stderr);
+    return COMMAND_USAGE;
+}

@@ -1,0 +1,458 @@
+/*
+ * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, and what is
+ * freed and still held. Each is asked at its socket in the folder (core/share/report.c answers). Pids
+ * are as the reader sees them, by the kernel's word, or marked as what the process calls itself.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/alive.h"
+#include "core/share/directory.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+
+#define ANSWER_NS   (2 * GS_NS_PER_S) /* for one of those that are listed */
+#define REPORTS_MAX 65536
+
+/* Who somebody is, as far as it can be seen from here. */
+struct who {
+    long pid;           /* as this process sees it; 0: it does not */
+    uint64_t told;      /* what it calls itself */
+    char name[16];
+    char container[256]; /* the control group it runs in, if that is another; else "" */
+};
+
+/* One process that holds or has left something. */
+struct holder {
+    struct who who;
+    bool stopped;
+    struct gs_wire_report report;
+    struct holder *next;
+};
+
+/* One that answers, or does not. */
+struct sharer {
+    struct who who;
+    bool is_broker;
+    char silent[128]; /* why it is not listed, or not wholly; "": it is */
+    struct gs_wire_report report;
+    struct holder *holders, **last;
+};
+
+/* ---- Asking --------------------------------------------------------------------------------- */
+
+/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
+ * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
+static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    union gs_wire_message query;
+    int ready, error;
+
+    gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
+    query.query.index = index;
+    *ret_pidfd = -1;
+    error = gs_wire_send(fd, &query, -1);
+    if (error && error != -EPIPE) /* what made it hang up may lie there */
+        return error;
+    do
+        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
+    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
+    if (ready != 1)
+        return -ETIMEDOUT;
+    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
+    if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
+        ret_answer->head.type != GS_WIRE_REFUSE)
+        return -EPROTO;
+    return error;
+}
+
+static bool is_broker(const char *name)
+{
+    size_t length = strlen(GS_BROKER_NAME);
+
+    return strncmp(name, GS_BROKER_NAME, length) == 0 &&
+           (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
+}
+
+/* The pid of who listens there as this process sees it; 0: it does not. */
+static long pid_of_listener(int fd)
+{
+    return gs_conn_who(fd).pid;
+}
+
+/* The same of a process that there is a pidfd of. */
+static long pid_of(int pidfd)
+{
+    char path[64], line[128];
+    long pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    file = pidfd < 0 ? NULL : fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Pid: %ld", &pid) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return pid > 0 ? pid : 0;
+}
+
+/* Where the process runs, if that is another control group than this one's: the last part of its
+ * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
+static const char *container_of(long pid)
+{
+    static char own[512], line[512];
+    char path[64], *name;
+    FILE *file;
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
+        file = fopen(path, "re");
+        if (!file)
+            return "";
+        if (!fgets(i ? line : own, sizeof own, file))
+            own[0] = line[0] = 0;
+        fclose(file);
+    }
+    if (strcmp(own, line) == 0)
+        return "";
+    line[strcspn(line, "\n")] = 0;
+    name = strrchr(line, '/');
+    for (char *c = line; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    return name ? name + 1 : "";
+}
+
+static void see(struct who *who, long pid, uint64_t told, const char *name)
+{
+    who->pid = pid;
+    who->told = told;
+    snprintf(who->name, sizeof who->name, "%.15s", name);
+    snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
+}
+
+/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
+ * if his is the one that is seen here. */
+static bool add_holder(struct sharer *sharer, const struct gs_wire_report *report, int pidfd)
+{
+    struct holder *holder;
+    long pid = pid_of(pidfd);
+
+    if (!report->left && !report->references)
+        return true;
+    if (!pid && sharer->who.pid == (long)report->pid)
+        pid = (long)report->client_pid;
+    holder = calloc(1, sizeof *holder);
+    if (!holder)
+        return false;
+    see(&holder->who, pid, report->client_pid, report->client_name);
+    holder->stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    holder->report = *report;
+    *sharer->last = holder;
+    sharer->last = &holder->next;
+    return true;
+}
+
+/* Why somebody who listens there is not listed, or not wholly. */
+static void note_silent(struct sharer *sharer, int error, const union gs_wire_message *answer)
+{
+    char *reason = sharer->silent;
+    const size_t size = sizeof sharer->silent;
+
+    if (error == -EPROTONOSUPPORT)
+        snprintf(reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
+                 (unsigned)answer->head.version, GS_WIRE_VERSION);
+    else if (error == 0)
+        snprintf(reason, size, "does not tell: %s", gs_wire_reason_text(answer->refuse.reason));
+    else if (error == -EPROTO)
+        snprintf(reason, size, "gives an answer that this version does not know");
+    else if (error == -ETIMEDOUT)
+        snprintf(reason, size, "does not answer");
+    else
+        snprintf(reason, size, "hangs up");
+}
+
+static void ask_all(struct sharer *sharer, int fd)
+{
+    union gs_wire_message answer;
+    uint32_t clients = 1;
+    int pidfd = -1;
+
+    for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
+        int error = ask(fd, i, &answer, &pidfd);
+
+        if (!error && answer.head.type == GS_WIRE_REPORT) {
+            gs_wire_printable(answer.report.name);
+            gs_wire_printable(answer.report.client_name);
+            if (i == 0) {
+                sharer->report = answer.report;
+                sharer->is_broker = answer.report.is_broker;
+                see(&sharer->who, sharer->who.pid, answer.report.pid, answer.report.name);
+            }
+            clients = answer.report.clients;
+            if (i < clients && !add_holder(sharer, &answer.report, pidfd))
+                error = -ENOMEM;
+        } else {
+            note_silent(sharer, error, &answer);
+            error = -ENOMSG;
+        }
+        if (pidfd >= 0)
+            close(pidfd);
+        if (error)
+            break;
+    }
+}
+
+/* ---- Telling -------------------------------------------------------------------------------- */
+
+static unsigned long long in_kib(uint64_t bytes)
+{
+    return (unsigned long long)(bytes + 1023) / 1024;
+}
+
+static unsigned long long in_seconds(uint64_t ns)
+{
+    return (unsigned long long)(ns / GS_NS_PER_S);
+}
+
+/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
+static void print_who(const struct who *who)
+{
+    if (who->pid && who->container[0])
+        printf("pid %ld in %s", who->pid, who->container);
+    else if (who->pid)
+        printf("pid %ld", who->pid);
+    else
+        printf("pid %llu of another PID namespace", (unsigned long long)who->told);
+}
+
+static void print_holder(const struct holder *holder)
+{
+    const struct gs_wire_report *report = &holder->report;
+
+    if (report->left) {
+        printf("  from ");
+        print_who(&holder->who);
+        printf(" (%.15s) for %llu s: %llu blocks left here\n", holder->who.name,
+               in_seconds(report->client_age_ns), (unsigned long long)report->left);
+    }
+    if (report->references) {
+        printf("  held by ");
+        print_who(&holder->who);
+        printf(" (%.15s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
+               "KiB\n",
+               holder->who.name, holder->stopped ? ", which is stopped" : "",
+               (unsigned long long)report->references, in_kib(report->reference_bytes),
+               in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
+               in_kib(report->limbo_reference_bytes));
+    }
+    if (report->limbo_references)
+        printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
+               (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
+               in_seconds(report->limbo_block_held_ns),
+               in_seconds(report->limbo_block_freed_ns));
+}
+
+static void print_sharer(const struct sharer *sharer, const char *socket)
+{
+    const struct gs_wire_report *report = &sharer->report;
+
+    if (report->head.type == GS_WIRE_REPORT) {
+        printf("%s ", sharer->is_broker ? "broker" : "process");
+        print_who(&sharer->who);
+        printf(" (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
+               "%llu s\n",
+               sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
+               (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
+               in_seconds(report->limbo_age_ns));
+    }
+    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
+        print_holder(holder);
+    if (!sharer->silent[0])
+        return;
+    printf("%s ", sharer->is_broker ? "broker" : "process");
+    if (sharer->who.pid)
+        print_who(&sharer->who);
+    else
+        printf("of another PID namespace (%s)", socket);
+    printf(": %s\n", sharer->silent);
+}
+
+/* ---- Telling programs ----------------------------------------------------------------------- */
+
+static void write_who(struct json *json, const struct who *who)
+{
+    if (who->pid)
+        json_number(json, "pid", (uint64_t)who->pid);
+    else
+        json_text(json, "pid", NULL);
+    json_number(json, "own_pid", who->told);
+    json_text(json, "name", who->name);
+    json_text(json, "container", who->container[0] ? who->container : NULL);
+}
+
+static void write_seconds(struct json *json, const char *key, uint64_t ns)
+{
+    json_number(json, key, ns / GS_NS_PER_S);
+}
+
+static void write_holder(struct json *json, const struct holder *holder)
+{
+    const struct gs_wire_report *report = &holder->report;
+
+    json_open(json, NULL, '{');
+    write_who(json, &holder->who);
+    json_bool(json, "stopped", holder->stopped);
+    json_number(json, "blocks_left", report->left);
+    json_number(json, "blocks", report->references);
+    json_number(json, "bytes", report->reference_bytes);
+    write_seconds(json, "longest_seconds", report->reference_age_ns);
+    json_number(json, "freed_blocks", report->limbo_references);
+    json_number(json, "freed_bytes", report->limbo_reference_bytes);
+    if (report->limbo_references) {
+        json_open(json, "oldest_freed", '{');
+        json_number(json, "block", report->limbo_block_id);
+        json_number(json, "bytes", report->limbo_block_size);
+        write_seconds(json, "held_seconds", report->limbo_block_held_ns);
+        write_seconds(json, "freed_seconds", report->limbo_block_freed_ns);
+        json_close(json, '}');
+    }
+    json_close(json, '}');
+}
+
+static void write_sharer(struct json *json, const struct sharer *sharer)
+{
+    const struct gs_wire_report *report = &sharer->report;
+
+    json_open(json, NULL, '{');
+    json_bool(json, "broker", sharer->is_broker);
+    write_who(json, &sharer->who);
+    json_text(json, "silent", sharer->silent[0] ? sharer->silent : NULL);
+    json_number(json, "blocks", report->exports);
+    json_number(json, "bytes", report->bytes);
+    json_number(json, "freed_blocks", report->limbo);
+    json_number(json, "freed_bytes", report->limbo_bytes);
+    write_seconds(json, "oldest_freed_seconds", report->limbo_age_ns);
+    json_open(json, "holders", '[');
+    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
+        write_holder(json, holder);
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+/* ---- All of them ---------------------------------------------------------------------------- */
+
+struct listing {
+    const struct gs_share_options *options;
+    long only;         /* the pid that is asked about; 0: all */
+    bool found;
+    struct json *json; /* NULL: text */
+};
+
+static bool is_asked_about(const struct listing *listing, const struct sharer *sharer)
+{
+    bool is = !listing->only || sharer->who.pid == listing->only;
+
+    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
+        is |= holder->who.pid == listing->only;
+    return is;
+}
+
+static void list_one(struct listing *listing, int directory, const char *name)
+{
+    int fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
+    struct sharer sharer = {.is_broker = is_broker(name), .last = &sharer.holders};
+
+    if (fd < 0)
+        return;
+    see(&sharer.who, pid_of_listener(fd), 0, "");
+    ask_all(&sharer, fd);
+    close(fd);
+    if (is_asked_about(listing, &sharer)) {
+        listing->found = true;
+        if (listing->json)
+            write_sharer(listing->json, &sharer);
+        else
+            print_sharer(&sharer, name);
+    }
+    while (sharer.holders) {
+        struct holder *holder = sharer.holders;
+
+        sharer.holders = holder->next;
+        free(holder);
+    }
+}
+
+static bool is_ours(const char *name)
+{
+    return is_broker(name) ||
+           (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
+            strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
+}
+
+static void list_all(struct listing *listing, int directory)
+{
+    DIR *names = fdopendir(dup(directory));
+    const struct dirent *entry;
+
+    if (!names) {
+        command_complain("%s", strerror(errno));
+        return;
+    }
+    while ((entry = readdir(names)))
+        if (is_ours(entry->d_name))
+            list_one(listing, directory, entry->d_name);
+    closedir(names);
+}
+
+static const char usage[] =
+    "usage: gpushim who [PID] [--json]\n"
+    "Lists the processes that share GPU memory, who holds what of theirs and since when, and what is\n"
+    "freed and still held. With PID, what that process shares or holds. GPUSHIM_SHARE_DIR names the\n"
+    "folder of their sockets.\n";
+
+int command_who(int argc, char **argv)
+{
+    struct gs_share_options options;
+    struct json json = {.file = stdout};
+    struct listing listing = {.options = &options};
+    char reason[GS_REASON_SIZE];
+    unsigned place = 0, looked = 0;
+    int directory, status;
+    bool as_json;
+
+    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
+        return status;
+    if (argc > 1 && (listing.only = strtol(argv[1], NULL, 10)) <= 0) {
+        command_complain("'%s' is no process id", argv[1]);
+        return command_usage(usage);
+    }
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    signal(SIGPIPE, SIG_IGN); /* who was asked may hang up */
+    listing.json = as_json ? &json : NULL;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    for (; (directory = gs_directory_next(&options, &place, reason)) >= 0; looked++) {
+        list_all(&listing, directory);
+        close(directory);
+    }
+    if (as_json)
+        json_close(&json, ']');
+    if (as_json && !json_end(&json))
+        return COMMAND_WRONG;
+    if (!looked)
+        command_complain("%s", reason);
+    else if (listing.only && !listing.found)
+        command_complain("process %ld shares nothing that this user may see, and holds nothing of others",
+                         listing.only);
+    return looked && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
+}
