@@ -16,6 +16,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
+    {"run", command_run, "starts a program with the library"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
