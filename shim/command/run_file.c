@@ -30,8 +30,6 @@ static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
             continue;
         if (pread(fd, ret->interpreter, sizeof ret->interpreter - 1, (off_t)header.p_offset) < 0)
             ret->interpreter[0] = 0;
-        if (header.p_filesz < sizeof ret->interpreter)
-            ret->interpreter[header.p_filesz] = 0;
         return;
     }
 }
