@@ -141,23 +141,22 @@ static bool stays(const char *entry, const char *library)
 static bool preload(const char *library)
 {
     const char *others = getenv("LD_PRELOAD");
-    char *list = strdup(others ? others : ""), *all = NULL, *rest = list, *entry, *end;
+    char *list = strdup(others ? others : ""), *rest = list, *entry, *end;
+    char *all = list ? malloc(strlen(library) + strlen(list) + 2) : NULL;
+    bool set = false;
 
-    if (list)
-        all = malloc(strlen(library) + strlen(list) + 2);
-    if (!all) {
-        free(list);
-        return command_complain("%m"), false;
+    if (all) {
+        end = stpcpy(all, library);
+        while ((entry = strsep(&rest, " :")))
+            if (stays(entry, library))
+                end = stpcpy(stpcpy(end, ":"), entry);
+        set = setenv("LD_PRELOAD", all, 1) == 0;
     }
-    end = stpcpy(all, library);
-    while ((entry = strsep(&rest, " :")))
-        if (stays(entry, library))
-            end = stpcpy(stpcpy(end, ":"), entry);
-    if (setenv("LD_PRELOAD", all, 1) != 0)
-        return command_complain("LD_PRELOAD: %m"), false;
+    if (!set)
+        command_complain("LD_PRELOAD cannot be set: %m");
     free(list);
     free(all);
-    return true;
+    return set;
 }
 
 /* ---- The program ---------------------------------------------------------------------------- */
