@@ -16,6 +16,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
+    {"run", command_run, "starts a program with the library"},
     {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
