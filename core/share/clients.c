@@ -367,6 +367,7 @@ static void turn_away(struct gs_share *share, int fd, enum gs_wire_reason reason
         .fd = fd, .pid = who.pid, .uid = who.uid, .said.name = "not served"};
 
     gs_client_refuse(share, &caller, 0, reason, 0);
+    gs_client_say_bye(&caller); /* else he would come back for what he may have asked for by now */
     gs_hang_up(fd);
 }
 

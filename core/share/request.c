@@ -193,7 +193,7 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
         if (error)
             return error;
         gs_remote_note_end(remote, ret_message);
-        if (ret_message->head.request == remote->conn.request ||
+        if ((ret_message->head.request && ret_message->head.request == remote->conn.request) ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
         gs_remote_take_other(share, remote, ret_message, *ret_fd);
