@@ -17,6 +17,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"who", command_who, "who shares GPU memory, and who holds it"},
+    {"config", command_config_list, "every option, its value, and where that comes from"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };
