@@ -80,6 +80,7 @@ Test(config_explain, values_are_told_in_the_largest_unit_that_divides_them, .tim
         {"pool.cache_limit", "2048G", "2 TiB"},
         {"pool.cache_limit", "18446744073709551614", "18446744073709551614 B"},
         {"pool.cache_limit", "18446744073709551615", "unlimited"},
+        {"registrations.bytes", "18446744073709551615", "unlimited"},
         {"pool.small_limit", "2048K", "2 MiB"},
         {"pool.decay", "0", "0"},
         {"pool.decay", "1ns", "1 ns"},
