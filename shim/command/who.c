@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,19 +13,11 @@
 
 #include "core/share/alive.h"
 #include "core/share/directory.h"
+#include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 
-#define ANSWER_NS   (2 * GS_NS_PER_S) /* for one of those that are listed */
 #define REPORTS_MAX 65536
-
-/* Who somebody is, as far as it can be seen from here. */
-struct who {
-    long pid;           /* as this process sees it; 0: it does not */
-    uint64_t told;      /* what it calls itself */
-    char name[16];
-    char container[256]; /* the control group it runs in, if that is another; else "" */
-};
 
 /* One process that holds or has left something. */
 struct holder {
@@ -46,98 +37,6 @@ struct sharer {
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
-
-/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
- * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
-static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    union gs_wire_message query;
-    int ready, error;
-
-    gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
-    query.query.index = index;
-    *ret_pidfd = -1;
-    error = gs_wire_send(fd, &query, -1);
-    if (error && error != -EPIPE) /* what made it hang up may lie there */
-        return error;
-    do
-        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
-    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
-    if (ready != 1)
-        return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
-    if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
-        ret_answer->head.type != GS_WIRE_REFUSE)
-        return -EPROTO;
-    return error;
-}
-
-static bool is_broker(const char *name)
-{
-    size_t length = strlen(GS_BROKER_NAME);
-
-    return strncmp(name, GS_BROKER_NAME, length) == 0 &&
-           (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
-}
-
-/* The pid of who listens there as this process sees it; 0: it does not. */
-static long pid_of_listener(int fd)
-{
-    return gs_conn_who(fd).pid;
-}
-
-/* The same of a process that there is a pidfd of. */
-static long pid_of(int pidfd)
-{
-    char path[64], line[128];
-    long pid = 0;
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-    file = pidfd < 0 ? NULL : fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "Pid: %ld", &pid) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return pid > 0 ? pid : 0;
-}
-
-/* Where the process runs, if that is another control group than this one's: the last part of its
- * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
-static const char *container_of(long pid)
-{
-    static char own[512], line[512];
-    char path[64], *name;
-    FILE *file;
-
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
-        file = fopen(path, "re");
-        if (!file)
-            return "";
-        if (!fgets(i ? line : own, sizeof own, file))
-            own[0] = line[0] = 0;
-        fclose(file);
-    }
-    if (strcmp(own, line) == 0)
-        return "";
-    line[strcspn(line, "\n")] = 0;
-    name = strrchr(line, '/');
-    for (char *c = line; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
-    return name ? name + 1 : "";
-}
-
-static void see(struct who *who, long pid, uint64_t told, const char *name)
-{
-    who->pid = pid;
-    who->told = told;
-    snprintf(who->name, sizeof who->name, "%.15s", name);
-    snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
-}
 
 /* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
  * if his is the one that is seen here. */
@@ -161,25 +60,6 @@ static bool add_holder(struct sharer *sharer, const struct gs_wire_report *repor
     return true;
 }
 
-/* Why somebody who listens there is not listed, or not wholly. */
-static void note_silent(struct sharer *sharer, int error, const union gs_wire_message *answer)
-{
-    char *reason = sharer->silent;
-    const size_t size = sizeof sharer->silent;
-
-    if (error == -EPROTONOSUPPORT)
-        snprintf(reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
-                 (unsigned)answer->head.version, GS_WIRE_VERSION);
-    else if (error == 0)
-        snprintf(reason, size, "does not tell: %s", gs_wire_reason_text(answer->refuse.reason));
-    else if (error == -EPROTO)
-        snprintf(reason, size, "gives an answer that this version does not know");
-    else if (error == -ETIMEDOUT)
-        snprintf(reason, size, "does not answer");
-    else
-        snprintf(reason, size, "hangs up");
-}
-
 static void ask_all(struct sharer *sharer, int fd)
 {
     union gs_wire_message answer;
@@ -187,7 +67,7 @@ static void ask_all(struct sharer *sharer, int fd)
     int pidfd = -1;
 
     for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
-        int error = ask(fd, i, &answer, &pidfd);
+        int error = ask(fd, i, 0, &answer, &pidfd);
 
         if (!error && answer.head.type == GS_WIRE_REPORT) {
             gs_wire_printable(answer.report.name);
@@ -201,7 +81,7 @@ static void ask_all(struct sharer *sharer, int fd)
             if (i < clients && !add_holder(sharer, &answer.report, pidfd))
                 error = -ENOMEM;
         } else {
-            note_silent(sharer, error, &answer);
+            tell_silence(sharer->silent, sizeof sharer->silent, error, &answer);
             error = -ENOMSG;
         }
         if (pidfd >= 0)
@@ -287,17 +167,6 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
 }
 
 /* ---- Telling programs ----------------------------------------------------------------------- */
-
-static void write_who(struct json *json, const struct who *who)
-{
-    if (who->pid)
-        json_number(json, "pid", (uint64_t)who->pid);
-    else
-        json_text(json, "pid", NULL);
-    json_number(json, "own_pid", who->told);
-    json_text(json, "name", who->name);
-    json_text(json, "container", who->container[0] ? who->container : NULL);
-}
 
 static void write_seconds(struct json *json, const char *key, uint64_t ns)
 {
@@ -391,13 +260,6 @@ static void list_one(struct listing *listing, int directory, const char *name)
     }
 }
 
-static bool is_ours(const char *name)
-{
-    return is_broker(name) ||
-           (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
-            strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
-}
-
 static void list_all(struct listing *listing, int directory)
 {
     DIR *names = fdopendir(dup(directory));
@@ -431,13 +293,10 @@ int command_who(int argc, char **argv)
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
-    if (argc > 1 && (listing.only = strtol(argv[1], NULL, 10)) <= 0) {
-        command_complain("'%s' is no process id", argv[1]);
+    if (argc > 1 && (listing.only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
-    }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    signal(SIGPIPE, SIG_IGN); /* who was asked may hang up */
     listing.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');

@@ -65,11 +65,17 @@ def check_bash():
     if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
         faults.append('bash: a program behind -- is not completed')
     expect('bash, its arguments', in_bash('gpushim', 'run', '--', 'cat', 'so'), ['some.conf'])
+    expect('bash, a program', in_bash('gpushim', 'run', './so'), ['./some.conf'])
+    names = in_bash('gpushim', 'run', '-o', '')
+    if len(names) < 30 or not {'log=', 'pool.decay='} <= set(names):
+        faults.append(f'bash, names of options: {names}')
+    expect('bash, a name', in_bash('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
 
 
 def check_fish():
     expect('fish, commands', in_fish('gpushim', ''), commands)
     expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin'])
+    expect('fish, a name', in_fish('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
     expect('fish, a file', in_fish('gpushim', 'config', '--check', 'some'), ['some.conf'])
 
 
@@ -95,6 +101,7 @@ def check_zsh():
     for typed, expected in (('gpushim conf\t', 'gpushim config '),
                             ('gpushim config --ch\t', 'gpushim config --check '),
                             ('gpushim config --check som\t', 'gpushim config --check some.conf'),
+                            ('gpushim run -o pool.dec\t', 'gpushim run -o pool.decay='),
                             ('gpushim run -- cat som\t', 'gpushim run -- cat some.conf')):
         os.write(terminal, typed.encode())
         got = read_until(terminal, expected)

@@ -77,7 +77,7 @@ def check_form(pages):
     if shutil.which('man') and re.match(r'man \d', run('man', '--version').stdout): # else one that only says sorry
         checks.append(['man', '--warnings', '-E', 'UTF-8', '-l'])
     if shutil.which('mandoc'):
-        checks.append(['mandoc', '-T', 'lint'])
+        checks.append(['mandoc', '-T', 'lint', '-W', 'warning'])
     for words in checks:
         for page in pages:
             ran = run(*words, page)

@@ -20,9 +20,16 @@ _gpushim()
             return
         fi
     done
-    if [[ $word == -* ]]; then
+    if [[ $before == -o ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$program" config 2>/dev/null |
+            awk '/^\[/ { section = $1 == "[general]" ? "" : substr($1, 2, length($1) - 2) "." }
+                 /^[a-z_]+ =/ { print section $1 "=" }')" -- "$word")
+        compopt -o nospace 2>/dev/null # its value follows
+    elif [[ $word == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$("$program" "$command" --help 2>/dev/null |
             grep -o -e '--[a-z][a-z-]*' | sort -u) --help" -- "$word")
+    elif [[ $command == run ]]; then
+        mapfile -t COMPREPLY < <(compgen -c -f -- "$word")
     elif [[ $before == --* ]]; then
         mapfile -t COMPREPLY < <(compgen -f -- "$word")
     fi

@@ -8,5 +8,11 @@ function __gpushim_options
     gpushim $words[2] --help 2>/dev/null | string match -ra -- '--[a-z][a-z-]*' | sort -u
 end
 
+function __gpushim_names
+    gpushim config 2>/dev/null | awk '/^\[/ { section = $1 == "[general]" ? "" : substr($1, 2, length($1) - 2) "." }
+        /^[a-z_]+ =/ { print section $1 "=" }'
+end
+
+complete -c gpushim -n 'test (commandline -opc)[-1] = -o' -f -a '(__gpushim_names)'
 complete -c gpushim -n 'test (count (commandline -opc)) -eq 1' -f -a '(__gpushim_commands)'
 complete -c gpushim -n 'test (count (commandline -opc)) -gt 1; and string match -q -- "-*" (commandline -ct)' -f -a '(__gpushim_options)'

@@ -16,7 +16,11 @@ if (( dashes < CURRENT )); then # from there on it is another program's line
     return
 fi
 found=(${(fu)"$($program ${words[2]} --help 2>/dev/null | grep -o -e '--[a-z][a-z-]*')"})
-if [[ $PREFIX == -* ]]; then
+if [[ ${words[CURRENT - 1]} == -o ]]; then
+    compadd -S '' -- ${(f)"$($program config 2>/dev/null |
+        awk '/^\[/ { section = $1 == "[general]" ? "" : substr($1, 2, length($1) - 2) "." }
+             /^[a-z_]+ =/ { print section $1 "=" }')"}
+elif [[ $PREFIX == -* ]]; then
     compadd -- $found
 else
     _files
