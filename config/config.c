@@ -10,9 +10,6 @@
 
 const char *const gs_config_system_files[] = {GS_CONFIG_SYSTEM_FILES, NULL};
 
-/* Names of the files' folders; longer ones cannot be opened anyway. */
-#define PATH_SIZE 4096
-
 /* How much of a file's name a complaint shows. */
 #define PLACE_SIZE 160
 
@@ -22,6 +19,8 @@ void gs_loader_init(struct gs_loader *ret, struct gs_config *config)
     ret->decided = ret->seen = 0;
     ret->left_out = 0;
     ret->used = 0;
+    ret->origins = NULL;
+    ret->at_once = NULL;
     memset(config, 0, sizeof *config);
     for (size_t i = 0; i < gs_option_count; i++)
         gs_value_parse(config, &gs_options[i], gs_text_of(gs_options[i].standard));
@@ -54,6 +53,10 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
     vsnprintf(line + used, sizeof line - (size_t)used, format, list);
     va_end(list);
 
+    if (loader->at_once) {
+        loader->at_once(loader->arg, line);
+        return;
+    }
     size_t size = strlen(line) + 1;
     if (size > sizeof loader->lines - loader->used) {
         loader->left_out++;
@@ -78,6 +81,17 @@ void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *co
     }
 }
 
+static void origin_note(struct gs_config_origins *origins, const struct gs_option *option,
+                        struct gs_place place, bool refused)
+{
+    origins->options[option - gs_options] = (struct gs_config_origin){
+        .kind = place.file ? GS_CONFIG_FILE : GS_CONFIG_ENVIRONMENT,
+        .refused = refused,
+        .file = place.file ? (unsigned)origins->file_count - 1 : 0,
+        .line = place.line,
+    };
+}
+
 void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, struct gs_place place,
                    const char *name, struct gs_text value)
 {
@@ -92,6 +106,8 @@ void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, str
     if (loader->decided & bit)
         return;
     const char *wrong = gs_value_parse(loader->config, option, value);
+    if (loader->origins)
+        origin_note(loader->origins, option, place, wrong != NULL);
     if (wrong) {
         char allowed[GS_OPTION_ALLOWED_SIZE];
         gs_option_allowed(option, allowed);
@@ -187,45 +203,50 @@ static void environment_load(struct gs_loader *loader, char *const *environment,
 }
 
 /* False: this user has no place for one. A relative folder is none, as the XDG rules have it. */
-static bool user_file(const struct places *places, char ret[PATH_SIZE])
+static bool user_file(const struct places *places, char ret[GS_CONFIG_NAME_SIZE])
 {
     int length = -1;
     if (places->config_home && places->config_home[0] == '/')
-        length = snprintf(ret, PATH_SIZE, "%s/gpushim.conf", places->config_home);
+        length = snprintf(ret, GS_CONFIG_NAME_SIZE, "%s/gpushim.conf", places->config_home);
     else if (places->home && places->home[0] == '/')
-        length = snprintf(ret, PATH_SIZE, "%s/.config/gpushim.conf", places->home);
-    return length >= 0 && length < PATH_SIZE;
+        length = snprintf(ret, GS_CONFIG_NAME_SIZE, "%s/.config/gpushim.conf", places->home);
+    return length >= 0 && length < GS_CONFIG_NAME_SIZE;
 }
 
 static void files_load(struct gs_loader *loader, const struct places *places,
                        const char *const *system_files)
 {
-    char path[PATH_SIZE];
+    char path[GS_CONFIG_NAME_SIZE];
     if (places->named) {
         if (*places->named)
-            gs_file_load(loader, places->named, true);
+            gs_file_load(loader, places->named, "; correct GPUSHIM_CONFIG or unset it");
         return;
     }
     if (user_file(places, path)) {
-        gs_file_load(loader, path, false);
+        gs_file_load(loader, path, NULL);
         gs_loader_next_source(loader);
     }
     for (; system_files && *system_files; system_files++) {
-        gs_file_load(loader, *system_files, false);
+        gs_file_load(loader, *system_files, NULL);
         gs_loader_next_source(loader);
     }
+}
+
+void gs_loader_load(struct gs_loader *loader, const struct gs_config_sources *sources)
+{
+    struct places places = {0};
+    if (sources->environment && !sources->secure)
+        environment_load(loader, sources->environment, &places);
+    files_load(loader, &places, sources->system_files);
 }
 
 void gs_config_load(struct gs_config *ret, const struct gs_config_sources *sources,
                     gs_config_complain_fn *complain, void *arg)
 {
     struct gs_loader loader;
-    struct places places = {0};
     int saved = errno;
     gs_loader_init(&loader, ret);
-    if (sources->environment && !sources->secure)
-        environment_load(&loader, sources->environment, &places);
-    files_load(&loader, &places, sources->system_files);
+    gs_loader_load(&loader, sources);
     gs_loader_deliver(&loader, complain, arg);
     errno = saved;
 }

@@ -1,8 +1,10 @@
 /* Writes the sample file and the table of options in config/README.md from the rows of options.h, or
- * checks that they are current. Runs while building; it is not installed.
+ * checks that they are current; and the manual page of the file. Runs while building; it is not
+ * installed.
  *
  *     document check SAMPLE README     1 and a line on stderr if one of them is not current
  *     document update SAMPLE README    rewrites what is not
+ *     document man DATE VERSION FILE   writes gpushim.conf(5); FILE is where the build looks for it
  *
  * In the README it is what stands between the lines BEGIN and END. */
 #include "config/internal.h"
@@ -95,6 +97,85 @@ static void print_readme(FILE *out)
     }
 }
 
+/* Text as roff takes it: `so` is bold. No line of it can begin with a control character. */
+static void print_roff(FILE *out, const char *text)
+{
+    bool bold = false;
+    for (const char *c = text; *c; c++) {
+        if (*c == '`') {
+            fputs(bold ? "\\fR" : "\\fB", out);
+            bold = !bold;
+        } else if (*c == '\\') {
+            fputs("\\e", out);
+        } else if (*c == '~' || *c == '-' || *c == '\'') {
+            fputs(*c == '~' ? "\\(ti" : *c == '-' ? "\\-" : "\\(aq", out);
+        } else {
+            fputc(*c, out);
+        }
+    }
+}
+
+/* A paragraph of it. */
+static void print_paragraph(FILE *out, const char *text)
+{
+    fputs("\\&", out);
+    print_roff(out, text);
+    fputc('\n', out);
+}
+
+static void print_man_option(FILE *out, const struct gs_option *option)
+{
+    char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
+    gs_option_variable(option, variable);
+    gs_option_allowed(option, allowed);
+    fprintf(out, ".TP\n\\fB%s\\fR =%s", option->key, *option->standard ? " " : "");
+    print_roff(out, option->standard);
+    fputc('\n', out);
+    print_paragraph(out, option->help);
+    fputs(".br\nAllowed: ", out);
+    print_roff(out, allowed);
+    fprintf(out, "\n.br\nVariable: \\fB%s\\fR\n", variable);
+}
+
+static void print_man_options(FILE *out)
+{
+    for (size_t i = 0; i < gs_section_count; i++) {
+        fprintf(out, ".SS [%s]\n", gs_sections[i].name);
+        print_paragraph(out, gs_sections[i].help);
+        for (size_t j = 0; j < gs_option_count; j++) {
+            if (strcmp(gs_options[j].section, gs_sections[i].name) == 0)
+                print_man_option(out, &gs_options[j]);
+        }
+    }
+}
+
+static void print_man(FILE *out, const char *date, const char *version,
+                      const char *built_file)
+{
+    fprintf(out, ".\\\" Made of config/options.h\n"
+                 ".TH GPUSHIM.CONF 5 \"%s\" \"libgpushim %s\" \"libgpushim\"\n"
+                 ".SH NAME\ngpushim.conf \\- options of libgpushim\n"
+                 ".SH DESCRIPTION\n", date, version);
+    print_paragraph(out, about_files);
+    fputs(".PP\n", out);
+    print_paragraph(out, about_values);
+    fputs(".PP\n", out);
+    print_paragraph(out, "`gpushim config` lists every option with its value and says what is wrong; "
+                         "`gpushim config --check` reads one file. Each option below stands there with "
+                         "its default.");
+    fputs(".SH OPTIONS\n", out);
+    print_man_options(out);
+    fputs(".SH FILES\n.TP\n\\fI\\(ti/.config/gpushim.conf\\fR\nThe user\\(aqs.\n", out);
+    if (strcmp(built_file, "/etc/gpushim.conf") != 0) {
+        fputs(".TP\n\\fI", out);
+        print_roff(out, built_file);
+        fputs("\\fR\nThe system\\(aqs, by this build.\n", out);
+    }
+    fputs(".TP\n\\fI/etc/gpushim.conf\\fR\nThe system\\(aqs, by every build.\n"
+          ".SH SEE ALSO\n.BR gpushim (1),\n.BR libgpushim (7)\n",
+          out);
+}
+
 /* Gives p back; ends with a line where it is NULL. */
 static void *must(void *p, const char *what)
 {
@@ -184,9 +265,14 @@ static bool settle(bool update, const char *path, char *is, char *wanted)
 
 int main(int argc, char **argv)
 {
+    if (argc == 5 && strcmp(argv[1], "man") == 0) {
+        print_man(stdout, argv[2], argv[3], argv[4]);
+        return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+    }
     bool update = argc == 4 && strcmp(argv[1], "update") == 0;
     if (!update && !(argc == 4 && strcmp(argv[1], "check") == 0)) {
-        fprintf(stderr, "usage: document check|update SAMPLE README\n");
+        fprintf(stderr, "usage: document check|update SAMPLE README\n"
+                        "       document man DATE VERSION FILE\n");
         return 2;
     }
     char *readme = read_file(argv[3]);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,36 +191,65 @@ static ssize_t read_all(int fd, char *buffer, size_t size)
     return (ssize_t)used;
 }
 
+/* Notes a file that is looked for: what is noted of a file from then on is of this one. */
+static void note_looked_for(struct gs_config_origins *origins, const char *path)
+{
+    if (!origins)
+        return;
+    if (origins->file_count < GS_CONFIG_FILES_MAX)
+        origins->file_count++;
+    struct gs_config_file *file = &origins->files[origins->file_count - 1];
+    memset(file, 0, sizeof *file);
+    snprintf(file->path, sizeof file->path, "%s", path);
+}
+
+static void note_unread(struct gs_config_origins *origins, const char *why)
+{
+    if (origins)
+        snprintf(origins->files[origins->file_count - 1].why_not, GS_CONFIG_LINE_SIZE, "%s", why);
+}
+
+/* A file that counts as a whole for nothing: why, then the way out. %m is errno. */
+__attribute__((format(printf, 3, 4))) static void
+refuse(struct gs_loader *loader, const char *path, const char *format, ...)
+{
+    char why[GS_CONFIG_LINE_SIZE];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, sizeof why, format, list);
+    va_end(list);
+    note_unread(loader->origins, why);
+    gs_complain(loader, (struct gs_place){.file = path}, "the configuration is ignored: %s", why);
+}
+
 /* Whether the open file may say what this process does; complains where not. statx here and below
  * because stat and fstat would bind the library to glibc 2.33 and later. */
-static bool may_be_read(struct gs_loader *loader, struct gs_place place, int fd)
+static bool may_be_read(struct gs_loader *loader, const char *path, int fd)
 {
     struct statx status;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_UID, &status) < 0 ||
         !S_ISREG(status.stx_mode)) {
-        gs_complain(loader, place, "the configuration is ignored: not a regular file");
+        refuse(loader, path, "not a regular file");
         return false;
     }
     if (status.stx_uid != 0 && status.stx_uid != geteuid()) {
-        gs_complain(loader, place,
-                    "the configuration is ignored: it belongs to uid %u; root or the user who runs "
-                    "the program must own it",
-                    (unsigned)status.stx_uid);
+        refuse(loader, path,
+               "it belongs to uid %u; root or the user who runs the program must own it",
+               (unsigned)status.stx_uid);
         return false;
     }
     if (status.stx_mode & (S_IWGRP | S_IWOTH)) {
-        gs_complain(loader, place,
-                    "the configuration is ignored: others may write to it (mode %03o); chmod go-w "
-                    "takes that away",
-                    status.stx_mode & 0777u);
+        refuse(loader, path, "others may write to it (mode %03o); chmod go-w takes that away",
+               status.stx_mode & 0777u);
         return false;
     }
     return true;
 }
 
 /* Adds a file to the list of those that were read; what finds no room is left out. */
-static void note_read(struct gs_config *config, const char *path)
+static void note_read(struct gs_loader *loader, const char *path)
 {
+    struct gs_config *config = loader->config;
     size_t used = strlen(config->read_files);
     const char *comma = used ? ", " : "";
     size_t room = sizeof config->read_files - used;
@@ -227,25 +257,25 @@ static void note_read(struct gs_config *config, const char *path)
     gs_escape(gs_text_of(path), shown, sizeof shown);
     if (strlen(comma) + strlen(shown) < room)
         snprintf(config->read_files + used, room, "%s%s", comma, shown);
+    if (loader->origins)
+        loader->origins->files[loader->origins->file_count - 1].read = true;
 }
 
 static void contents_load(struct gs_loader *loader, const char *path, int fd)
 {
-    struct gs_place place = {.file = path};
-    if (!may_be_read(loader, place, fd))
+    if (!may_be_read(loader, path, fd))
         return;
     /* One byte more than allowed shows that there is more, also where the file's size is of no use.
      */
     char *text = malloc(GS_CONFIG_FILE_SIZE + 1);
     ssize_t size = text ? read_all(fd, text, GS_CONFIG_FILE_SIZE + 1) : -1;
     if (size < 0)
-        gs_complain(loader, place, "the configuration is ignored: %m");
+        refuse(loader, path, "%m");
     else if (size > GS_CONFIG_FILE_SIZE)
-        gs_complain(loader, place, "the configuration is ignored: longer than %d bytes",
-                    GS_CONFIG_FILE_SIZE);
+        refuse(loader, path, "longer than %d bytes", GS_CONFIG_FILE_SIZE);
     else {
         gs_file_parse(loader, path, (struct gs_text){text, (size_t)size});
-        note_read(loader->config, path);
+        note_read(loader, path);
     }
     free(text);
 }
@@ -263,15 +293,17 @@ static bool is_absent(const char *path)
     return absent;
 }
 
-void gs_file_load(struct gs_loader *loader, const char *path, bool required)
+void gs_file_load(struct gs_loader *loader, const char *path, const char *way_out)
 {
+    note_looked_for(loader->origins, path);
     /* O_NONBLOCK: opening a FIFO must not wait for its other end. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
-        if (required || !is_absent(path))
-            gs_complain(loader, (struct gs_place){.file = path},
-                        "the configuration is ignored: %m%s",
-                        required ? "; correct GPUSHIM_CONFIG or unset it" : "");
+        if (way_out || !is_absent(path))
+            refuse(loader, path, "%m%s", way_out ? way_out : "");
+        else
+            note_unread(loader->origins, errno == EACCES ? "its folder is closed to this user"
+                                                         : "absent");
         return;
     }
     contents_load(loader, path, fd);

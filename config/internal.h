@@ -4,18 +4,13 @@
 #define GS_CONFIG_INTERNAL_H
 
 #include "config/config.h"
+#include "config/explain.h"
 
 /* Bytes that need not end in NUL. */
 struct gs_text {
     const char *at;
     size_t size;
 };
-
-/* Longest name of an option in any form, its NUL included. */
-#define GS_OPTION_NAME_SIZE 64
-
-/* Longest description of what an option allows, its NUL included. */
-#define GS_OPTION_ALLOWED_SIZE 128
 
 enum gs_option_type {
     GS_OPTION_BOOL,
@@ -70,6 +65,11 @@ void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWE
 const char *gs_value_parse(struct gs_config *config, const struct gs_option *option,
                            struct gs_text text);
 
+/* The field as text that gives the same when it is read. Whether it is the default, which is told in
+ * the row's own words. */
+bool gs_value_format(const struct gs_config *config, const struct gs_option *option,
+                     char ret[GS_VALUE_SIZE]);
+
 /* Where a value or a mistake stands. */
 struct gs_place {
     const char *file; /* NULL: the environment */
@@ -83,6 +83,9 @@ struct gs_loader {
     unsigned left_out;                   /* complaints that found no room in lines */
     size_t used;                         /* bytes of lines */
     char lines[8 * GS_CONFIG_LINE_SIZE]; /* complaints, each ending in NUL */
+    struct gs_config_origins *origins;   /* NULL: nobody asks */
+    gs_config_complain_fn *at_once;      /* gets complaints instead of lines; NULL: lines */
+    void *arg;                           /* of at_once */
 };
 
 /* Begins a load: every field has its default. */
@@ -92,6 +95,8 @@ void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, str
                    const char *name, struct gs_text value);
 /* What the next source says counts only for options this one did not name. */
 void gs_loader_next_source(struct gs_loader *loader);
+/* All sources, from the strongest to the weakest. */
+void gs_loader_load(struct gs_loader *loader, const struct gs_config_sources *sources);
 void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg);
 
 /* Adds one line. What comes from outside has to go through gs_quote or gs_escape; %m is errno. */
@@ -113,7 +118,8 @@ size_t gs_text_distance(struct gs_text a, const char *b);
 
 /* Reads the lines of a file's text. */
 void gs_file_parse(struct gs_loader *loader, const char *name, struct gs_text text);
-/* Reads a file. Absent: a complaint when `required`, nothing otherwise. */
-void gs_file_load(struct gs_loader *loader, const char *path, bool required);
+/* Reads a file. `way_out` ends the complaint about one that cannot be opened; NULL: it may be absent,
+ * and then there is none. */
+void gs_file_load(struct gs_loader *loader, const char *path, const char *way_out);
 
 #endif

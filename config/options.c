@@ -39,6 +39,7 @@ const char *const gs_reserved_names[] = {GS_CONFIG_RESERVED(GS_RESERVED) NULL};
 
 /* gs_loader keeps one bit an option. */
 _Static_assert(sizeof gs_options / sizeof *gs_options <= 64, "more options than bits");
+_Static_assert(sizeof gs_options / sizeof *gs_options <= GS_CONFIG_OPTIONS_MAX, "no place for all");
 
 void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
 {

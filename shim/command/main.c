@@ -21,6 +21,7 @@ static const struct {
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
+    {"config", command_config_list, "every option, its value, and where that comes from"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };

@@ -1,0 +1,99 @@
+/* Values back to text: what gs_value_parse reads as the same value. Like it without the program's
+ * locale. */
+#include "config/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+
+/* The largest first. */
+static const struct unit byte_units[] = {
+    {" TiB", UINT64_C(1) << 40}, {" GiB", UINT64_C(1) << 30}, {" MiB", UINT64_C(1) << 20},
+    {" KiB", UINT64_C(1) << 10}, {" B", 1},
+};
+
+static const struct unit time_units[] = {
+    {" min", UINT64_C(60000000000)}, {" s", UINT64_C(1000000000)}, {" ms", UINT64_C(1000000)},
+    {" us", UINT64_C(1000)},         {" ns", 1},
+};
+
+/* In the largest unit of which it is a whole number. The last of `units` is 1. */
+static void in_units(uint64_t number, const struct unit *units, char ret[GS_VALUE_SIZE])
+{
+    if (number == 0) {
+        snprintf(ret, GS_VALUE_SIZE, "0");
+        return;
+    }
+    while (number % units->factor)
+        units++;
+    snprintf(ret, GS_VALUE_SIZE, "%llu%s", (unsigned long long)(number / units->factor),
+             units->name);
+}
+
+static void number_format(enum gs_option_type type, uint64_t number, char ret[GS_VALUE_SIZE])
+{
+    if (type == GS_OPTION_BYTES && number == GS_CONFIG_UNLIMITED)
+        snprintf(ret, GS_VALUE_SIZE, "unlimited");
+    else if (type == GS_OPTION_BYTES)
+        in_units(number, byte_units, ret);
+    else if (type == GS_OPTION_TIME)
+        in_units(number, time_units, ret);
+    else
+        snprintf(ret, GS_VALUE_SIZE, "%llu", (unsigned long long)number);
+}
+
+static void ids_format(const struct gs_config_ids *ids, char ret[GS_VALUE_SIZE])
+{
+    size_t used = 0;
+    ret[0] = '\0';
+    for (size_t i = 0; i < ids->count; i++)
+        used += (size_t)snprintf(ret + used, GS_VALUE_SIZE - used, "%s%llu", i ? ", " : "",
+                                 (unsigned long long)ids->ids[i]);
+}
+
+static void field_format(const struct gs_config *config, const struct gs_option *option,
+                         char ret[GS_VALUE_SIZE])
+{
+    const void *field = (const char *)config + option->offset;
+    unsigned word = 0;
+    uint64_t number = 0;
+    switch (option->type) {
+    case GS_OPTION_BOOL:
+        snprintf(ret, GS_VALUE_SIZE, "%s", *(const bool *)field ? "on" : "off");
+        break;
+    case GS_OPTION_ENUM:
+        memcpy(&word, field, sizeof word);
+        snprintf(ret, GS_VALUE_SIZE, "%s", option->words[word]);
+        break;
+    case GS_OPTION_BYTES:
+    case GS_OPTION_TIME:
+    case GS_OPTION_NUMBER:
+        memcpy(&number, field, sizeof number);
+        number_format(option->type, number, ret);
+        break;
+    case GS_OPTION_PATH:
+        snprintf(ret, GS_VALUE_SIZE, "%s", ((const struct gs_config_path *)field)->text);
+        break;
+    case GS_OPTION_IDS:
+        ids_format(field, ret);
+        break;
+    }
+}
+
+bool gs_value_format(const struct gs_config *config, const struct gs_option *option,
+                     char ret[GS_VALUE_SIZE])
+{
+    struct gs_config defaults;
+    char standard[GS_VALUE_SIZE];
+    gs_value_parse(&defaults, option, gs_text_of(option->standard));
+    field_format(&defaults, option, standard);
+    field_format(config, option, ret);
+    bool is_default = strcmp(ret, standard) == 0;
+    if (is_default) /* in the words of the documents: 60 s, not 1 min */
+        snprintf(ret, GS_VALUE_SIZE, "%s", option->standard);
+    return is_default;
+}

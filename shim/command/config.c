@@ -1,0 +1,335 @@
+/*
+ * gpushim config: every option as a program of this user's has it, and where that comes from; which files
+ * were looked for; and what is wrong with any of it, names in the environment that only look like the
+ * library's included. The text is itself a configuration file. With --check, one file alone.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/explain.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+
+/* How much of a file's name a comment shows: lines of a file have a longest length. */
+#define SHOWN_SIZE  256
+#define ORIGIN_SIZE (SHOWN_SIZE + 64)
+#define REMARK_SIZE (ORIGIN_SIZE + 192)
+
+struct arguments {
+    bool origin, json;
+    const char *check; /* NULL: all that a program would load */
+};
+
+/* What was found. */
+struct finding {
+    struct gs_config config;
+    struct gs_config_origins origins;
+    const struct arguments *arguments;
+    size_t complaint_count;
+    char **complaints; /* kept for --json, else they go to standard error at once */
+};
+
+/* ---- What is wrong -------------------------------------------------------------------------- */
+
+static void complain(void *arg, const char *line)
+{
+    struct finding *finding = arg;
+    char **longer;
+
+    finding->complaint_count++;
+    if (!finding->arguments->json) {
+        command_complain("%s", line);
+        return;
+    }
+    longer = realloc(finding->complaints, finding->complaint_count * sizeof *longer);
+    if (!longer || !(longer[finding->complaint_count - 1] = strdup(line))) {
+        command_complain("there is no memory left");
+        exit(COMMAND_WRONG);
+    }
+    finding->complaints = longer;
+}
+
+/* The text with nothing in it that a terminal or a line of a file takes for more than text. */
+static const char *shown(const char *text, char *ret, size_t size)
+{
+    snprintf(ret, size, "%s", text);
+    for (char *c = ret; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    return ret;
+}
+
+/* The library does not look at these; that is what is wrong with them. */
+static void complain_of_misspelt(struct finding *finding)
+{
+    char right[GS_OPTION_NAME_SIZE], name[128], line[GS_CONFIG_LINE_SIZE];
+
+    for (char **entry = environ; *entry; entry++) {
+        if (!gs_config_misspelt(*entry, right))
+            continue;
+        shown(*entry, name, sizeof name);
+        name[strcspn(name, "=")] = 0;
+        snprintf(line, sizeof line,
+                 "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean "
+                 "%s?",
+                 name, right);
+        complain(finding, line);
+    }
+}
+
+/* ---- As text -------------------------------------------------------------------------------- */
+
+/* "environment GPUSHIM_LOG", "FILE:LINE", "default": where the option is named. */
+static const char *origin_text(const struct finding *finding, const struct gs_config_origin *origin,
+                               const struct gs_config_row *row, char ret[ORIGIN_SIZE])
+{
+    char path[SHOWN_SIZE];
+
+    if (origin->kind == GS_CONFIG_ENVIRONMENT)
+        snprintf(ret, ORIGIN_SIZE, "environment %s", row->variable);
+    else if (origin->kind == GS_CONFIG_FILE)
+        snprintf(ret, ORIGIN_SIZE, "%s:%u",
+                 shown(finding->origins.files[origin->file].path, path, sizeof path), origin->line);
+    else
+        snprintf(ret, ORIGIN_SIZE, "default");
+    return ret;
+}
+
+/* What stands behind the value, as a comment of the line; "" where there is nothing to say. */
+static void remark_on(const struct finding *finding, const struct gs_config_origin *origin,
+                      const struct gs_config_row *row, char ret[REMARK_SIZE])
+{
+    const char *standard = *row->standard ? row->standard : "nothing";
+    char text[ORIGIN_SIZE];
+    const char *from = origin_text(finding, origin, row, text);
+
+    ret[0] = 0;
+    if (!row->fits_file)
+        snprintf(ret, REMARK_SIZE, "a file cannot say this, only %s: a # behind a blank begins a comment",
+                 row->variable);
+    else if (origin->refused)
+        snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
+    else if (!row->is_default && finding->arguments->origin)
+        snprintf(ret, REMARK_SIZE, "changed by %s, default: %s", from, standard);
+    else if (!row->is_default)
+        snprintf(ret, REMARK_SIZE, "changed, default: %s", standard);
+    else if (finding->arguments->origin)
+        snprintf(ret, REMARK_SIZE, "%s", from);
+}
+
+static void print_options(const struct finding *finding)
+{
+    static struct gs_config_row row;
+    const char *section = "";
+
+    for (size_t i = 0; gs_config_row(&finding->config, i, &row); i++) {
+        char line[GS_OPTION_NAME_SIZE + GS_VALUE_SIZE], remark[REMARK_SIZE];
+
+        if (strcmp(section, row.section) != 0)
+            printf("\n[%s]\n", row.section);
+        section = row.section;
+        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
+                 *row.value ? " " : "", row.value);
+        remark_on(finding, &finding->origins.options[i], &row, remark);
+        if (*remark)
+            printf("%-32s  # %s\n", line, remark);
+        else
+            puts(line);
+    }
+}
+
+/* Which files were looked for, and why not others. */
+static void print_files(const struct finding *finding)
+{
+    const struct gs_config_origins *origins = &finding->origins;
+    const char *named = getenv("GPUSHIM_CONFIG");
+    char path[SHOWN_SIZE];
+
+    if (named && !*named)
+        puts("# No file is read: GPUSHIM_CONFIG is there and empty.");
+    else if (named)
+        puts("# GPUSHIM_CONFIG names the file that is read in place of all others:");
+    else
+        puts("# Files, the strongest first:");
+    if (!named && origins->file_count && gs_config_system_files[0] &&
+        strcmp(origins->files[0].path, gs_config_system_files[0]) == 0)
+        puts("#   no file of the user's: neither XDG_CONFIG_HOME nor HOME names a folder");
+    for (size_t i = 0; i < origins->file_count; i++)
+        printf("#   %s: %s\n", shown(origins->files[i].path, path, sizeof path),
+               origins->files[i].read ? "read" : origins->files[i].why_not);
+}
+
+static bool print_text(const struct finding *finding)
+{
+    puts("# The options of libgpushim as this user's programs have them in this environment.");
+    print_files(finding);
+    print_options(finding);
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+static bool print_check(const struct finding *finding, size_t options)
+{
+    char path[SHOWN_SIZE];
+    size_t mistakes = finding->complaint_count;
+
+    printf("%s: %zu option%s, ", shown(finding->arguments->check, path, sizeof path), options,
+           options == 1 ? "" : "s");
+    if (mistakes)
+        printf("%zu mistake%s\n", mistakes, mistakes == 1 ? "" : "s");
+    else
+        puts("no mistake");
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+/* ---- As JSON -------------------------------------------------------------------------------- */
+
+static void write_origin(struct json *json, const struct finding *finding,
+                         const struct gs_config_origin *origin, const char *variable)
+{
+    static const char *const kinds[] = {"default", "environment", "file"};
+    bool in_file = origin->kind == GS_CONFIG_FILE;
+
+    json_open(json, "origin", '{');
+    json_text(json, "kind", kinds[origin->refused ? GS_CONFIG_DEFAULT : origin->kind]);
+    json_bool(json, "refused", origin->refused); /* what stands at this place, which follows */
+    json_text(json, "file", in_file ? finding->origins.files[origin->file].path : NULL);
+    if (in_file)
+        json_number(json, "line", origin->line);
+    else
+        json_text(json, "line", NULL);
+    json_text(json, "variable", origin->kind == GS_CONFIG_ENVIRONMENT ? variable : NULL);
+    json_close(json, '}');
+}
+
+static void write_options(struct json *json, const struct finding *finding)
+{
+    static struct gs_config_row row;
+
+    json_open(json, "options", '[');
+    for (size_t i = 0; gs_config_row(&finding->config, i, &row); i++) {
+        json_open(json, NULL, '{');
+        json_text(json, "section", row.section);
+        json_text(json, "key", row.key);
+        json_text(json, "name", row.name);
+        json_text(json, "variable", row.variable);
+        json_text(json, "type", row.type);
+        json_text(json, "allowed", row.allowed);
+        json_text(json, "value", row.value);
+        json_text(json, "default", row.standard);
+        json_bool(json, "is_default", row.is_default);
+        write_origin(json, finding, &finding->origins.options[i], row.variable);
+        json_text(json, "help", row.help);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+static bool print_json(const struct finding *finding)
+{
+    const struct gs_config_origins *origins = &finding->origins;
+    struct json json = {.file = stdout};
+
+    json_open(&json, NULL, '{');
+    write_options(&json, finding);
+    json_open(&json, "files", '[');
+    for (size_t i = 0; i < origins->file_count; i++) {
+        const struct gs_config_file *file = &origins->files[i];
+
+        json_open(&json, NULL, '{');
+        json_text(&json, "path", file->path);
+        json_bool(&json, "read", file->read);
+        json_text(&json, "why_not", file->read ? NULL : file->why_not);
+        json_close(&json, '}');
+    }
+    json_close(&json, ']');
+    json_open(&json, "complaints", '[');
+    for (size_t i = 0; i < finding->complaint_count; i++)
+        json_text(&json, NULL, finding->complaints[i]);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    return json_end(&json);
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+static const char usage[] =
+    "usage: gpushim config [--origin] [--json]\n"
+    "       gpushim config --check FILE [--json]\n"
+    "Lists every option as a program has it that this user starts in this environment, in the form of\n"
+    "gpushim.conf, and says what is wrong with variables and files.\n"
+    "  --origin      says where each value comes from: default, environment VARIABLE, FILE:LINE\n"
+    "  --json        all of it as one object, for programs\n"
+    "  --check FILE  reads FILE alone, as the library would, and reports every mistake in it\n"
+    "Exit status: 1 if there is something to complain about.\n";
+
+/* False: *ret_status is what to exit with. */
+static bool read_arguments(int argc, char **argv, struct arguments *ret, int *ret_status)
+{
+    *ret = (struct arguments){0};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            *ret_status = command_say("%s", usage);
+            return false;
+        } else if (strcmp(argv[i], "--origin") == 0) {
+            ret->origin = true;
+        } else if (strcmp(argv[i], "--json") == 0) {
+            ret->json = true;
+        } else if (strcmp(argv[i], "--check") == 0 && i + 1 < argc && !ret->check) {
+            ret->check = argv[++i];
+        } else if (strncmp(argv[i], "--check=", 8) == 0 && !ret->check) {
+            ret->check = argv[i] + 8;
+        } else {
+            command_complain(strcmp(argv[i], "--check") == 0 ? "%s takes one %s, and its file"
+                                                             : "%s does not know '%s'",
+                             argv[0], argv[i]);
+            *ret_status = command_usage(usage);
+            return false;
+        }
+    }
+    if (!ret->check || !ret->origin)
+        return true;
+    command_complain("--origin is of no use with --check: all comes from that file");
+    *ret_status = command_usage(usage);
+    return false;
+}
+
+static bool check(struct finding *finding)
+{
+    size_t options = 0;
+
+    gs_config_check(&finding->config, finding->arguments->check, &finding->origins, complain,
+                    finding);
+    for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
+        options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
+                   !finding->origins.options[i].refused;
+    return finding->arguments->json ? print_json(finding) : print_check(finding, options);
+}
+
+static bool list(struct finding *finding)
+{
+    const struct gs_config_sources sources = {.environment = environ,
+                                              .system_files = gs_config_system_files};
+
+    gs_config_explain(&finding->config, &sources, &finding->origins, complain, finding);
+    complain_of_misspelt(finding);
+    return finding->arguments->json ? print_json(finding) : print_text(finding);
+}
+
+int command_config_list(int argc, char **argv)
+{
+    static struct finding finding;
+    struct arguments arguments;
+    int status;
+    bool told;
+
+    if (!read_arguments(argc, argv, &arguments, &status))
+        return status;
+    finding.arguments = &arguments;
+    told = arguments.check ? check(&finding) : list(&finding);
+    for (size_t i = 0; finding.complaints && i < finding.complaint_count; i++)
+        free(finding.complaints[i]);
+    free(finding.complaints);
+    return told && !finding.complaint_count ? COMMAND_WELL : COMMAND_WRONG;
+}

@@ -1,0 +1,129 @@
+"""What completes a command line of gpushim in bash, zsh and fish: its commands and their options, as the
+program tells them. A shell that is not installed is named and passed over.
+
+usage: completion.py GPUSHIM FOLDER_OF_COMPLETIONS
+"""
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2])
+LIMIT = 60
+faults = []
+environment = {name: value for name, value in os.environ.items()
+               if not name.startswith('GPUSHIM_') and name not in ('LD_PRELOAD', 'ZDOTDIR')}
+environment.update(PATH=f'{os.path.dirname(command)}:{os.environ["PATH"]}', TERM='dumb', GPUSHIM_CONFIG='')
+told = subprocess.run([command, '--help'], env=environment, text=True, capture_output=True,
+                      timeout=LIMIT, check=False).stdout
+commands = set(re.findall(r'^  ([a-z][a-z-]*) ', told, re.M))
+if not {'who', 'config'} <= commands:
+    faults.append(f'gpushim --help tells {told!r}')
+
+
+def output(*words):
+    ran = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=LIMIT,
+                         check=False, cwd=scratch)
+    if ran.returncode or ran.stderr:
+        faults.append(f'{words}: {ran.returncode}, {ran.stderr}')
+    return ran.stdout.splitlines()
+
+
+def in_bash(*line):
+    """The words that may stand in place of the last one."""
+    words = ' '.join(shlex.quote(word) for word in line)
+    found = output('bash', '--norc', '-c', f'source {shlex.quote(folder)}/gpushim.bash; COMP_WORDS=({words}); '
+                  f'COMP_CWORD={len(line) - 1}; _gpushim; printf "%s\\n" "${{COMPREPLY[@]}}"')
+    return [word for word in found if word]
+
+
+def in_fish(*line):
+    lines = output('fish', '--no-config', '-c', f'source {shlex.quote(folder)}/gpushim.fish; '
+                   f'complete -C {shlex.quote(" ".join(line))}')
+    return [each.split('\t')[0] for each in lines]
+
+
+def expect(what, found, expected):
+    if set(found) != set(expected):
+        faults.append(f'{what}: {sorted(found)}, not {sorted(expected)}')
+
+
+def check_bash():
+    expect('bash, commands', in_bash('gpushim', ''), commands | {'--help', '--version'})
+    expect('bash, a command', in_bash('gpushim', 'conf'), ['config'])
+    expect('bash, options', in_bash('gpushim', 'config', '--'),
+           ['--check', '--json', '--origin', '--help'])
+    expect('bash, an option', in_bash('gpushim', 'config', '--ch'), ['--check'])
+    expect('bash, a file', in_bash('gpushim', 'config', '--check', 'some'), ['some.conf'])
+    expect('bash, no such command', in_bash('gpushim', 'nonsense', '--js'), [])
+    if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
+        faults.append('bash: a program behind -- is not completed')
+    expect('bash, its arguments', in_bash('gpushim', 'run', '--', 'cat', 'so'), ['some.conf'])
+    expect('bash, a program', in_bash('gpushim', 'run', './so'), ['./some.conf'])
+    names = in_bash('gpushim', 'run', '-o', '')
+    if len(names) < 30 or not {'log=', 'pool.decay='} <= set(names):
+        faults.append(f'bash, names of options: {names}')
+    expect('bash, a name', in_bash('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
+
+
+def check_fish():
+    expect('fish, commands', in_fish('gpushim', ''), commands)
+    expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin'])
+    expect('fish, a name', in_fish('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
+    expect('fish, a file', in_fish('gpushim', 'config', '--check', 'some'), ['some.conf'])
+
+
+def read_until(terminal, text):
+    got, end = '', time.monotonic() + LIMIT
+    while text not in got and time.monotonic() < end:
+        if select.select([terminal], [], [], 1)[0]:
+            got += os.read(terminal, 65536).decode(errors='replace')
+    return got
+
+
+def check_zsh():
+    """It completes only at a terminal."""
+    os.makedirs(scratch + '/functions')
+    shutil.copy(folder + '/gpushim.zsh', scratch + '/functions/_gpushim')
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(scratch)
+        os.execvpe('zsh', ['zsh', '-f', '-i'], environment)
+    os.write(terminal, b'fpath=($PWD/functions $fpath); autoload -U compinit; compinit -u -D; '
+                       b'PROMPT=; echo rea""dy\n')
+    read_until(terminal, 'ready')
+    for typed, expected in (('gpushim conf\t', 'gpushim config '),
+                            ('gpushim config --ch\t', 'gpushim config --check '),
+                            ('gpushim config --check som\t', 'gpushim config --check some.conf'),
+                            ('gpushim run -o pool.dec\t', 'gpushim run -o pool.decay='),
+                            ('gpushim run -- cat som\t', 'gpushim run -- cat some.conf')):
+        os.write(terminal, typed.encode())
+        got = read_until(terminal, expected)
+        if expected not in got:
+            faults.append(f'zsh: {typed!r} becomes {got!r}')
+        os.write(terminal, b'\x15') # takes the line away
+    os.close(terminal) # which ends it
+    os.waitpid(child, 0)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    with open(scratch + '/some.conf', 'w', encoding='utf-8'):
+        pass
+    environment['HOME'] = environment['XDG_DATA_HOME'] = scratch
+    shells = {'bash': check_bash, 'fish': check_fish, 'zsh': check_zsh}
+    missing = [shell for shell in shells if not shutil.which(shell)]
+    for shell, check in shells.items():
+        if shell not in missing:
+            check()
+for each in faults:
+    print(each)
+if not faults and len(missing) == len(shells):
+    print('skipped: there is none of ' + ', '.join(missing))
+    sys.exit(77)
+sys.exit(1 if faults else 0)

@@ -1,0 +1,326 @@
+"""gpushim config: what it says of every option, of variables and files that are wrong, and that this is
+what the library itself finds; --check of one file alone.
+
+usage: config.py GPUSHIM SAMPLE [LIBGPUSHIM FOLDER_OF_LIBCUDA]
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+command, sample = os.path.realpath(sys.argv[1]), sys.argv[2]
+library, driver = (os.path.realpath(sys.argv[3]), sys.argv[4]) if len(sys.argv) > 3 else (None, None)
+CALL = '''import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+ok = cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
+assert ok
+'''
+faults = []
+
+
+def fault(what, *seen):
+    faults.append(f'{what}: ' + '; '.join(str(each) for each in seen))
+
+
+def surroundings(**settings):
+    """Nothing of the caller's that the library goes by. GPUSHIM_CONFIG='': no file of this machine's."""
+    ours = re.compile(r'_?(lib)?gpu_?shi?m', re.I)
+    environment = {name: value for name, value in os.environ.items()
+                   if not ours.match(name) and name not in ('LD_PRELOAD', 'HOME', 'XDG_CONFIG_HOME')}
+    environment['GPUSHIM_CONFIG'] = ''
+    environment.update(settings)
+    return {name: value for name, value in environment.items() if value is not None}
+
+
+def config(*arguments, stdout=subprocess.PIPE, **settings):
+    return subprocess.run([command, 'config', *arguments], env=surroundings(**settings), text=True,
+                          stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False)
+
+
+def as_json(what, status, *arguments, **settings):
+    """The object; complaints are in it and not on standard error, and the exit status goes by them."""
+    ran = config('--json', *arguments, **settings)
+    if ran.returncode != status or ran.stderr:
+        fault(what, f'it ends with {ran.returncode}, not {status}', ran.stderr)
+    found = json.loads(ran.stdout)
+    if bool(found['complaints']) != (status == 1):
+        fault(what, 'complaints', found['complaints'])
+    return {option['name']: option for option in found['options']}, found
+
+
+def write(folder, name, text, mode=0o644):
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text)
+    os.chmod(path, mode)
+    return path
+
+
+def expect_origin(what, option, kind, file=None, line=None, variable=None, refused=False):
+    expected = {'kind': kind, 'refused': refused, 'file': file, 'line': line, 'variable': variable}
+    if option['origin'] != expected:
+        fault(what, option['origin'], f'not {expected}')
+
+
+def expect(what, ran, status, *patterns, of='stderr'):
+    """It ended so, and each pattern is on a line of its own of what it said."""
+    lines = getattr(ran, of).splitlines()
+    if ran.returncode != status:
+        fault(what, f'it ends with {ran.returncode}, not {status}', ran.stdout, ran.stderr)
+    for pattern in patterns:
+        if not any(re.fullmatch(pattern, line) for line in lines):
+            fault(what, f'no line is {pattern}', *lines)
+
+
+# ---- Every option ------------------------------------------------------------------------------
+
+
+def rows(text):
+    """{(section, key): (value, remark)} of a listing, read as a configuration file is."""
+    found, section = {}, 'general'
+    for line in text.splitlines():
+        if re.fullmatch(r'\[\w+\]', line):
+            section = line[1:-1]
+        match = re.fullmatch(r'(\w+) = ?(.*?)(?:\s+# (.*))?', line)
+        if match:
+            found[section, match[1]] = match[2], match[3]
+    return found
+
+
+def check_defaults():
+    with open(sample, encoding='utf-8') as file:
+        defaults = rows(''.join(re.sub(r'^#(?=\w+ =)', '', line) for line in file))
+    ran = config()
+    expect('defaults', ran, 0, '# No file is read: GPUSHIM_CONFIG is there and empty.', of='stdout')
+    if rows(ran.stdout) != defaults or len(defaults) < 30 or ran.stderr:
+        fault('defaults', 'not those of the sample', rows(ran.stdout), defaults, ran.stderr)
+    if any(remark != 'default' for _, remark in rows(config('--origin').stdout).values()):
+        fault('defaults', 'their origin is another', config('--origin').stdout)
+    options, found = as_json('defaults as JSON', 0)
+    if {(o['section'], o['key']): o['value'] for o in options.values()} != \
+            {name: value for name, (value, _) in defaults.items()}:
+        fault('defaults as JSON', options)
+    if found['files']:
+        fault('no file', found['files'])
+    for option in options.values():
+        expect_origin('a default', option, 'default')
+        if not option['is_default'] or option['default'] != option['value'] or not option['help']:
+            fault('a default', option)
+        if not option['name'].endswith(option['key']) or not option['type'] or not option['allowed']:
+            fault('a name', option)
+
+
+def check_origins(folder):
+    home = os.path.join(folder, 'home\nof # mine')
+    user = write(home, 'gpushim.conf', '[pool]\ndecay = 3 s\nsmall_limit = 512K\ncache_share = 0\n')
+    settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LOG': 'info',
+                'GPUSHIM_POOL_DECAY': '60 s'}
+    options, found = as_json('origins', 0, **settings)
+    expect_origin('of a variable', options['log'], 'environment', variable='GPUSHIM_LOG')
+    expect_origin('of the stronger', options['pool.decay'], 'environment',
+                  variable='GPUSHIM_POOL_DECAY')
+    expect_origin('of a file', options['pool.small_limit'], 'file', user, 3)
+    expect_origin('of a default that is named', options['pool.cache_share'], 'file', user, 4)
+    values = [(options[name]['value'], options[name]['is_default'])
+              for name in ('log', 'pool.decay', 'pool.small_limit', 'pool.cache_share')]
+    if values != [('info', False), ('1 min', False), ('512 KiB', False), ('0', True)]:
+        fault('values', values)
+    if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:
+        fault('files', found['files'])
+    listed = config('--origin', **settings)
+    shown = user.replace('\n', '?')
+    expected = {('general', 'log'): 'changed by environment GPUSHIM_LOG, default: warning',
+                ('pool', 'decay'): 'changed by environment GPUSHIM_POOL_DECAY, default: 2 s',
+                ('pool', 'small_limit'): f'changed by {shown}:3, default: 1 MiB',
+                ('pool', 'cache_share'): f'{shown}:4'}
+    for name, remark in expected.items():
+        if rows(listed.stdout)[name][1] != remark:
+            fault('the remark', rows(listed.stdout)[name], f'not {remark}')
+    expect('the list of files', listed, 0, re.escape(f'#   {shown}: read'), of='stdout')
+    expect('what is not the default is marked', config(**settings), 0, r'log = info +# changed, default: '
+           'warning', r'cache_share = 0', of='stdout')
+
+
+def check_listing_is_a_file(folder):
+    """What is listed can be read as a configuration, and is the same one."""
+    settings = {'GPUSHIM_LOG': 'off', 'GPUSHIM_POOL_CACHE_LIMIT': '18446744073709551614',
+                'GPUSHIM_SHARE_UIDS': '1 2,3', 'GPUSHIM_SHARE_GRACE': '1500us',
+                'GPUSHIM_LOG_TARGET': '/tmp/a b#c', 'GPUSHIM_SHARE_DIR': '/' + 'd' * 1022,
+                'GPUSHIM_SHARE_ISOLATE': 'ALONE'}
+    options, _ = as_json('as set', 0, **settings)
+    changed = [option for option in options.values() if not option['is_default']]
+    if len(changed) != len(settings):
+        fault('as set', changed)
+    for arguments in ([], ['--origin']):
+        path = write(folder, 'listed.conf', config(*arguments, **settings).stdout)
+        expect('its check', config('--check', path), 0,
+               f'{re.escape(path)}: {len(options)} options, no mistake', of='stdout')
+        again, _ = as_json('as listed', 0, GPUSHIM_CONFIG=path)
+        if {name: o['value'] for name, o in again.items()} != \
+                {name: o['value'] for name, o in options.items()}:
+            fault('as listed', again)
+    # What no file can say is no line of it.
+    ran = config(GPUSHIM_SHARE_DIR='/a #b')
+    expect('a # behind a blank', ran, 0, r'#dir = /a #b +# a file cannot say this, only '
+           'GPUSHIM_SHARE_DIR: .*', of='stdout')
+    expect('its check', config(f'--check={write(folder, "listed.conf", ran.stdout)}'), 0,
+           f'.*: {len(options) - 1} options, no mistake', of='stdout')
+
+
+# ---- What is wrong -----------------------------------------------------------------------------
+
+
+def check_mistakes(folder):
+    path = write(folder, 'bad.conf', '[pool]\ndecay = soon\n')
+    settings = {'GPUSHIM_LOG': 'loud', 'GPUSHIM_LGO': 'info', 'GPUSHIM_CONFIG': path}
+    patterns = [r'environment: GPUSHIM_LOG = "loud" is none of the words; allowed: off, .* the default '
+                '"warning" is used',
+                r'environment: "GPUSHIM_LGO" = "info" is ignored: .* did you mean GPUSHIM_LOG\?',
+                rf'{re.escape(path)}:2: pool.decay = "soon" is not a time; .*']
+    ran = config('--origin', **settings)
+    expect('mistakes', ran, 1, *[f'gpushim: {pattern}' for pattern in patterns])
+    expect('what is refused', ran, 1,
+           r'log = warning +# default, for what environment GPUSHIM_LOG says is not allowed',
+           rf'decay = 2 s +# default, for what {re.escape(path)}:2 says is not allowed', of='stdout')
+    options, found = as_json('mistakes as JSON', 1, **settings)
+    expect_origin('refused', options['log'], 'default', variable='GPUSHIM_LOG', refused=True)
+    expect_origin('refused', options['pool.decay'], 'default', path, 2, refused=True)
+    if sorted(found['complaints']) != sorted(line.removeprefix('gpushim: ')
+                                             for line in ran.stderr.splitlines()):
+        fault('complaints', found['complaints'], ran.stderr)
+
+
+def check_misspelt():
+    names = {'GPU_SHIM_LOG': 'GPUSHIM_LOG', 'GPUSHIMLOG': 'GPUSHIM_LOG',
+             'LIBGPUSHIM_POOL_DECAYS': 'GPUSHIM_POOL_DECAY', 'gpushim_share_dir': 'GPUSHIM_SHARE_DIR',
+             'GPUSHM_SHARE_GRACE': 'GPUSHIM_SHARE_GRACE', 'GPU_SHIM_CONFIG': 'GPUSHIM_CONFIG'}
+    for name, right in names.items():
+        pattern = (f'environment: {name} is ignored: the library\'s variables begin with GPUSHIM_; did you '
+                   rf'mean {right}\?')
+        expect(name, config(**{name: 'x\ny'}), 1, 'gpushim: ' + pattern)
+        _, found = as_json(name, 1, **{name: 'x'})
+        if len(found['complaints']) != 1 or not re.fullmatch(pattern, found['complaints'][0]):
+            fault(name, found['complaints'])
+    others = {'GPU_SHIM_COLOUR': 'red', 'GPU_LOG': 'x', 'SHIM_LOG': 'x', 'LIBGPUSHIM': '/x'}
+    ran = config(**others)
+    if ran.returncode != 0 or ran.stderr:
+        fault('names of others', ran.stderr)
+
+
+def check_files(folder):
+    def of_user(name, text, mode=0o644):
+        home = os.path.join(folder, name)
+        return write(home, 'gpushim.conf', text, mode), {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None}
+
+    cases = [('open to others', 'log = info\n', 0o666, r'others may write to it \(mode 666\); chmod go-w .*'),
+             ('too long', '#' * 70000, 0o644, 'longer than 65536 bytes')]
+    if os.geteuid() == 0:
+        cases.append(('of another', 'log = info\n', 0o644, 'it belongs to uid 4321; root or .* must own it'))
+    else:
+        cases.append(('closed', 'log = info\n', 0, 'Permission denied'))
+    for name, text, mode, why in cases:
+        path, settings = of_user(name, text, mode)
+        if name == 'of another':
+            os.chown(path, 4321, -1)
+        options, found = as_json(name, 1, **settings)
+        file = found['files'][0]
+        if file['path'] != path or file['read'] or not re.fullmatch(why, file['why_not']):
+            fault(name, found['files'])
+        if options['log']['origin']['file'] == path:
+            fault(name, options['log'])
+        ran = config(**settings)
+        expect(name, ran, 1, f'gpushim: {re.escape(path)}: the configuration is ignored: {why}')
+        expect(name, ran, 1, f'#   {re.escape(path)}: {why}', of='stdout')
+    ran = config(GPUSHIM_CONFIG=folder + '/none')
+    expect('a named one that is absent', ran, 1, 'gpushim: .*/none: the configuration is ignored: No such '
+           'file or directory; correct GPUSHIM_CONFIG or unset it')
+    expect('a named one that is absent', ran, 1, '# GPUSHIM_CONFIG names the file .*', '#   .*/none: No '
+           'such file .*', of='stdout')
+    expect('absent', config(GPUSHIM_CONFIG=None, HOME=folder + '/empty'), 0,
+           '# Files, the strongest first:', '#   .*/empty/.config/gpushim.conf: absent', of='stdout')
+    expect('no place for one', config(GPUSHIM_CONFIG=None), 0, '#   no file of the user\'s: .*',
+           of='stdout')
+
+
+# ---- One file alone ----------------------------------------------------------------------------
+
+
+def check_check(folder):
+    expect('the sample', config('--check', sample), 0, r'.*: 0 options, no mistake', of='stdout')
+    path = write(folder, 'one.conf', 'log = info\n')
+    ran = config('--check', path, GPUSHIM_LOG='loud', GPU_SHIM_LOG='x')
+    expect('one option, whatever the environment is', ran, 0,
+           f'{re.escape(path)}: 1 option, no mistake', of='stdout')
+    if ran.stderr or len(ran.stdout.splitlines()) != 1:
+        fault('one option', ran.stdout, ran.stderr)
+    path = write(folder, 'many.conf', 'nonsense\n' * 300 + 'log = info\nenable = perhaps\n[pol]\n')
+    ran = config('--check', path)
+    expect('every mistake', ran, 1, f'{re.escape(path)}: 1 option, 302 mistakes', of='stdout')
+    expect('every mistake', ran, 1,
+           *[f'gpushim: {re.escape(path)}:{line}: .*' for line in [*range(1, 301), 302, 303]])
+    options, found = as_json('a check as JSON', 1, '--check', path)
+    expect_origin('of the file', options['log'], 'file', path, 301)
+    if len(found['complaints']) != 302 or [file['path'] for file in found['files']] != [path]:
+        fault('a check as JSON', found['files'], len(found['complaints']))
+    expect('one that is absent', config('--check', folder + '/none'), 1,
+           'gpushim: .*/none: the configuration is ignored: No such file or directory')
+    expect('one that others may write to', config('--check', write(folder, 'w.conf', '', 0o622)), 1,
+           r'gpushim: .*/w.conf: .* others may write to it \(mode 622\); .*')
+    expect('a folder', config('--check', folder), 1, 'gpushim: .* not a regular file')
+
+
+def check_usage():
+    ran = config('--help')
+    expect('--help', ran, 0, r'usage: gpushim config \[--origin\].*', of='stdout')
+    for arguments, why in ((['--nonsense'], "config does not know '--nonsense'"),
+                           (['log'], "config does not know 'log'"),
+                           (['--check'], 'config takes one --check, and its file'),
+                           (['--check', 'a', '--check', 'b'], 'config takes one --check, and its file'),
+                           (['--check', 'a', '--origin'], '--origin is of no use with --check.*')):
+        expect(str(arguments), config(*arguments), 2, f'gpushim: {why}', 'usage: gpushim config .*')
+    with open('/dev/full', 'w', encoding='utf-8') as full:
+        for arguments in ([], ['--json'], ['--check', sample]):
+            if config(*arguments, stdout=full).returncode != 1:
+                fault('output that cannot be written', arguments)
+
+
+# ---- The library -------------------------------------------------------------------------------
+
+
+def check_library(folder):
+    """It reads the files that the command says, and complains of the same."""
+    home = os.path.join(folder, 'library')
+    user = write(home, 'gpushim.conf', 'log = info\ncolour = red\n[pool]\ndecay = soon\n')
+    settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LGO': 'x',
+                'GPUSHIM_POOL_FREE': 'never'}
+    _, found = as_json('what the library complains of', 1, **settings)
+    ran = subprocess.run([sys.executable, '-c', CALL], text=True, capture_output=True, timeout=60,
+                         check=False, env=surroundings(LD_PRELOAD=library, LD_LIBRARY_PATH=driver,
+                                                       **settings))
+    lines = ran.stderr.splitlines()
+    for complaint in found['complaints']:
+        if not any(line.endswith(': ' + complaint) for line in lines):
+            fault('the library does not complain', complaint, *lines)
+    read = ', '.join(file['path'] for file in found['files'] if file['read'])
+    if len(found['complaints']) < 4 or user not in read or not any(
+            line.endswith(f'configuration read from {read}') for line in lines):
+        fault('the library', f'it has not read {read}', found['complaints'], *lines)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    check_defaults()
+    check_origins(scratch)
+    check_listing_is_a_file(scratch)
+    check_mistakes(scratch)
+    check_misspelt()
+    check_files(scratch)
+    check_check(scratch)
+    check_usage()
+    if library:
+        check_library(scratch)
+for each in faults:
+    print(each)
+sys.exit(1 if faults else 0)

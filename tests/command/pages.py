@@ -1,0 +1,101 @@
+"""The manual pages: nothing is wrong with how they are written, gpushim(1) has every command and every option
+that the program tells (--help), and gpushim.conf(5) every option of the configuration.
+
+usage: pages.py GPUSHIM GPUSHIM.1 GPUSHIM.CONF.5 OTHER_PAGE...
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+command, commands_page, options_page = sys.argv[1:4]
+environment = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'MAN', 'LC_')) and name not in ('LD_PRELOAD', 'LANG')}
+environment.update(GPUSHIM_CONFIG='', LC_ALL='C.UTF-8', MANWIDTH='100')
+faults = []
+
+
+def run(*words):
+    return subprocess.run(words, env=environment, text=True, capture_output=True, timeout=60,
+                          check=False)
+
+
+def plain(path):
+    """What a reader sees of a page: no requests of roff, no fonts, on one line."""
+    with open(path, encoding='utf-8') as file:
+        text = file.read()
+    if '@' in text:
+        faults.append(f'{path}: something is not filled in: {re.findall("@.*@", text)}')
+    text = re.sub(r'^\.\\".*\n', '', text, flags=re.M)
+    text = re.sub(r'^\.(?:SS|SH|BI?|IR?|BR|RB|RI|TP|br|PP) ?', '', text, flags=re.M)
+    for roff, seen in ((r'\(aq', "'"), (r'\(ti', '~'), (r'\-', '-'), (r'\&', ''), (r'\e', '\\')):
+        text = text.replace(roff, seen)
+    return ' '.join(re.sub(r'\\f.', '', text).split())
+
+
+def check_commands():
+    page = plain(commands_page)
+    with open(commands_page, encoding='utf-8') as file:
+        sections = dict(re.findall(r'^\.SS ([\w-]+)(.*?)(?=^\.S[SH] )', file.read(), re.M | re.S))
+    told = re.findall(r'^  ([a-z][a-z-]*) ', run(command, '--help').stdout, re.M)
+    if len(told) < 4 or 'config' not in told:
+        faults.append(f'gpushim --help tells these commands: {told}')
+    for name in told:
+        if name not in sections:
+            faults.append(f'{commands_page}: has no section .SS {name}')
+            continue
+        for option in re.findall(r'--[a-z][a-z-]*', run(command, name, '--help').stdout):
+            if option.replace('-', '\\-') not in sections[name]:
+                faults.append(f'{commands_page}: {name} has no {option}, which its --help tells')
+    for name in set(sections) - set(told):
+        faults.append(f'{commands_page}: there is no command {name}')
+    for status in '012':
+        if f' {status} ' not in page[page.index('EXIT STATUS'):]:
+            faults.append(f'{commands_page}: does not say what exit status {status} is')
+
+
+def check_options():
+    page = plain(options_page)
+    options = json.loads(run(command, 'config', '--json').stdout)['options']
+    if len(options) < 30:
+        faults.append(f'{len(options)} options')
+    for option in options:
+        entry = ' '.join(f'{option["key"]} = {option["default"]}'.split() + option['help'].split() +
+                         ['Allowed:', option['allowed'], 'Variable:', option['variable']])
+        if entry not in page:
+            faults.append(f'{options_page}: does not say: {entry}')
+    for name in {option['section'] for option in options}:
+        if f'[{name}]' not in page:
+            faults.append(f'{options_page}: has no section {name}')
+
+
+def check_form(pages):
+    """True: a program that formats such pages was there."""
+    checks = []
+    if shutil.which('man') and re.match(r'man \d', run('man', '--version').stdout): # else one that only says sorry
+        checks.append(['man', '--warnings', '-E', 'UTF-8', '-l'])
+    if shutil.which('mandoc'):
+        checks.append(['mandoc', '-T', 'lint', '-W', 'warning'])
+    for words in checks:
+        for page in pages:
+            ran = run(*words, page)
+            said = ran.stdout + ran.stderr if words[0] == 'mandoc' else ran.stderr
+            if ran.returncode or said:
+                faults.append(f'{words[0]} says of {page}: {said}')
+            elif words[0] == 'man' and not all(
+                    heading in ran.stdout for heading in ('NAME', 'DESCRIPTION', 'SEE ALSO')):
+                faults.append(f'{page} is not shown whole: {ran.stdout}')
+    return bool(checks)
+
+
+check_commands()
+check_options()
+formatted = check_form(sys.argv[2:])
+for each in faults:
+    print(each)
+if not faults and not formatted:
+    print('skipped: neither man nor mandoc is installed, which would say whether the pages are well formed')
+    sys.exit(77)
+sys.exit(1 if faults else 0)
