@@ -17,6 +17,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"who", command_who, "who shares GPU memory, and who holds it"},
+    {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };

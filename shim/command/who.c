@@ -5,7 +5,6 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +13,10 @@
 
 #include "core/share/alive.h"
 #include "core/share/directory.h"
+#include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 
-#define ANSWER_NS   (2 * GS_NS_PER_S) /* for one of those that are listed */
 #define REPORTS_MAX 65536
 
 /* Who somebody is, as far as it can be seen from here. */
@@ -40,46 +39,12 @@ struct holder {
 struct sharer {
     struct who who;
     bool is_broker;
-    char silent[128]; /* why it is not listed, or not wholly; "": it is */
+    char silent[ASK_WHY_SIZE]; /* why it is not listed, or not wholly; "": it is */
     struct gs_wire_report report;
     struct holder *holders, **last;
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
-
-/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
- * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
-static int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
-{
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    union gs_wire_message query;
-    int ready, error;
-
-    gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
-    query.query.index = index;
-    *ret_pidfd = -1;
-    error = gs_wire_send(fd, &query, -1);
-    if (error && error != -EPIPE) /* what made it hang up may lie there */
-        return error;
-    do
-        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
-    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
-    if (ready != 1)
-        return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
-    if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
-        ret_answer->head.type != GS_WIRE_REFUSE)
-        return -EPROTO;
-    return error;
-}
-
-static bool is_broker(const char *name)
-{
-    size_t length = strlen(GS_BROKER_NAME);
-
-    return strncmp(name, GS_BROKER_NAME, length) == 0 &&
-           (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
-}
 
 /* The pid of who listens there as this process sees it; 0: it does not. */
 static long pid_of_listener(int fd)
@@ -161,25 +126,6 @@ static bool add_holder(struct sharer *sharer, const struct gs_wire_report *repor
     return true;
 }
 
-/* Why somebody who listens there is not listed, or not wholly. */
-static void note_silent(struct sharer *sharer, int error, const union gs_wire_message *answer)
-{
-    char *reason = sharer->silent;
-    const size_t size = sizeof sharer->silent;
-
-    if (error == -EPROTONOSUPPORT)
-        snprintf(reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
-                 (unsigned)answer->head.version, GS_WIRE_VERSION);
-    else if (error == 0)
-        snprintf(reason, size, "does not tell: %s", gs_wire_reason_text(answer->refuse.reason));
-    else if (error == -EPROTO)
-        snprintf(reason, size, "gives an answer that this version does not know");
-    else if (error == -ETIMEDOUT)
-        snprintf(reason, size, "does not answer");
-    else
-        snprintf(reason, size, "hangs up");
-}
-
 static void ask_all(struct sharer *sharer, int fd)
 {
     union gs_wire_message answer;
@@ -201,7 +147,7 @@ static void ask_all(struct sharer *sharer, int fd)
             if (i < clients && !add_holder(sharer, &answer.report, pidfd))
                 error = -ENOMEM;
         } else {
-            note_silent(sharer, error, &answer);
+            ask_failed(error, &answer, sharer->silent);
             error = -ENOMSG;
         }
         if (pidfd >= 0)
@@ -368,8 +314,8 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 
 static void list_one(struct listing *listing, int directory, const char *name)
 {
-    int fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
-    struct sharer sharer = {.is_broker = is_broker(name), .last = &sharer.holders};
+    int fd = gs_directory_connect(directory, listing->options, name, ASK_NS);
+    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders};
 
     if (fd < 0)
         return;
@@ -391,13 +337,6 @@ static void list_one(struct listing *listing, int directory, const char *name)
     }
 }
 
-static bool is_ours(const char *name)
-{
-    return is_broker(name) ||
-           (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
-            strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
-}
-
 static void list_all(struct listing *listing, int directory)
 {
     DIR *names = fdopendir(dup(directory));
@@ -408,7 +347,7 @@ static void list_all(struct listing *listing, int directory)
         return;
     }
     while ((entry = readdir(names)))
-        if (is_ours(entry->d_name))
+        if (ask_is_socket(entry->d_name))
             list_one(listing, directory, entry->d_name);
     closedir(names);
 }
