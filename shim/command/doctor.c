@@ -120,8 +120,8 @@ int command_doctor(int argc, char **argv)
         return command_usage(usage);
     }
     doctor.config = command_config();
-    if (!command_share_options(&doctor.options))
-        return COMMAND_WRONG;
+    if (!command_share_options(&doctor.options)) /* then the library has none either (shim/start.c) */
+        memcpy(doctor.options.dir, "too long", sizeof "too long");
     doctor_beside(libraries, doctor.library);
     signal(SIGPIPE, SIG_IGN); /* who is asked may hang up */
     doctor.json = as_json ? &json : NULL;
@@ -133,7 +133,7 @@ int command_doctor(int argc, char **argv)
         subjects[i](&doctor);
     if (as_json)
         json_close(&json, ']');
-    if (as_json ? !json_end(&json) : fflush(stdout) != 0)
+    if (as_json ? !json_end(&json) : ferror(stdout))
         return COMMAND_WRONG;
     return doctor.failed ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -239,7 +239,10 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
 {
     int version = 0;
 
-    if (cuda->version(&version) != CUDA_SUCCESS || version < EVENTS_SINCE)
+    if (cuda->version(&version) != CUDA_SUCCESS)
+        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again",
+                   "%s does not tell its version", path);
+    else if (version < EVENTS_SINCE)
         doctor_say(doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
                    "CUDA %d.%d, from %s: before 12.5 a free waits for the GPU, and stream-ordered "
                    "memory stays the driver's",
@@ -280,13 +283,14 @@ static void ask_driver(struct doctor *doctor)
         return;
     }
     missing = fill(&cuda, library);
+    if (cuda.version)
+        say_version(doctor, &cuda, library->l_name);
+    compare_versions(doctor, library->l_name);
     if (missing) {
         doctor_say(doctor, DOCTOR_FAIL, "driver", "install a driver of CUDA 11 or later",
                    "%s has no %s: the library steps aside", library->l_name, missing);
         return;
     }
-    say_version(doctor, &cuda, library->l_name);
-    compare_versions(doctor, library->l_name);
     error = cuda.init(0);
     if (error != CUDA_SUCCESS) {
         say_init_error(doctor, &cuda, error);
