@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "shim/command/doctor_row.h"
@@ -81,10 +82,10 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
     char own[PATH_MAX - 64], path[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
 
-    ret_path[0] = 0;
-    if (length <= 0)
-        return;
-    own[length] = 0;
+    if (length > 0)
+        own[length] = 0;
+    else /* without /proc, as it was called */
+        snprintf(own, sizeof own, "%s", (const char *)getauxval(AT_EXECFN));
     if (strrchr(own, '/'))
         strrchr(own, '/')[0] = 0;
     for (; *names; names++) {

@@ -137,6 +137,30 @@ static void say_places(struct doctor *doctor)
     doctor_say(doctor, DOCTOR_OK, "folder", "", "looked for at %s", all);
 }
 
+/* As the library's first use tries it: leaves nothing behind. False: in no place, for that reason. */
+static bool try_folder(struct doctor *doctor, char ret_path[GS_FOLDER_SIZE],
+                       char ret_reason[GS_REASON_SIZE])
+{
+    char path[GS_FOLDER_SIZE], name[32];
+    uint64_t absent = 0;
+    int directory, listener;
+
+    for (unsigned n = 0; gs_directory_likely(&doctor->options, n, path); n++)
+        absent |= (uint64_t)(access(path, F_OK) != 0) << n;
+    snprintf(name, sizeof name, "doctor.%d", (int)getpid());
+    listener = gs_directory_put_up(&doctor->options, name, false, &directory, ret_reason);
+    if (listener >= 0) {
+        gs_directory_path(&doctor->options, directory, ret_path);
+        gs_directory_unlink(directory, name);
+        close(listener);
+        close(directory);
+    }
+    for (unsigned n = 0; absent && gs_directory_likely(&doctor->options, n, path); n++)
+        if (absent >> n & 1)
+            rmdir(path); /* unless somebody uses it by now */
+    return listener >= 0;
+}
+
 void doctor_folder(struct doctor *doctor)
 {
     char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE];
@@ -148,8 +172,10 @@ void doctor_folder(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
                    "sharing is switched off (share.enable)");
     say_places(doctor);
-    /* As the library's first use tries it: leaves nothing behind. */
-    if (!gs_directory_try(&doctor->options, "doctor", reason))
+    if (try_folder(doctor, path, reason))
+        doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
+                   path[0] ? path : "a folder of its own there");
+    else
         doctor_say(doctor, DOCTOR_FAIL, "folder",
                    "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all "
                    "that are to share",

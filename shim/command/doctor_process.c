@@ -34,6 +34,17 @@ struct maps {
     struct copy copies[COPIES_MAX];
 };
 
+/* False, and said: no process can be looked at. */
+static bool has_proc(struct doctor *doctor)
+{
+    bool is = access("/proc/self/maps", R_OK) == 0;
+
+    if (!is)
+        doctor_say(doctor, DOCTOR_WARN, "processes", "mount it: mount -t proc proc /proc",
+                   "there is no /proc here: no process can be looked at");
+    return is;
+}
+
 /* ---- Looking at one ------------------------------------------------------------------------- */
 
 static bool begins(const char *path, const char *name)
@@ -199,6 +210,12 @@ void doctor_processes(struct doctor *doctor)
     struct survey survey = {0};
     const struct dirent *entry;
 
+    if (!has_proc(doctor)) {
+        if (all)
+            closedir(all);
+        free(maps);
+        return;
+    }
     while (maps && all && (entry = readdir(all))) {
         pid_t pid = (pid_t)atol(entry->d_name);
 
@@ -263,6 +280,8 @@ static bool say_who(const struct subject *subject)
     struct doctor *doctor = subject->doctor;
     char command[COMMAND];
 
+    if (!has_proc(doctor))
+        return false;
     if (kill(subject->pid, 0) != 0 && errno == ESRCH) {
         doctor_say(doctor, DOCTOR_FAIL, "process",
                    "look for its number with gpushim who or ps, where this command runs: another "

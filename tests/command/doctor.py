@@ -250,7 +250,8 @@ def management():
 def folders():
     asked = Asked('the folder')
     asked.has('ok', 'folder', re.escape(f'{folder}: user {os.geteuid()}\'s, mode 0700, on '))
-    asked.has('ok', 'folder', '0 sockets in it')
+    asked.has('ok', 'folder', '0 sockets in it').has(
+        'ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
     absent = os.path.join(scratch, 'absent')
     Asked('no folder yet', settings={'GPUSHIM_SHARE_DIR': absent}).has(
         'ok', 'folder', re.escape(absent) + r' \(not there\)').has('ok', 'folder', 'none is there yet')
@@ -259,7 +260,10 @@ def folders():
     open_to_all = os.path.join(scratch, 'all')
     os.mkdir(open_to_all)
     os.chmod(open_to_all, 0o1777)
-    Asked('a folder of all', settings={'GPUSHIM_SHARE_DIR': open_to_all}).lacks('folder', 'FAIL')
+    Asked('a folder of all', settings={'GPUSHIM_SHARE_DIR': open_to_all}).lacks('folder', 'FAIL').has(
+        'ok', 'folder', f'up in {re.escape(open_to_all)}/gpushim-{os.geteuid()}$')
+    if os.listdir(open_to_all):
+        faults.append(f'{os.listdir(open_to_all)} were left behind')
     link = os.path.join(scratch, 'link')
     os.symlink(folder, link)
     Asked('a link', settings={'GPUSHIM_SHARE_DIR': link}).has(
