@@ -15,13 +15,20 @@ static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
                  : gs_regcache_in_use(core->regcache, base, size);
 }
 
+static bool asked(void *arg, enum gs_question question, unsigned device,
+                  struct gs_figures *ret_figures)
+{
+    return question == GS_ASKED_FIGURES ? gs_stats_tell(arg, device, ret_figures)
+                                        : gs_purge_asked(arg);
+}
+
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
     struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
                                      .in_use = import_in_use,
-                                     .asked = gs_purge_asked,
+                                     .asked = asked,
                                      .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;

@@ -238,10 +238,8 @@ bool gs_purge_release(struct gs_core *core)
     return call(&core->purge);
 }
 
-bool gs_purge_asked(void *arg)
+bool gs_purge_asked(struct gs_core *core)
 {
-    struct gs_core *core = arg;
-
     return core->options.neighbours && gs_purge_is_there(core) && call(&core->purge);
 }
 

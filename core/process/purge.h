@@ -30,9 +30,9 @@ void gs_purge_activity(void *core);
  * more. */
 bool gs_purge_is_there(struct gs_core *core);
 bool gs_purge_release(struct gs_core *core);
-/* Other processes ask for memory (struct gs_share_events): wakes the thread for neighbour.h; false: it
- * is not there, or is not to give any. */
-bool gs_purge_asked(void *core);
+/* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is not to
+ * give any. */
+bool gs_purge_asked(struct gs_core *core);
 /* Whether the caller is the thread. */
 bool gs_purge_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */

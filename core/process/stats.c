@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/process/context.h"
 
@@ -162,6 +163,61 @@ void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_s
     gs_lock_take(&core->lock);
     read_device_locked(core, device, ret_stats);
     gs_lock_release(&core->lock);
+}
+
+#define SLOW 10 /* of GS_TOOK: they took 1,024 us or more */
+
+/* The last device that there is or was an arena of; -1: none. */
+static int last_device_locked(const struct gs_core *core)
+{
+    struct gs_arena_walk walk = {0};
+    const struct gs_arena *arena;
+    int last = -1;
+
+    gs_lock_assert_held(&core->lock);
+    for (int device = 0; device < GS_DEVICES_MAX; device++)
+        if (core->gone.counts[device].reserved_peak)
+            last = device;
+    while ((arena = gs_next_pool_locked(core, &walk)))
+        if (arena->device->ordinal > last)
+            last = arena->device->ordinal;
+    return last;
+}
+
+bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
+{
+    const struct gs_arena_counts *counts;
+    struct gs_stats stats;
+    int last;
+
+    gs_lock_take(&core->lock);
+    last = last_device_locked(core);
+    if (last >= 0 && device <= (unsigned)last)
+        read_device_locked(core, (CUdevice)device, &stats);
+    gs_lock_release(&core->lock);
+    if (last < 0 || device > (unsigned)last)
+        return false;
+    counts = &stats.counts;
+    *ret_figures = (struct gs_figures){.reserved = stats.reserved,
+                                       .live = stats.live,
+                                       .cached = stats.cached,
+                                       .retired = stats.retired,
+                                       .ordered = stats.ordered,
+                                       .limbo = stats.limbo,
+                                       .reserved_peak = counts->reserved_peak,
+                                       .live_peak = counts->live_peak,
+                                       .hits = counts->hits,
+                                       .misses = counts->misses,
+                                       .grown = counts->grown,
+                                       .trims = counts->trims,
+                                       .waits = counts->waits,
+                                       .late = counts->late,
+                                       .wait_ns = counts->wait_ns,
+                                       .map_ns = counts->map_ns};
+    for (unsigned i = SLOW; i < GS_TOOK; i++)
+        ret_figures->slow += counts->took[i];
+    memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);
+    return true;
 }
 
 /* How long the calls took that did more, as far as there were any. */

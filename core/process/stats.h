@@ -16,6 +16,7 @@
 #include "core/pool/arena.h"
 
 struct gs_core;
+struct gs_figures;
 
 struct gs_stats {
     size_t reserved, live, cached, ordered, limbo, retired; /* bytes now; cached: free for any */
@@ -37,6 +38,10 @@ void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, ui
 void gs_async_look(struct gs_core *core, CUdevice device);
 /* The most begins again at what is live now. No lock is held. */
 void gs_async_forget_peak(struct gs_core *core, CUdevice device);
+
+/* The same for others, who ask for it (struct gs_share_events). False: neither that device nor a later
+ * one has had memory of this process. */
+bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);

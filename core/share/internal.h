@@ -80,7 +80,7 @@ struct gs_opener_context;
 /* ---- The parts of struct gs_share ----------------------------------------------------------- */
 
 /* This process's place in the runtime directory (socket.c). */
-struct gs_place {
+struct gs_share_place {
     char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t inode, device;                          /* what was put up there */
     struct gs_fd directory_is, listener_is;
@@ -252,7 +252,7 @@ struct gs_share {
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
         socket_start;
     pid_t starter; /* the thread that is at it: of both at a time one at most is starting */
-    struct gs_place place;
+    struct gs_share_place place;
     struct gs_loop loop;
     struct gs_link link;
     struct gs_store store;

@@ -110,7 +110,8 @@ void gs_pleas_work(struct gs_share *share)
     tell_all(share, given);
     while (share->asked.pressure.pleas > 0) {
         gather(share);
-        if (share->events.asked && share->events.asked(share->events.arg))
+        if (share->events.asked &&
+            share->events.asked(share->events.arg, GS_ASKED_MEMORY, 0, NULL))
             return;
         gs_share_purged(share, 0);
         is_done(share, &given);

@@ -91,8 +91,6 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     uint32_t index = 0;
     int pidfd = -1, error;
 
-    if (query->zero)
-        return gs_client_fault(client, "its message has fields that make no sense");
     stats = stats_of(share, now);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
     message.report.pid = (uint64_t)gs_alive_own_pid();
@@ -105,6 +103,9 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     message.report.is_broker = share->options.is_broker;
     message.report.clients = share->clients.count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
+    message.report.has_figures =
+        share->events.asked && share->events.asked(share->events.arg, GS_ASKED_FIGURES,
+                                                   query->device, &message.report.figures);
     HASH_ITER(hh, share->clients.first, other, next)
     {
         if (index++ != query->index)

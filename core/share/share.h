@@ -73,6 +73,18 @@ struct gs_share_options {
 };
 
 /* Called with no lock held, from the share thread but where it is said otherwise. */
+/* What a process's arenas have of one device, as core/process/stats.h counts it: bytes now and at most,
+ * and since the start of the process. */
+struct gs_figures {
+    uint64_t reserved, live, cached, retired, ordered, limbo, reserved_peak, live_peak;
+    uint64_t hits, misses, grown, trims, waits, late, wait_ns, map_ns;
+    uint64_t slow; /* calls that took a millisecond or more */
+    unsigned char uuid[16];
+};
+
+/* What others ask the process for, over its socket. */
+enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES };
+
 struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
      * of its source. From any thread. */
@@ -81,9 +93,12 @@ struct gs_share_events {
      * of that is said by gs_share_look_again. May not wait. With `going` it is about to be unmapped,
      * or given back: what a device has of it ends before, and no lock is held. May be NULL. */
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
-    /* Other processes ask for memory: whether somebody will take what they ask for (gs_share_purge),
-     * soon and in another thread. May not wait. NULL: nobody does. */
-    bool (*asked)(void *arg);
+    /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
+     * another thread. For the figures of a device (its number in CUDA): whether it, or a later
+     * one, has any. Called with
+     * no lock held; may not wait. NULL: nobody answers. */
+    bool (*asked)(void *arg, enum gs_question question, unsigned device,
+                  struct gs_figures *ret_figures);
     void *arg;
 };
 

@@ -215,8 +215,8 @@ struct gs_wire_purged {
 
 struct gs_wire_query {
     struct gs_wire_head head;
-    uint32_t index; /* of the client that is asked about */
-    uint32_t zero;
+    uint32_t index;  /* of the client that is asked about, */
+    uint32_t device; /* and the device whose figures are */
 };
 
 struct gs_wire_report {
@@ -236,6 +236,9 @@ struct gs_wire_report {
     uint64_t left;                          /* exports published to this broker */
     char name[16];                          /* of who answers */
     char client_name[16];
+    uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
+    uint32_t zero;
+    struct gs_figures figures;
 };
 
 union gs_wire_message {

@@ -1,14 +1,13 @@
-/* Asking at the sockets in the folder (ask.h). */
+/* Asking the processes in the folder (ask.h). */
 #include "shim/command/ask.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "core/share/directory.h"
-
-int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd)
+int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     union gs_wire_message query;
@@ -16,12 +15,13 @@ int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidf
 
     gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
     query.query.index = index;
+    query.query.device = device;
     *ret_pidfd = -1;
     error = gs_wire_send(fd, &query, -1);
     if (error && error != -EPIPE) /* what made it hang up may lie there */
         return error;
     do
-        ready = poll(&answer, 1, (int)(ASK_NS / GS_NS_PER_MS));
+        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
     while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     if (ready != 1)
         return -ETIMEDOUT;
@@ -32,23 +32,7 @@ int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidf
     return error;
 }
 
-void ask_failed(int error, const union gs_wire_message *answer, char ret_why[ASK_WHY_SIZE])
-{
-    if (error == -EPROTONOSUPPORT)
-        snprintf(ret_why, ASK_WHY_SIZE, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
-                 (unsigned)answer->head.version, GS_WIRE_VERSION);
-    else if (error == 0)
-        snprintf(ret_why, ASK_WHY_SIZE, "does not tell: %s",
-                 gs_wire_reason_text(answer->refuse.reason));
-    else if (error == -EPROTO)
-        snprintf(ret_why, ASK_WHY_SIZE, "gives an answer that this version does not know");
-    else if (error == -ETIMEDOUT)
-        snprintf(ret_why, ASK_WHY_SIZE, "does not answer");
-    else
-        snprintf(ret_why, ASK_WHY_SIZE, "hangs up");
-}
-
-bool ask_is_broker(const char *name)
+bool is_broker(const char *name)
 {
     size_t length = strlen(GS_BROKER_NAME);
 
@@ -56,9 +40,91 @@ bool ask_is_broker(const char *name)
            (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
 }
 
-bool ask_is_socket(const char *name)
+long pid_of_listener(int fd)
 {
-    return ask_is_broker(name) ||
+    return gs_conn_who(fd).pid;
+}
+
+long pid_of(int pidfd)
+{
+    char path[64], line[128];
+    long pid = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    file = pidfd < 0 ? NULL : fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Pid: %ld", &pid) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return pid > 0 ? pid : 0;
+}
+
+/* Where the process runs, if that is another control group than this one's: the last part of its
+ * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
+static const char *container_of(long pid)
+{
+    static char own[512], line[512];
+    char path[64], *name;
+    FILE *file;
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
+        file = fopen(path, "re");
+        if (!file)
+            return "";
+        if (!fgets(i ? line : own, sizeof own, file))
+            own[0] = line[0] = 0;
+        fclose(file);
+    }
+    if (strcmp(own, line) == 0)
+        return "";
+    line[strcspn(line, "\n")] = 0;
+    name = strrchr(line, '/');
+    for (char *c = line; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    return name ? name + 1 : "";
+}
+
+void see(struct who *who, long pid, uint64_t told, const char *name)
+{
+    who->pid = pid;
+    who->told = told;
+    snprintf(who->name, sizeof who->name, "%.15s", name);
+    snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
+}
+
+void tell_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
+{
+    if (error == -EPROTONOSUPPORT)
+        snprintf(ret_reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
+                 (unsigned)answer->head.version, GS_WIRE_VERSION);
+    else if (error == 0)
+        snprintf(ret_reason, size, "does not tell: %s", gs_wire_reason_text(answer->refuse.reason));
+    else if (error == -EPROTO)
+        snprintf(ret_reason, size, "gives an answer that this version does not know");
+    else if (error == -ETIMEDOUT)
+        snprintf(ret_reason, size, "does not answer");
+    else
+        snprintf(ret_reason, size, "hangs up");
+}
+
+bool is_ours(const char *name)
+{
+    return is_broker(name) ||
            (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
             strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
+}
+
+void write_who(struct json *json, const struct who *who)
+{
+    if (who->pid)
+        json_number(json, "pid", (uint64_t)who->pid);
+    else
+        json_text(json, "pid", NULL);
+    json_number(json, "own_pid", who->told);
+    json_text(json, "name", who->name);
+    json_text(json, "container", who->container[0] ? who->container : NULL);
 }

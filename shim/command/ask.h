@@ -1,24 +1,42 @@
 /*
- * Asking a process, or a broker, at its socket in the folder: one question, and why there was no
- * answer (core/share/report.c answers).
+ * Asking the processes in the folder: who listens at a socket, and what he says of himself. Used by the
+ * commands that list them.
  */
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
 
+#include "core/share/alive.h"
 #include "core/share/internal.h"
+#include "shim/command/json.h"
 
-#define ASK_NS       (2 * GS_NS_PER_S) /* for one of those that are asked */
-#define ASK_WHY_SIZE 128
+#define ANSWER_NS (2 * GS_NS_PER_S) /* for one of those that are listed */
 
-/* 0 with an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What
- * the REPORT is about comes with its pidfd, the caller's, where who answers has one. */
-int ask(int fd, uint32_t index, union gs_wire_message *ret_answer, int *ret_pidfd);
+/* Who somebody is, as far as it can be seen from here. */
+struct who {
+    long pid;           /* as this process sees it; 0: it does not */
+    uint64_t told;      /* what it calls itself */
+    char name[16];
+    char container[256]; /* the control group it runs in, if that is another; else "" */
+};
 
-/* In words, after a name, what it means that `ask` gave this error, or a REFUSE and 0. */
-void ask_failed(int error, const union gs_wire_message *answer, char ret_why[ASK_WHY_SIZE]);
+/* Whether a name in the folder is a socket of the library's, and whether a broker's. */
+bool is_ours(const char *name);
+bool is_broker(const char *name);
+/* The pid of who listens there as this process sees it; 0: it does not. */
+long pid_of_listener(int fd);
+/* The same of a process that there is a pidfd of. */
+long pid_of(int pidfd);
+void see(struct who *who, long pid, uint64_t told, const char *name);
+/* Members of an object: pid, own_pid, name, container. */
+void write_who(struct json *json, const struct who *who);
 
-/* Whether a name in the folder is a broker's; or a broker's or a process's. */
-bool ask_is_broker(const char *name);
-bool ask_is_socket(const char *name);
+/*
+ * Asks for the figures of a device and of the client with this index (UINT32_MAX: of none). 0 with an
+ * answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What the REPORT is
+ * about comes with its pidfd, the caller's, where who answers has one, else -1.
+ */
+int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
+/* Why he is not listed, or not wholly: ask's result and what it got. */
+void tell_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 
 #endif

@@ -17,7 +17,11 @@ enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 
 int command_broker(int argc, char **argv);
 int command_doctor(int argc, char **argv);
+int command_run(int argc, char **argv);
 int command_who(int argc, char **argv);
+int command_stats(int argc, char **argv);
+int command_top(int argc, char **argv);
+int command_trim(int argc, char **argv);
 int command_version(int argc, char **argv);
 
 /* gpushim, or gpushim-broker where it was called by that name. */
@@ -37,6 +41,9 @@ int command_usage(const char *usage);
  */
 bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
                        int *ret_status);
+
+/* The pid that the text is; -1, and said: it is none. */
+long command_pid(const char *text);
 
 /* The configuration of the user who runs this, read once; complaints go to standard error. Never
  * NULL. */

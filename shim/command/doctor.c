@@ -2,7 +2,6 @@
 #include "shim/command/doctor.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +33,9 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
         json_text(doctor->json, "remedy", row->remedy[0] ? row->remedy : NULL);
         json_close(doctor->json, '}');
     } else {
-        printf("%-4s  %-15s %s\n", states[row->state], row->subject, row->found);
+        printf("%-4s  %-17s %s\n", states[row->state], row->subject, row->found);
         if (row->remedy[0])
-            printf("%23s%s\n", "-> ", row->remedy);
+            printf("%27s%s\n", "-> ", row->remedy);
         fflush(stdout);
     }
 }
@@ -104,19 +103,20 @@ static const char usage[] =
 
 int command_doctor(int argc, char **argv)
 {
-    static const char *const libraries[] = {GS_LIBRARY_BESIDE, "libgpushim.so", "../libgpushim.so",
-                                            "../lib/libgpushim.so", "../lib64/libgpushim.so", NULL};
+    static const char *const libraries[] = {"../libgpushim.so", GS_LIBRARY_INSTALLED,
+                                            "../lib64/libgpushim.so", "../lib/libgpushim.so",
+                                            "libgpushim.so", NULL}; /* as gpushim run looks */
     struct json json = {.file = stdout};
     struct doctor doctor = {.to_parent = -1};
-    char *end = NULL;
     long pid = 0;
     int status;
     bool as_json;
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
-    errno = 0;
-    if (argc > 1 && ((pid = strtol(argv[1], &end, 10)) <= 0 || *end || errno || pid > INT_MAX)) {
+    if (argc > 1 && (pid = command_pid(argv[1])) <= 0)
+        return command_usage(usage);
+    if (pid > INT_MAX) {
         command_complain("'%s' is no process id", argv[1]);
         return command_usage(usage);
     }
@@ -124,7 +124,6 @@ int command_doctor(int argc, char **argv)
     if (!command_share_options(&doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
     doctor_beside(libraries, doctor.library);
-    signal(SIGPIPE, SIG_IGN); /* who is asked may hang up */
     doctor.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');

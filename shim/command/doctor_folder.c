@@ -12,6 +12,7 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 
+#define WHY_SIZE       128
 #define MIB            (1 << 20)
 #define SPACE_WANTED   MIB /* a socket takes an inode and, on some file systems, a block */
 #define INODES_WANTED  64
@@ -91,7 +92,7 @@ static void count_sockets(struct doctor *doctor, int directory, struct sockets *
 
     sockets->folders++;
     while (names && (entry = readdir(names))) {
-        if (!ask_is_socket(entry->d_name))
+        if (!is_ours(entry->d_name))
             continue;
         sockets->all++;
         sockets->dead += gs_directory_is_dead(directory, &doctor->options, entry->d_name);
@@ -200,20 +201,20 @@ void doctor_folder(struct doctor *doctor)
 
 /* What `name` answers; false: nobody listens there. *ret_pid is who does, 0: of another namespace. */
 static bool ask_at(struct doctor *doctor, int directory, const char *name, bool *ret_well,
-                   char ret_why[ASK_WHY_SIZE], union gs_wire_message *ret_answer, pid_t *ret_pid)
+                   char ret_why[WHY_SIZE], union gs_wire_message *ret_answer, pid_t *ret_pid)
 {
-    int pidfd = -1, error, fd = gs_directory_connect(directory, &doctor->options, name, ASK_NS);
+    int pidfd = -1, error, fd = gs_directory_connect(directory, &doctor->options, name, ANSWER_NS);
 
     if (fd < 0)
         return false;
-    *ret_pid = gs_conn_who(fd).pid;
-    error = ask(fd, 0, ret_answer, &pidfd);
+    *ret_pid = (pid_t)pid_of_listener(fd);
+    error = ask(fd, UINT32_MAX, 0, ret_answer, &pidfd);
     close(fd);
     if (pidfd >= 0)
         close(pidfd);
     *ret_well = !error && ret_answer->head.type == GS_WIRE_REPORT;
     if (!*ret_well)
-        ask_failed(error, ret_answer, ret_why);
+        tell_silence(ret_why, WHY_SIZE, error, ret_answer);
     return true;
 }
 
@@ -238,21 +239,21 @@ static unsigned ask_all(struct doctor *doctor, int directory, pid_t only, bool *
 {
     DIR *names = fdopendir(dup(directory));
     union gs_wire_message answer;
-    char why[ASK_WHY_SIZE];
+    char why[WHY_SIZE];
     const struct dirent *entry;
     unsigned answered = 0;
     pid_t pid;
     bool well;
 
     while (names && (entry = readdir(names))) {
-        if (!ask_is_socket(entry->d_name) ||
+        if (!is_ours(entry->d_name) ||
             !ask_at(doctor, directory, entry->d_name, &well, why, &answer, &pid) ||
             (only && pid != only))
             continue;
         *ret_seen = true;
         answered += well;
         if (!well)
-            say_silent(doctor, ask_is_broker(entry->d_name) ? "broker" : "sockets", pid,
+            say_silent(doctor, is_broker(entry->d_name) ? "broker" : "sockets", pid,
                        entry->d_name, why);
     }
     if (names)
@@ -342,7 +343,7 @@ static void say_program(struct doctor *doctor)
 
 void doctor_broker(struct doctor *doctor)
 {
-    char reason[GS_REASON_SIZE], name[GS_BROKER_NAME_SIZE], why[ASK_WHY_SIZE], path[PATH_MAX];
+    char reason[GS_REASON_SIZE], name[GS_BROKER_NAME_SIZE], why[WHY_SIZE], path[PATH_MAX];
     union gs_wire_message answer;
     unsigned place = 0, found = 0;
     int directory;

@@ -32,7 +32,8 @@ void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const cha
         doctor_say(doctor, DOCTOR_WARN, "descriptors",
                    "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
                    "%s may have %" PRIu64 " open: an eighth is kept for shared chunks, and opening more "
-                   "than that again and again is slow; %" PRIu64 " others cannot be served at a time",
+                   "than that again and again is slow; no %" PRIu64 " others (share.max_clients) can be served at a "
+                   "time",
                    where, limit, clients);
     else
         doctor_say(doctor, DOCTOR_OK, "descriptors", "",

@@ -11,6 +11,7 @@
 
 #include "shim/command/doctor.h"
 #include "shim/command/doctor_elf.h"
+#include "shim/command/run.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
 #define COPIES_MAX   8
@@ -69,45 +70,22 @@ void doctor_version_of(const char *path, char ret_version[DOCTOR_VERSION])
         munmap((void *)bytes, size);
 }
 
-static void find_loader(const char *bytes, size_t size, struct doctor_elf *elf)
-{
-    const Elf64_Ehdr *head = (const void *)bytes;
-
-    for (size_t i = 0; i < head->e_phnum; i++) {
-        size_t at = head->e_phoff + i * sizeof(Elf64_Phdr);
-        Elf64_Phdr part;
-
-        if (at > size || size - at < sizeof part)
-            return;
-        memcpy(&part, bytes + at, sizeof part);
-        if (part.p_type == PT_INTERP && part.p_offset < size &&
-            part.p_filesz < size - part.p_offset && part.p_filesz < sizeof elf->loader)
-            memcpy(elf->loader, bytes + part.p_offset, part.p_filesz);
-    }
-}
-
 void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf)
 {
-    size_t size;
-    const char *bytes = map_file(path, &size);
-    const Elf64_Ehdr *head = (const void *)bytes;
+    struct run_file file;
 
     memset(ret_elf, 0, sizeof *ret_elf);
-    if (!bytes) {
-        ret_elf->wrong = errno == EINVAL ? "is no file with anything in it"
-                         : errno == EACCES ? "may not be read by this user"
-                                           : "cannot be read";
-        return;
-    }
-    if (size < sizeof *head || memcmp(bytes, ELFMAG, SELFMAG) != 0)
+    run_file_read(path, &file);
+    if (file.kind == RUN_UNREADABLE)
+        ret_elf->wrong = file.error == EACCES ? "may not be read by this user" : "cannot be read";
+    else if (file.kind != RUN_ELF)
         ret_elf->wrong = "is no ELF file";
-    else if (head->e_ident[EI_CLASS] != ELFCLASS64)
+    else if (file.machine.elf_class != ELFCLASS64)
         ret_elf->wrong = "is of 32 bits";
-    else if (head->e_machine != MACHINE)
+    else if (file.machine.machine != MACHINE)
         ret_elf->wrong = "is made for another architecture";
     else
-        find_loader(bytes, size, ret_elf);
-    munmap((void *)bytes, size);
+        snprintf(ret_elf->loader, sizeof ret_elf->loader, "%s", file.interpreter);
 }
 
 /* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
@@ -149,7 +127,7 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
 
     snprintf(path, sizeof path, "%s%s%s", proc,
              !proc[0] ? "" : name[0] == '/' ? "/root" : "/cwd/", name);
-    snprintf(remedy, sizeof remedy, is_library(name) ? "put %.500s there in its place" : "take it out%s",
+    snprintf(remedy, sizeof remedy, is_library(name) ? "name %.500s instead, or start programs with gpushim run" : "take it out%s",
              is_library(name) ? doctor->library[0] ? doctor->library : "the library's own path" : "");
     if (strchr(name, '$') || !strchr(name, '/')) {
         doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",

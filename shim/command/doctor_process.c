@@ -197,7 +197,7 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid, con
                    "start it again with the library of the others: sharing takes the same version",
                    "(%s) has %s", command, why);
     } else {
-        snprintf(remedy, sizeof remedy, "start it with LD_PRELOAD=%.500s, if it is to have it",
+        snprintf(remedy, sizeof remedy, "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
                  doctor->library[0] ? doctor->library : "libgpushim.so");
         doctor_say(doctor, DOCTOR_WARN, subject, remedy, "(%s) uses CUDA without the library", command);
     }
@@ -380,7 +380,7 @@ static void say_libraries(const struct subject *subject)
     if (!maps)
         return;
     read_maps(subject->pid, maps);
-    snprintf(remedy, sizeof remedy, "start it with LD_PRELOAD=%.500s",
+    snprintf(remedy, sizeof remedy, "start it with gpushim run, or LD_PRELOAD=%.500s",
              doctor->library[0] ? doctor->library : "libgpushim.so");
     if (maps->error)
         doctor_say(doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",

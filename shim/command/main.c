@@ -16,8 +16,12 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
+    {"run", command_run, "starts a program with the library"},
+    {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
+    {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
+    {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };
@@ -85,6 +89,17 @@ static void complain_of_options(void *arg, const char *line)
     command_complain("%s", line);
 }
 
+long command_pid(const char *text)
+{
+    char *end;
+    long pid = strtol(text, &end, 10);
+
+    if (end != text && !*end && pid > 0)
+        return pid;
+    command_complain("'%s' is no process id", text);
+    return -1;
+}
+
 const struct gs_config *command_config(void)
 {
     static struct gs_config config;
@@ -139,7 +154,7 @@ static void print_commands(FILE *file)
     fputs("\nExit status: 0 it is well, 1 something is wrong, 2 it was called wrongly.\n", file);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *called = argc > 0 ? strrchr(argv[0], '/') : NULL;
     size_t length;
@@ -163,4 +178,14 @@ int main(int argc, char **argv)
         command_complain("there is no command '%s'", argv[1]);
     print_commands(stderr);
     return COMMAND_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    int status = run(argc, argv);
+
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    command_complain("what it has to say cannot be written: %s", strerror(errno));
+    return status ? status : COMMAND_WRONG;
 }

@@ -5,7 +5,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +19,6 @@
 
 #define REPORTS_MAX 65536
 
-/* Who somebody is, as far as it can be seen from here. */
-struct who {
-    long pid;           /* as this process sees it; 0: it does not */
-    uint64_t told;      /* what it calls itself */
-    char name[16];
-    char container[256]; /* the control group it runs in, if that is another; else "" */
-};
-
 /* One process that holds or has left something. */
 struct holder {
     struct who who;
@@ -39,70 +31,12 @@ struct holder {
 struct sharer {
     struct who who;
     bool is_broker;
-    char silent[ASK_WHY_SIZE]; /* why it is not listed, or not wholly; "": it is */
+    char silent[128]; /* why it is not listed, or not wholly; "": it is */
     struct gs_wire_report report;
     struct holder *holders, **last;
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
-
-/* The pid of who listens there as this process sees it; 0: it does not. */
-static long pid_of_listener(int fd)
-{
-    return gs_conn_who(fd).pid;
-}
-
-/* The same of a process that there is a pidfd of. */
-static long pid_of(int pidfd)
-{
-    char path[64], line[128];
-    long pid = 0;
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-    file = pidfd < 0 ? NULL : fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "Pid: %ld", &pid) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return pid > 0 ? pid : 0;
-}
-
-/* Where the process runs, if that is another control group than this one's: the last part of its
- * path, by which runtimes of containers name theirs. "" where it is the same, or not to be seen. */
-static const char *container_of(long pid)
-{
-    static char own[512], line[512];
-    char path[64], *name;
-    FILE *file;
-
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
-        file = fopen(path, "re");
-        if (!file)
-            return "";
-        if (!fgets(i ? line : own, sizeof own, file))
-            own[0] = line[0] = 0;
-        fclose(file);
-    }
-    if (strcmp(own, line) == 0)
-        return "";
-    line[strcspn(line, "\n")] = 0;
-    name = strrchr(line, '/');
-    for (char *c = line; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
-    return name ? name + 1 : "";
-}
-
-static void see(struct who *who, long pid, uint64_t told, const char *name)
-{
-    who->pid = pid;
-    who->told = told;
-    snprintf(who->name, sizeof who->name, "%.15s", name);
-    snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
-}
 
 /* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
  * if his is the one that is seen here. */
@@ -133,7 +67,7 @@ static void ask_all(struct sharer *sharer, int fd)
     int pidfd = -1;
 
     for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
-        int error = ask(fd, i, &answer, &pidfd);
+        int error = ask(fd, i, 0, &answer, &pidfd);
 
         if (!error && answer.head.type == GS_WIRE_REPORT) {
             gs_wire_printable(answer.report.name);
@@ -147,7 +81,7 @@ static void ask_all(struct sharer *sharer, int fd)
             if (i < clients && !add_holder(sharer, &answer.report, pidfd))
                 error = -ENOMEM;
         } else {
-            ask_failed(error, &answer, sharer->silent);
+            tell_silence(sharer->silent, sizeof sharer->silent, error, &answer);
             error = -ENOMSG;
         }
         if (pidfd >= 0)
@@ -234,17 +168,6 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
 
 /* ---- Telling programs ----------------------------------------------------------------------- */
 
-static void write_who(struct json *json, const struct who *who)
-{
-    if (who->pid)
-        json_number(json, "pid", (uint64_t)who->pid);
-    else
-        json_text(json, "pid", NULL);
-    json_number(json, "own_pid", who->told);
-    json_text(json, "name", who->name);
-    json_text(json, "container", who->container[0] ? who->container : NULL);
-}
-
 static void write_seconds(struct json *json, const char *key, uint64_t ns)
 {
     json_number(json, key, ns / GS_NS_PER_S);
@@ -314,8 +237,8 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 
 static void list_one(struct listing *listing, int directory, const char *name)
 {
-    int fd = gs_directory_connect(directory, listing->options, name, ASK_NS);
-    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders};
+    int fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
+    struct sharer sharer = {.is_broker = is_broker(name), .last = &sharer.holders};
 
     if (fd < 0)
         return;
@@ -347,7 +270,7 @@ static void list_all(struct listing *listing, int directory)
         return;
     }
     while ((entry = readdir(names)))
-        if (ask_is_socket(entry->d_name))
+        if (is_ours(entry->d_name))
             list_one(listing, directory, entry->d_name);
     closedir(names);
 }
@@ -370,13 +293,10 @@ int command_who(int argc, char **argv)
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
-    if (argc > 1 && (listing.only = strtol(argv[1], NULL, 10)) <= 0) {
-        command_complain("'%s' is no process id", argv[1]);
+    if (argc > 1 && (listing.only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
-    }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    signal(SIGPIPE, SIG_IGN); /* who was asked may hang up */
     listing.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');

@@ -104,11 +104,11 @@ class Asked:
 def read_text(what, text):
     rows = []
     for line in text.splitlines():
-        row = re.fullmatch(r'(ok|warn|FAIL) {2,4}(\S.{14,}?) (\S.*)', line)
+        row = re.fullmatch(r'(ok|warn|FAIL) {2,4}(\S.{16,}?) (\S.*)', line)
         if row:
             rows.append([row[1], row[2].rstrip(), row[3], None])
-        elif rows and re.fullmatch(r' {20}-> \S.*', line) and not rows[-1][3]:
-            rows[-1][3] = line[23:]
+        elif rows and re.fullmatch(r' {24}-> \S.*', line) and not rows[-1][3]:
+            rows[-1][3] = line[27:]
         else:
             faults.append(f'{what}: the line {line!r}')
     return [tuple(row) for row in rows]
@@ -206,6 +206,36 @@ def bad_drivers():
     asked = Asked('an old driver', settings={'LD_LIBRARY_PATH': old})
     asked.has('warn', 'driver', r'CUDA 10\.2, .* before 12\.5', '12.5')
     asked.has('FAIL', 'driver', r'has no cu\w+: the library steps aside', 'CUDA 11').lacks('GPU 0')
+
+
+def with_kernel_module(version):
+    """In mounts of its own, where the kernel's module of the driver says that it is loaded."""
+    libc = ctypes.CDLL(None)
+    if (libc.unshare(0x20000) != 0 or libc.mount(b'none', b'/', None, 0x44000, None) != 0
+            or libc.mount(b'none', b'/proc/driver', b'tmpfs', 0, None) != 0):
+        os._exit(99)
+    os.mkdir('/proc/driver/nvidia')
+    with open('/proc/driver/nvidia/version', 'w', encoding='utf-8') as file:
+        file.write(f'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n')
+
+
+def kernel_modules():
+    able = subprocess.run(['true'], preexec_fn=lambda: with_kernel_module('1.2'), check=False)
+    if able.returncode:
+        return # not root, or a container may not mount
+    versioned = os.path.join(scratch, 'versioned')
+    os.mkdir(versioned)
+    shutil.copy(os.path.join(driver, 'libcuda.so.1'), os.path.join(versioned, 'libcuda.so.550.54.15'))
+    os.symlink('libcuda.so.550.54.15', os.path.join(versioned, 'libcuda.so.1'))
+    for version, state, found in (('550.54.15', 'ok', '^version 550.54.15$'),
+                                  ('570.124.06', 'warn', 'version 570.124.06, while libcuda is of 550.54.15')):
+        Asked(f'kernel module {version}', settings={'LD_LIBRARY_PATH': versioned},
+              preexec_fn=lambda version=version: with_kernel_module(version)).has(
+                  state, 'kernel module', found, 'reboot' if state == 'warn' else None)
+    if not has_libcuda():
+        Asked('a module and no libcuda', settings={'LD_LIBRARY_PATH': scratch},
+              preexec_fn=lambda: with_kernel_module('550.54.15')).has(
+                  'FAIL', 'driver', 'a GPU is here .*550.54.15.* and no libcuda', 'NVIDIA_DRIVER_CAPABILITIES')
 
 
 def abilities():
@@ -500,6 +530,7 @@ def usage():
     with open('/dev/full', 'w', encoding='utf-8') as full:
         for more in ([], ['--json']):
             ran = subprocess.run([gpushim, 'doctor', str(os.getpid()), *more], env=ENVIRONMENT, stdout=full,
+                                 stderr=subprocess.DEVNULL,
                                  check=False, timeout=WAIT_S)
             if ran.returncode != 1:
                 faults.append(f'a full disk, {more}: {ran.returncode}')
@@ -520,7 +551,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, no_driver, bad_drivers, abilities, management, folders, sockets, brokers,
+    for case in (good_case, no_driver, bad_drivers, kernel_modules, abilities, management, folders, sockets, brokers,
                  limits, preloads, processes, odd_processes, usage, moved):
         case()
 for fault in faults:

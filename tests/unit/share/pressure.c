@@ -125,7 +125,8 @@ static void assert_given(int fd, uint32_t request, uint64_t given)
 static unsigned asked; /* atomic: times it was woken */
 static bool gives;
 
-static bool is_asked(void *arg)
+static bool is_asked(void *arg, enum gs_question question, unsigned device,
+                     struct gs_figures *ret_figures)
 {
     __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST);
     return gives;

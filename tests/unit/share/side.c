@@ -330,9 +330,10 @@ gs_status side_try_start(struct side *side, const struct gs_share_options *optio
 
 static sem_t is_asked;
 
-static bool asked(void *arg)
+static bool asked(void *arg, enum gs_question question, unsigned device,
+                  struct gs_figures *ret_figures)
 {
-    return sem_post(&is_asked) == 0;
+    return question == GS_ASKED_MEMORY && sem_post(&is_asked) == 0;
 }
 
 static void *give(void *arg)

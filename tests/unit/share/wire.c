@@ -203,7 +203,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(share, slot), 116},
         {AT(unshare, block_id), 16},
         {AT(query, index), 16},
-        {AT(query, zero), 20},
+        {AT(query, device), 20},
         {AT(report, pid), 16},
         {AT(report, exports), 24},
         {AT(report, bytes), 32},
@@ -226,6 +226,9 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, left), 160},
         {AT(report, name), 168},
         {AT(report, client_name), 184},
+        {AT(report, has_figures), 200},
+        {AT(report, zero), 204},
+        {AT(report, figures), 208},
         {AT(publish, slots), 16},
         {AT(publish, uid_count), 20},
         {AT(publish, gid_count), 24},
@@ -239,7 +242,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(purged, zero), 28},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 200, 24, 24, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 360, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32};
     union gs_wire_message message;
 

@@ -1,0 +1,304 @@
+/*
+ * gpushim run: starts a program with the library. It finds the library beside itself, puts it first in
+ * LD_PRELOAD, sets the options that it is given, says what would keep the library out, and becomes the
+ * program: signals and exit status are the program's.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/internal.h"
+#include "shim/command/command.h"
+#include "shim/command/run.h"
+
+#define LIBRARY "libgpushim.so"
+
+/* As shells and env(1) say it. */
+enum { CANNOT_START = 126, NOT_FOUND = 127 };
+
+#if defined __x86_64__
+#define MULTIARCH "x86_64-linux-gnu"
+#elif defined __aarch64__
+#define MULTIARCH "aarch64-linux-gnu"
+#endif
+
+/* ---- The library ---------------------------------------------------------------------------- */
+
+struct library {
+    char path[PATH_MAX];
+    struct run_machine machine;
+};
+
+/* From this program's folder (false) or the one above it: as built, as installed, as unpacked. */
+static const struct {
+    bool above;
+    const char *rest;
+} places[] = {{true, "/" LIBRARY},
+              {true, "/lib/" MULTIARCH "/" LIBRARY},
+              {true, "/lib64/" LIBRARY},
+              {true, "/lib/" LIBRARY},
+              {false, "/" LIBRARY}};
+
+#define PLACES (sizeof places / sizeof *places)
+
+static void cut_last_part(char *path)
+{
+    char *slash = strrchr(path, '/');
+
+    if (slash)
+        *slash = 0;
+}
+
+/* False, and said: it cannot be told where this program lies. */
+static bool find_folders(char ret_folder[PATH_MAX], char ret_above[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", ret_folder, PATH_MAX - 1);
+
+    if (length < 0) {
+        command_complain("/proc/self/exe: %m; without it the library beside this program cannot be "
+                         "found; mount /proc, or set LD_PRELOAD to " LIBRARY " yourself");
+        return false;
+    }
+    ret_folder[length] = 0;
+    cut_last_part(ret_folder);
+    memcpy(ret_above, ret_folder, PATH_MAX);
+    cut_last_part(ret_above);
+    return true;
+}
+
+/* 0 or an errno. */
+static int try_library(const char *folder, const char *rest, struct library *ret)
+{
+    struct run_file file;
+
+    if (snprintf(ret->path, sizeof ret->path, "%s%s", folder, rest) >= (int)sizeof ret->path)
+        return ENAMETOOLONG;
+    run_file_read(ret->path, &file);
+    ret->machine = file.machine;
+    return file.kind == RUN_UNREADABLE ? file.error : file.kind == RUN_ELF ? 0 : ENOEXEC;
+}
+
+static bool can_be_preloaded(const char *path)
+{
+    if (!strpbrk(path, " :"))
+        return true;
+    command_complain("the library's path is '%s', and LD_PRELOAD cannot name one with a space or a "
+                     "colon in it; install this program and the library in a folder without",
+                     path);
+    return false;
+}
+
+static bool find_library(struct library *ret)
+{
+    char folder[PATH_MAX], above[PATH_MAX];
+    int errors[PLACES];
+
+    if (!find_folders(folder, above))
+        return false;
+    for (size_t i = 0; i < PLACES; i++) {
+        errors[i] = try_library(places[i].above ? above : folder, places[i].rest, ret);
+        if (!errors[i])
+            return can_be_preloaded(ret->path);
+    }
+    command_complain("there is no " LIBRARY " that belongs to this program; install it in one of the "
+                     "places where it was looked for:");
+    for (size_t i = 0; i < PLACES; i++)
+        fprintf(stderr, "  %s%s: %s\n", places[i].above ? above : folder, places[i].rest,
+                strerror(errors[i]));
+    return false;
+}
+
+/* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (strcmp(a, b) == 0)
+        return true;
+    return fstatat(AT_FDCWD, a, &x, 0) == 0 && fstatat(AT_FDCWD, b, &y, 0) == 0 &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Whether an entry of LD_PRELOAD stays behind the library: not itself, nor another copy of it, as
+ * two in one process would both serve the program's calls. */
+static bool stays(const char *entry, const char *library)
+{
+    const char *slash = strrchr(entry, '/');
+
+    if (!*entry || is_same_file(entry, library))
+        return false;
+    if (strcmp(slash ? slash + 1 : entry, LIBRARY) != 0)
+        return true;
+    command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead",
+                     entry, library);
+    return false;
+}
+
+static bool preload(const char *library)
+{
+    const char *others = getenv("LD_PRELOAD");
+    char *list = strdup(others ? others : ""), *rest = list, *entry, *end;
+    char *all = list ? malloc(strlen(library) + strlen(list) + 2) : NULL;
+    bool set = false;
+
+    if (all) {
+        end = stpcpy(all, library);
+        while ((entry = strsep(&rest, " :")))
+            if (stays(entry, library))
+                end = stpcpy(stpcpy(end, ":"), entry);
+        set = setenv("LD_PRELOAD", all, 1) == 0;
+    }
+    if (!set)
+        command_complain("LD_PRELOAD cannot be set: %m");
+    free(list);
+    free(all);
+    return set;
+}
+
+/* ---- The program ---------------------------------------------------------------------------- */
+
+/* 0, or the exit status, and said why. */
+static int find_program(const char *name, char ret_path[PATH_MAX])
+{
+    int error = run_file_find(name, ret_path);
+    struct stat status;
+
+    if (error == -ENOENT && strchr(name, '/'))
+        command_complain("'%s': there is no such file", name);
+    else if (error == -ENOENT)
+        command_complain("'%s' is in no folder of PATH; give its path, or install it", name);
+    else if (error && fstatat(AT_FDCWD, ret_path, &status, 0) == 0 && S_ISDIR(status.st_mode))
+        command_complain("'%s' is a folder, not a program", ret_path);
+    else if (error)
+        command_complain("'%s' may not be executed: %s; look at its mode (chmod +x), its folders', "
+                         "and whether its file system is mounted noexec",
+                         ret_path, strerror(-error));
+    return !error ? 0 : error == -ENOENT ? NOT_FOUND : CANNOT_START;
+}
+
+/* Returns only where it cannot. A text that does not say who runs it is the shell's, as execvp has it. */
+static int start(const char *path, int argc, char **argv)
+{
+    char *shell[argc + 2], quoted[GS_QUOTE_SIZE];
+    struct run_file file;
+    int error;
+
+    execv(path, argv);
+    error = errno;
+    run_file_read(path, &file);
+    if (error == ENOEXEC && file.kind == RUN_TEXT) {
+        shell[0] = (char *)"/bin/sh";
+        shell[1] = (char *)path;
+        memcpy(shell + 2, argv + 1, (size_t)argc * sizeof *argv);
+        execv(shell[0], shell);
+        error = errno;
+    }
+    if (error == ENOENT && file.interpreter[0])
+        command_complain("'%s' cannot be started: it is to be started by %s, which is not there or "
+                         "lacks what it needs itself; install that",
+                         path, gs_quote(gs_text_of(file.interpreter), quoted));
+    else
+        command_complain("'%s' cannot be started: %s%s", path, strerror(error),
+                         error == ENOEXEC ? "; it is no program for this machine" : "");
+    return CANNOT_START;
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+static int help(FILE *file, int status)
+{
+    fputs("usage: gpushim run [-o SECTION.KEY=VALUE]... [--no-NAME]... [--] PROGRAM [ARGUMENT]...\n"
+          "       gpushim run --print [-o SECTION.KEY=VALUE]... [--no-NAME]... [[--] PROGRAM]\n"
+          "Starts PROGRAM with the library: it comes first in LD_PRELOAD. What would keep it out of\n"
+          "PROGRAM is said on standard error, and PROGRAM is started all the same. Signals and exit\n"
+          "status are PROGRAM's; 126: it cannot be started, 127: it is not found, 1: the library is\n"
+          "not found, 2: wrong usage.\n"
+          "\n"
+          "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them); those\n"
+          "                         of [general] by their key alone: -o log=info\n"
+          "  --print                prints the variables that it would set, NAME=VALUE, instead\n",
+          file);
+    run_option_list_off(file);
+    return status;
+}
+
+struct request {
+    bool print;
+    int status; /* where nothing is to be started */
+};
+
+/* One argument, or the two of -o. How many they were; 0: done, see status. */
+static int take_argument(struct request *request, char **argv)
+{
+    const char *option = argv[0], *value = NULL;
+    int taken = 1;
+
+    request->status = COMMAND_USAGE;
+    if (strcmp(option, "--help") == 0) {
+        request->status = help(stdout, COMMAND_WELL);
+        return 0;
+    }
+    if (strcmp(option, "--print") == 0)
+        return request->print = true, 1;
+    if (strncmp(option, "--no-", 5) == 0)
+        return run_option_off(option + 5) ? 1 : 0;
+    if (strncmp(option, "-o", 2) == 0) {
+        taken = option[2] ? 1 : 2;
+        value = option[2] ? option + 2 : argv[1];
+    }
+    if (value)
+        return run_option_set(value) ? taken : 0;
+    if (taken == 2)
+        command_complain("-o: SECTION.KEY=VALUE is missing after it");
+    else
+        command_complain("run does not know '%s'; what belongs to the program comes after its name",
+                         option);
+    help(stderr, 0);
+    return 0;
+}
+
+static int print(void)
+{
+    const char *all = getenv("LD_PRELOAD");
+
+    if (command_say("LD_PRELOAD=%s\n", all) != COMMAND_WELL)
+        return COMMAND_WRONG;
+    run_option_print(stdout);
+    return fflush(stdout) == 0 && !ferror(stdout) ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+int command_run(int argc, char **argv)
+{
+    struct request request = {.print = false};
+    struct library library;
+    char path[PATH_MAX];
+    int status;
+
+    argc--, argv++;
+    while (argc > 0 && argv[0][0] == '-' && strcmp(argv[0], "--") != 0) {
+        int taken = take_argument(&request, argv);
+
+        if (!taken)
+            return request.status;
+        argc -= taken, argv += taken;
+    }
+    if (argc > 0 && strcmp(argv[0], "--") == 0)
+        argc--, argv++;
+    if (argc == 0 && !request.print) {
+        command_complain("run: the program to start is missing");
+        return help(stderr, COMMAND_USAGE);
+    }
+    if (!find_library(&library))
+        return COMMAND_WRONG;
+    if (argc > 0 && (status = find_program(argv[0], path)))
+        return status;
+    if (!preload(library.path))
+        return COMMAND_WRONG;
+    if (argc > 0)
+        run_check(path, &library.machine);
+    return request.print ? print() : start(path, argc, argv);
+}

@@ -1,0 +1,59 @@
+/*
+ * What the parts of `gpushim run` share: run.c finds the library and starts the program, run_options.c
+ * sets the library's options, run_file.c reads what kind of file a program is, run_check.c says what
+ * would keep the library out of it.
+ */
+#ifndef GS_SHIM_COMMAND_RUN_H
+#define GS_SHIM_COMMAND_RUN_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* What a file is to the system that is to run it. */
+enum run_kind {
+    RUN_UNREADABLE, /* it may run all the same */
+    RUN_ELF,
+    RUN_SCRIPT, /* begins with #! */
+    RUN_TEXT,   /* neither, and empty or text: shells run it by /bin/sh */
+    RUN_BINARY, /* none of these */
+};
+
+/* What has to be the same of a program and of a library that is loaded into it. */
+struct run_machine {
+    unsigned char elf_class, order; /* EI_CLASS, EI_DATA */
+    uint16_t machine;               /* e_machine */
+};
+
+/* The kernel reads no more than this of a script's first line. */
+#define RUN_INTERPRETER_SIZE 256
+
+struct run_file {
+    enum run_kind kind;
+    int error; /* RUN_UNREADABLE: errno */
+    struct run_machine machine;
+    char interpreter[RUN_INTERPRETER_SIZE]; /* who starts it; "": nobody, or not to be seen */
+    char argument[RUN_INTERPRETER_SIZE];    /* what a script gives it before its own name */
+};
+
+/* Here and in the other files fstatat, not stat, which would bind the program to glibc 2.33 and later. */
+void run_file_read(const char *path, struct run_file *ret);
+/* The file that a name means, as execvp has it. 0; or -ENOENT or -EACCES, and then ret_path is what may not be
+ * executed. */
+int run_file_find(const char *name, char ret_path[PATH_MAX]);
+
+/* Warns on standard error of what will keep a library for `library` out of the program at `path`. */
+void run_check(const char *path, const struct run_machine *library);
+
+/* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no
+ * option, or no value for it. */
+bool run_option_set(const char *text);
+/* "neighbours" of --no-neighbours: the same for an option that is on or off. */
+bool run_option_off(const char *name);
+/* One line a name that run_option_off takes. */
+void run_option_list_off(FILE *file);
+/* NAME=VALUE of each variable that was set, a line each. */
+void run_option_print(FILE *file);
+
+#endif

@@ -1,0 +1,218 @@
+/*
+ * What would keep the library out of a program that `gpushim run` starts, found before it is started: the
+ * dynamic linker says nothing of most of it, and the program runs as if all were well. These are
+ * warnings. Who can run without the library runs.
+ */
+#include <elf.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "config/internal.h"
+#include "shim/command/command.h"
+#include "shim/command/run.h"
+
+/* Scripts that are run by scripts: the kernel gives up after fewer. */
+#define SCRIPTS_MAX 8
+
+/* What is looked at. */
+struct program {
+    const char *path;
+    const char *script; /* that it runs; NULL: none, it is what was asked for */
+};
+
+static void warn(const struct program *program, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void warn(const struct program *program, const char *format, ...)
+{
+    char text[512], path[PATH_MAX], script[PATH_MAX];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    gs_escape(gs_text_of(program->path), path, sizeof path);
+    if (!program->script) {
+        command_complain("warning: %s %s", path, text);
+        return;
+    }
+    gs_escape(gs_text_of(program->script), script, sizeof script);
+    command_complain("warning: %s, which runs %s, %s", path, script, text);
+}
+
+/* ---- Another machine ------------------------------------------------------------------------ */
+
+static const char *machine_name(const struct run_machine *machine, char ret[32])
+{
+    static const struct {
+        uint16_t machine;
+        const char *wide, *narrow; /* ELFCLASS64, ELFCLASS32 */
+    } names[] = {
+        {EM_X86_64, "x86-64", "x32 (x86-64 with 32-bit pointers)"},
+        {EM_386, NULL, "32-bit x86"},
+        {EM_AARCH64, "aarch64", NULL},
+        {EM_ARM, NULL, "32-bit ARM"},
+        {EM_PPC64, "POWER", NULL},
+        {EM_RISCV, "64-bit RISC-V", "32-bit RISC-V"},
+        {EM_S390, "s390x", "31-bit S/390"},
+    };
+    const char *name = NULL;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && !name; i++)
+        if (names[i].machine == machine->machine)
+            name = machine->elf_class == ELFCLASS64 ? names[i].wide : names[i].narrow;
+    snprintf(ret, 32, "machine %u of ELF's list", machine->machine);
+    return name ? name : ret;
+}
+
+static bool is_other_machine(const struct program *program, const struct run_machine *its,
+                             const struct run_machine *library)
+{
+    char buffer[32], library_buffer[32];
+    const char *ours = machine_name(library, library_buffer);
+
+    if (its->elf_class == library->elf_class && its->order == library->order &&
+        its->machine == library->machine)
+        return false;
+    warn(program,
+         "is built for %s, and the library here for %s: it runs without the library, if at all; "
+         "use a build of it for %s",
+         machine_name(its, buffer), ours, ours);
+    return true;
+}
+
+/* ---- Raised rights -------------------------------------------------------------------------- */
+
+/* By what mode the program gives its caller other rights than he has, as the kernel decides it: none
+ * where it is his own. NULL: it does not. */
+static const char *other_rights(const struct stat *file)
+{
+    if ((file->st_mode & S_ISUID) && file->st_uid != getuid())
+        return "set-user-id";
+    if ((file->st_mode & S_ISGID) && (file->st_mode & S_IXGRP) && file->st_gid != getgid())
+        return "set-group-id";
+    return NULL;
+}
+
+/* In what runs with other rights than its caller's the dynamic linker passes over LD_PRELOAD. */
+static void check_rights(const struct program *program)
+{
+    static const char end[] = "the dynamic linker ignores LD_PRELOAD in it and in what it starts";
+    struct statvfs system;
+    struct stat file;
+    const char *way;
+
+    if (fstatat(AT_FDCWD, program->path, &file, 0) != 0 ||
+        (statvfs(program->path, &system) == 0 && (system.f_flag & ST_NOSUID)))
+        return;
+    way = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? NULL : other_rights(&file);
+    if (way)
+        warn(program, "is %s: %s; run it as who it belongs to (%u:%u), or a copy without that bit",
+             way, end, (unsigned)file.st_uid, (unsigned)file.st_gid);
+    else if (getuid() != 0 && getxattr(program->path, "security.capability", NULL, 0) > 0)
+        warn(program, "has file capabilities: %s; run it as root, or a copy without them", end);
+}
+
+/* ---- Who loads it --------------------------------------------------------------------------- */
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static bool is_glibc_linker(const char *path)
+{
+    const char *name = last_part(path);
+
+    return begins(name, "ld-linux") || begins(name, "ld-2.") || begins(name, "ld-lsb") ||
+           begins(name, "ld.so");
+}
+
+static void check_linker(const struct program *program, const char *linker)
+{
+    char quoted[GS_QUOTE_SIZE];
+
+    gs_quote(gs_text_of(linker), quoted);
+    if (!*linker) {
+        /* The dynamic linker can be called as a program itself, and does what it always does. */
+        if (!is_glibc_linker(program->path))
+            warn(program, "is statically linked: the library cannot be loaded into it, only into "
+                          "programs that it starts; use a dynamically linked build of it");
+    } else if (begins(last_part(linker), "ld-musl")) {
+        warn(program,
+             "is built for musl's libc (%s starts it), where the library does nothing; use a build "
+             "for glibc, as most distributions have",
+             quoted);
+    } else if (!is_glibc_linker(linker)) {
+        warn(program,
+             "is started by %s, not by glibc's dynamic linker, and may run without the library; use "
+             "a build for glibc, as most distributions have",
+             quoted);
+    }
+}
+
+/* ---- Scripts -------------------------------------------------------------------------------- */
+
+/* What `env` is to run by the argument that a script's first line gives it. False: not to be told. */
+static bool env_runs(const char *argument, char ret_path[PATH_MAX])
+{
+    char words[RUN_INTERPRETER_SIZE], *rest = words, *word;
+    const char *split = begins(argument, "-S")               ? argument + 2
+                        : begins(argument, "--split-string=") ? strchr(argument, '=') + 1
+                                                              : NULL;
+
+    if (!split)
+        return run_file_find(argument, ret_path) == 0;
+    snprintf(words, sizeof words, "%s", split);
+    while ((word = strsep(&rest, " \t"))) {
+        if (*word == '-')
+            return false; /* what it takes with it is env's to know */
+        if (*word && !strchr(word, '='))
+            return run_file_find(word, ret_path) == 0;
+    }
+    return false;
+}
+
+/* Who runs this script. False: not to be told. */
+static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
+{
+    if (strcmp(last_part(script->interpreter), "env") == 0)
+        return env_runs(script->argument, ret_path);
+    snprintf(ret_path, PATH_MAX, "%s", script->interpreter);
+    return *ret_path;
+}
+
+void run_check(const char *path, const struct run_machine *library)
+{
+    struct program program = {.path = path};
+    char interpreter[PATH_MAX];
+    struct run_file file;
+
+    run_file_read(path, &file);
+    for (int i = 0; file.kind == RUN_SCRIPT || file.kind == RUN_TEXT; i++) {
+        if (i == SCRIPTS_MAX)
+            return;
+        if (file.kind == RUN_TEXT)
+            snprintf(interpreter, sizeof interpreter, "%s", "/bin/sh");
+        else if (!runs(&file, interpreter))
+            return;
+        program = (struct program){.path = interpreter, .script = path};
+        run_file_read(interpreter, &file);
+    }
+    if (file.kind == RUN_ELF && !is_other_machine(&program, &file.machine, library))
+        check_linker(&program, file.interpreter);
+    check_rights(&program);
+}

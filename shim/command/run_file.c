@@ -1,0 +1,148 @@
+/*
+ * Programs as files: which one a name means, and what the system makes of it when it is to run. Nothing
+ * in a file is trusted.
+ */
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shim/command/run.h"
+
+/* Program headers that are looked at; linkers write some ten. */
+#define HEADERS_MAX 256
+
+/* The name of the dynamic linker; nothing where there is none, or the headers lie. */
+static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
+{
+    Elf64_Phdr header;
+
+    if (elf->e_phentsize != sizeof header)
+        return;
+    for (unsigned i = 0; i < elf->e_phnum && i < HEADERS_MAX; i++) {
+        if (pread(fd, &header, sizeof header, (off_t)(elf->e_phoff + i * sizeof header)) !=
+            (ssize_t)sizeof header)
+            return;
+        if (header.p_type != PT_INTERP)
+            continue;
+        if (pread(fd, ret->interpreter, sizeof ret->interpreter - 1, (off_t)header.p_offset) < 0)
+            ret->interpreter[0] = 0;
+        return;
+    }
+}
+
+/* The first words of a script's line, as the kernel splits it: the interpreter, and all the rest. */
+static void read_line(char *line, struct run_file *ret)
+{
+    static const char blanks[] = " \t";
+    char *end;
+
+    line[strcspn(line, "\n")] = 0;
+    line += strspn(line, blanks);
+    for (end = line + strlen(line); end > line && strchr(blanks, end[-1]); end--)
+        end[-1] = 0;
+    end = line + strcspn(line, blanks);
+    snprintf(ret->interpreter, sizeof ret->interpreter, "%.*s", (int)(end - line), line);
+    snprintf(ret->argument, sizeof ret->argument, "%s", end + strspn(end, blanks));
+}
+
+static bool is_text(const char *bytes, size_t size)
+{
+    const char *newline = memchr(bytes, '\n', size);
+
+    return !memchr(bytes, 0, newline ? (size_t)(newline - bytes) : size);
+}
+
+static void read_start(int fd, struct run_file *ret)
+{
+    union {
+        char bytes[RUN_INTERPRETER_SIZE + 1];
+        Elf64_Ehdr elf;
+    } start = {.bytes = {0}};
+    ssize_t size = pread(fd, start.bytes, RUN_INTERPRETER_SIZE, 0);
+    const unsigned char *ident = start.elf.e_ident;
+
+    if (size < 0) {
+        ret->error = errno;
+        return;
+    }
+    ret->kind = is_text(start.bytes, (size_t)size) ? RUN_TEXT : RUN_BINARY;
+    if (size >= 2 && memcmp(start.bytes, "#!", 2) == 0) {
+        ret->kind = RUN_SCRIPT;
+        read_line(start.bytes + 2, ret);
+    } else if (size >= (ssize_t)sizeof(Elf32_Ehdr) && memcmp(ident, ELFMAG, SELFMAG) == 0) {
+        ret->kind = RUN_ELF;
+        ret->machine = (struct run_machine){ident[EI_CLASS], ident[EI_DATA], start.elf.e_machine};
+        if (ident[EI_DATA] == ELFDATA2MSB) /* every machine that this is built for is the other */
+            ret->machine.machine = __builtin_bswap16(start.elf.e_machine);
+        else if (ident[EI_CLASS] == ELFCLASS64)
+            read_linker(fd, &start.elf, ret);
+    }
+}
+
+void run_file_read(const char *path, struct run_file *ret)
+{
+    /* O_NONBLOCK: a FIFO must not wait for its other end. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    *ret = (struct run_file){.kind = RUN_UNREADABLE};
+    if (fd < 0) {
+        ret->error = errno;
+        return;
+    }
+    read_start(fd, ret);
+    close(fd);
+}
+
+/* What is in a folder of PATH: 0, -EACCES, or -ENOENT where the search goes on as if nothing were
+ * there: a folder, too, and what lies where this user may not look. So do shells; execvp would blame
+ * such a place for every name that is not found. */
+static int try_folder(const char *path)
+{
+    struct stat status;
+
+    if (fstatat(AT_FDCWD, path, &status, 0) != 0 || !S_ISREG(status.st_mode))
+        return -ENOENT;
+    return access(path, X_OK) == 0 ? 0 : -EACCES;
+}
+
+static int try_path(const char *path)
+{
+    struct stat status;
+
+    if (fstatat(AT_FDCWD, path, &status, 0) != 0)
+        return errno == EACCES ? -EACCES : -ENOENT;
+    return S_ISREG(status.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
+}
+
+int run_file_find(const char *name, char ret_path[PATH_MAX])
+{
+    const char *folders = getenv("PATH");
+    int error = -ENOENT;
+
+    snprintf(ret_path, PATH_MAX, "%s", name);
+    if (!*name || strlen(name) >= PATH_MAX)
+        return -ENOENT;
+    if (strchr(name, '/'))
+        return try_path(name);
+    if (!folders)
+        folders = "/bin:/usr/bin"; /* execvp's own */
+    for (const char *end;; folders = end + 1) {
+        char path[PATH_MAX];
+        int length, tried;
+
+        end = strchrnul(folders, ':');
+        length = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - folders), folders,
+                          end > folders ? "/" : "", name);
+        tried = length < (int)sizeof path ? try_folder(path) : -ENOENT;
+        if (tried == 0 || (tried == -EACCES && error == -ENOENT)) {
+            error = tried;
+            memcpy(ret_path, path, (size_t)length + 1);
+        }
+        if (tried == 0 || !*end)
+            return error;
+    }
+}

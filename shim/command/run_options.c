@@ -1,0 +1,200 @@
+/*
+ * The options that `gpushim run` is given: each becomes its variable in the environment, after config's
+ * own table and parser have taken it. So a slip of the pen is a mistake here, where somebody sees it,
+ * and not a line in the program's log.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/internal.h"
+#include "shim/command/command.h"
+#include "shim/command/run.h"
+
+static uint64_t were_set; /* by index in gs_options */
+
+/* Whether this is the option's name, as in "pool.decay", "log", or "general.log", the section by which
+ * files know it. */
+static bool is_name(const struct gs_option *option, struct gs_text text)
+{
+    const struct gs_text general = gs_text_of("general.");
+    char name[GS_OPTION_NAME_SIZE];
+
+    gs_option_name(option, name);
+    if (gs_text_equal(text, name))
+        return true;
+    if (text.size <= general.size || memcmp(text.at, general.at, general.size) != 0)
+        return false;
+    text = (struct gs_text){text.at + general.size, text.size - general.size};
+    return strcmp(option->section, "general") == 0 && gs_text_equal(text, option->key);
+}
+
+/* Whether it was meant: the variable's name, or the key without its section or under a wrong one. */
+static bool is_nearly(const struct gs_option *option, struct gs_text text)
+{
+    const char *dot = memrchr(text.at, '.', text.size);
+    char variable[GS_OPTION_NAME_SIZE];
+
+    gs_option_variable(option, variable);
+    if (gs_text_equal_caseless(text, variable))
+        return true;
+    if (dot)
+        text = (struct gs_text){dot + 1, text.size - (size_t)(dot + 1 - text.at)};
+    return gs_text_equal_caseless(text, option->key);
+}
+
+/* NULL: nothing is close. */
+static const struct gs_option *nearest(struct gs_text text)
+{
+    const struct gs_option *found = NULL;
+    size_t best = SIZE_MAX;
+
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char name[GS_OPTION_NAME_SIZE];
+        size_t distance;
+
+        gs_option_name(&gs_options[i], name);
+        distance = gs_text_distance(text, name);
+        if (distance < best) {
+            best = distance;
+            found = &gs_options[i];
+        }
+    }
+    for (size_t i = 0; i < gs_option_count && !found; i++)
+        if (is_nearly(&gs_options[i], text))
+            found = &gs_options[i];
+    return found;
+}
+
+static void complain_of_name(struct gs_text text)
+{
+    const struct gs_option *meant = nearest(text);
+    char quoted[GS_QUOTE_SIZE], name[GS_OPTION_NAME_SIZE];
+
+    gs_quote(text, quoted);
+    if (!meant) {
+        command_complain("-o: no option has the name %s; 'gpushim config' lists them", quoted);
+        return;
+    }
+    gs_option_name(meant, name);
+    command_complain("-o: no option has the name %s; did you mean %s?", quoted, name);
+}
+
+/* Of the checked value. */
+static bool set(const struct gs_option *option, const char *value)
+{
+    char variable[GS_OPTION_NAME_SIZE];
+
+    gs_option_variable(option, variable);
+    if (setenv(variable, value, 1) != 0)
+        return command_complain("%s: %m", variable), false;
+    were_set |= UINT64_C(1) << (option - gs_options);
+    return true;
+}
+
+static bool check_and_set(const struct gs_option *option, const char *value)
+{
+    static struct gs_config config;
+    const struct gs_text text = gs_text_of(value);
+    const char *wrong = gs_value_parse(&config, option, text);
+    char name[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE], quoted[GS_QUOTE_SIZE];
+
+    if (!wrong)
+        return set(option, value);
+    gs_option_name(option, name);
+    gs_option_allowed(option, allowed);
+    command_complain("-o: %s = %s %s; allowed: %s", name, gs_quote(text, quoted), wrong, allowed);
+    return false;
+}
+
+bool run_option_set(const char *text)
+{
+    const char *equals = strchr(text, '=');
+    struct gs_text name = {text, equals ? (size_t)(equals - text) : strlen(text)};
+    char quoted[GS_QUOTE_SIZE];
+
+    name = gs_text_trim(name);
+    for (size_t i = 0; i < gs_option_count; i++) {
+        if (!is_name(&gs_options[i], name))
+            continue;
+        if (equals)
+            return check_and_set(&gs_options[i], equals + 1);
+        command_complain("-o: %s has no value; write %s=VALUE", gs_quote(name, quoted), text);
+        return false;
+    }
+    complain_of_name(name);
+    return false;
+}
+
+/* ---- On or off ------------------------------------------------------------------------------ */
+
+/* What --no-... calls it: its key; its section where the key is `enable`; its whole name where that
+ * would say another one, too. With - between words, as options of programs have it. */
+static void name_off(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
+{
+    bool enables = strcmp(option->key, "enable") == 0;
+    bool alone = true;
+
+    for (size_t i = 0; i < gs_option_count; i++)
+        if (&gs_options[i] != option && gs_options[i].type == GS_OPTION_BOOL &&
+            strcmp(gs_options[i].key, option->key) == 0)
+            alone = false;
+    if (enables && strcmp(option->section, "general") != 0)
+        snprintf(ret, GS_OPTION_NAME_SIZE, "%s", option->section);
+    else if (alone)
+        snprintf(ret, GS_OPTION_NAME_SIZE, "%s", option->key);
+    else
+        gs_option_name(option, ret);
+    for (char *c = ret; *c; c++)
+        if (*c == '_')
+            *c = '-';
+}
+
+/* With _ for -, as the table writes keys. */
+static bool is_off_name(const char *name, const char *off)
+{
+    for (; *name && (*name == '_' ? '-' : *name) == *off; name++)
+        off++;
+    return !*name && !*off;
+}
+
+bool run_option_off(const char *name)
+{
+    char quoted[GS_QUOTE_SIZE], off[GS_OPTION_NAME_SIZE];
+
+    for (size_t i = 0; i < gs_option_count; i++) {
+        if (gs_options[i].type != GS_OPTION_BOOL)
+            continue;
+        name_off(&gs_options[i], off);
+        if (is_off_name(name, off) || is_name(&gs_options[i], gs_text_of(name)))
+            return set(&gs_options[i], "off");
+    }
+    gs_quote(gs_text_of(name), quoted);
+    command_complain("--no-...: no option that is on or off has the name %s; there are:", quoted);
+    run_option_list_off(stderr);
+    return false;
+}
+
+void run_option_list_off(FILE *file)
+{
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char off[GS_OPTION_NAME_SIZE], name[GS_OPTION_NAME_SIZE];
+
+        if (gs_options[i].type != GS_OPTION_BOOL)
+            continue;
+        name_off(&gs_options[i], off);
+        gs_option_name(&gs_options[i], name);
+        fprintf(file, "  --no-%-17s -o %s=off\n", off, name);
+    }
+}
+
+void run_option_print(FILE *file)
+{
+    for (size_t i = 0; i < gs_option_count; i++) {
+        char variable[GS_OPTION_NAME_SIZE];
+
+        if (!(were_set >> i & 1))
+            continue;
+        gs_option_variable(&gs_options[i], variable);
+        fprintf(file, "%s=%s\n", variable, getenv(variable));
+    }
+}

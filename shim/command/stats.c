@@ -1,0 +1,449 @@
+/*
+ * gpushim stats and gpushim top: what every process with the library has of each GPU's memory, and what
+ * it did there. Each is asked at its socket in the folder and answers from the counters that it has
+ * anyway. A process that shares nothing and holds little has no socket: it is listed by name alone.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/ask.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+
+#define EVERY_S 2 /* top, where nobody says how often */
+
+/* What one process has of one GPU; or nothing but that it is there. */
+struct row {
+    struct who who;
+    bool stopped;
+    bool has_figures;
+    unsigned device;
+    char silent[128]; /* why it has none; "" */
+    struct gs_figures figures;
+    uint64_t seen_ns;
+    double rate, slow_rate; /* a second, since it was seen before; < 0: it was not */
+};
+
+struct table {
+    struct row *rows;
+    size_t count, room;
+};
+
+/* ---- Finding out ---------------------------------------------------------------------------- */
+
+static struct row *add(struct table *table)
+{
+    if (table->count == table->room) {
+        size_t room = table->room ? 2 * table->room : 16;
+        struct row *rows = reallocarray(table->rows, room, sizeof *rows);
+
+        if (!rows)
+            return NULL;
+        table->rows = rows;
+        table->room = room;
+    }
+    table->rows[table->count] = (struct row){.rate = -1, .slow_rate = -1};
+    return &table->rows[table->count++];
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Of every device that it has had memory of; one row without figures where that is none. */
+static void add_figures(struct table *table, const struct who *who, bool stopped, int fd,
+                        const union gs_wire_message *first)
+{
+    union gs_wire_message answer = *first;
+    unsigned had = 0;
+    struct row *row;
+    int pidfd, error = 0;
+
+    for (unsigned device = 0; !error && answer.report.has_figures; device++) {
+        const struct gs_figures *figures = &answer.report.figures;
+
+        if (figures->reserved_peak || figures->hits + figures->misses) {
+            row = add(table);
+            if (!row)
+                return;
+            row->who = *who;
+            row->stopped = stopped;
+            row->has_figures = true;
+            row->device = device;
+            row->figures = *figures;
+            row->seen_ns = now_ns();
+            had++;
+        }
+        error = ask(fd, UINT32_MAX, device + 1, &answer, &pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        error = error ? error : answer.head.type != GS_WIRE_REPORT;
+    }
+    if (had || !(row = add(table)))
+        return;
+    row->who = *who;
+    row->stopped = stopped;
+    snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+}
+
+static void add_listener(struct table *table, const struct gs_share_options *options, int directory,
+                         const char *name)
+{
+    int fd = gs_directory_connect(directory, options, name, ANSWER_NS), error, pidfd;
+    union gs_wire_message answer;
+    struct who who;
+    struct row *row;
+    bool stopped;
+
+    if (fd < 0)
+        return;
+    see(&who, pid_of_listener(fd), 0, "");
+    stopped = who.pid && gs_alive_is_stopped((pid_t)who.pid);
+    error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    if (!error && answer.head.type == GS_WIRE_REPORT) {
+        gs_wire_printable(answer.report.name);
+        see(&who, who.pid, answer.report.pid, answer.report.name);
+        if (!answer.report.is_broker)
+            add_figures(table, &who, stopped, fd, &answer);
+    } else if (!is_broker(name) && (row = add(table))) {
+        row->who = who;
+        row->stopped = stopped;
+        tell_silence(row->silent, sizeof row->silent, error, &answer);
+    }
+    close(fd);
+}
+
+static bool is_known(const struct table *table, long pid)
+{
+    for (size_t i = 0; i < table->count; i++)
+        if (table->rows[i].who.pid == pid)
+            return true;
+    return false;
+}
+
+/* Whether the library lies in its memory, where that may be read. */
+static bool has_library(long pid)
+{
+    char path[64], line[1024];
+    bool has = false;
+    FILE *maps;
+
+    snprintf(path, sizeof path, "/proc/%ld/maps", pid);
+    maps = fopen(path, "re");
+    while (maps && !has && fgets(line, sizeof line, maps))
+        has = strstr(line, "/libgpushim.so") != NULL;
+    if (maps)
+        fclose(maps);
+    return has;
+}
+
+static void name_of(long pid, char ret_name[16])
+{
+    char path[64];
+    FILE *file;
+
+    ret_name[0] = 0;
+    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    file = fopen(path, "re");
+    if (file && fgets(ret_name, 16, file))
+        ret_name[strcspn(ret_name, "\n")] = 0;
+    if (file)
+        fclose(file);
+    gs_wire_printable(ret_name);
+}
+
+/* Those with the library that have no socket. */
+static void add_quiet(struct table *table)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+
+    while (processes && (entry = readdir(processes))) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        char name[16];
+        struct row *row;
+
+        if (pid <= 0 || is_known(table, pid) || !has_library(pid) || !(row = add(table)))
+            continue;
+        name_of(pid, name);
+        see(&row->who, pid, (uint64_t)pid, name);
+        row->stopped = gs_alive_is_stopped((pid_t)pid);
+        snprintf(row->silent, sizeof row->silent,
+                 "holds too little to be asked, and shares nothing here");
+    }
+    if (processes)
+        closedir(processes);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct row *left = a, *right = b;
+
+    if (left->figures.reserved != right->figures.reserved)
+        return left->figures.reserved < right->figures.reserved ? 1 : -1;
+    return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
+}
+
+/* All of them, or the one with that pid. */
+static bool find_out(struct table *table, long only)
+{
+    struct gs_share_options options;
+    char reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    size_t kept = 0;
+    int directory;
+
+    if (!command_share_options(&options))
+        return false;
+    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
+        DIR *names = fdopendir(directory);
+        const struct dirent *entry;
+
+        while (names && (entry = readdir(names)))
+            if (is_ours(entry->d_name))
+                add_listener(table, &options, dirfd(names), entry->d_name);
+        if (names)
+            closedir(names);
+        else
+            close(directory);
+    }
+    add_quiet(table);
+    for (size_t i = 0; i < table->count; i++)
+        if (!only || table->rows[i].who.pid == only)
+            table->rows[kept++] = table->rows[i];
+    table->count = kept;
+    if (kept)
+        qsort(table->rows, kept, sizeof *table->rows, compare);
+    return true;
+}
+
+/* What it did a second since then. */
+static void add_rates(struct table *table, const struct table *before)
+{
+    for (size_t i = 0; i < table->count; i++)
+        for (size_t k = 0; k < before->count; k++) {
+            struct row *row = &table->rows[i];
+            const struct row *old = &before->rows[k];
+            double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
+
+            if (!row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
+                row->who.told != old->who.told || row->device != old->device || seconds <= 0)
+                continue;
+            row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
+                                 old->figures.misses) / seconds;
+            row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
+        }
+}
+
+/* ---- Telling -------------------------------------------------------------------------------- */
+
+static unsigned long long in_mib(uint64_t bytes)
+{
+    return (unsigned long long)(bytes + (1 << 20) - 1) >> 20;
+}
+
+static void print_rate(double rate, uint64_t total)
+{
+    if (rate >= 0)
+        printf(" %9.0f/s", rate);
+    else
+        printf(" %11llu", (unsigned long long)total);
+}
+
+static void print_row(const struct row *row)
+{
+    const struct gs_figures *figures = &row->figures;
+    char pid[24];
+
+    snprintf(pid, sizeof pid, row->who.pid ? "%ld" : "(%ld)",
+             row->who.pid ? row->who.pid : (long)row->who.told);
+    printf("%8s %-15s ", pid, row->who.name);
+    if (row->has_figures) {
+        printf("%3u %8llu %8llu %8llu %8llu %7llu", row->device, in_mib(figures->reserved),
+               in_mib(figures->live), in_mib(figures->cached + figures->ordered),
+               in_mib(figures->retired), in_mib(figures->limbo));
+        print_rate(row->rate, figures->hits + figures->misses);
+        print_rate(row->slow_rate, figures->slow);
+        printf(" %7llu %s", (unsigned long long)figures->waits, row->who.container);
+    } else {
+        printf("    %s%s%s", row->silent, row->who.container[0] ? ", in " : "", row->who.container);
+    }
+    printf("%s\n", row->stopped ? " (stopped)" : "");
+}
+
+static void print_table(const struct table *table)
+{
+    printf("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s\n", "pid", "command", "GPU",
+           "reserved", "live", "cached", "retired", "limbo", "allocations", "over 1 ms", "waits",
+           "container");
+    for (size_t i = 0; i < table->count; i++)
+        print_row(&table->rows[i]);
+    if (!table->count)
+        printf("no process with the library that this user may see\n");
+}
+
+static void write_row(struct json *json, const struct row *row)
+{
+    const struct gs_figures *figures = &row->figures;
+    char uuid[33];
+
+    json_open(json, NULL, '{');
+    write_who(json, &row->who);
+    json_bool(json, "stopped", row->stopped);
+    json_text(json, "silent", row->silent[0] ? row->silent : NULL);
+    if (row->has_figures) {
+        for (unsigned i = 0; i < sizeof figures->uuid; i++)
+            sprintf(uuid + 2 * i, "%02x", figures->uuid[i]);
+        json_number(json, "device", row->device);
+        json_text(json, "uuid", uuid);
+        json_number(json, "reserved_bytes", figures->reserved);
+        json_number(json, "live_bytes", figures->live);
+        json_number(json, "cached_bytes", figures->cached);
+        json_number(json, "ordered_bytes", figures->ordered);
+        json_number(json, "retired_bytes", figures->retired);
+        json_number(json, "limbo_bytes", figures->limbo);
+        json_number(json, "reserved_peak_bytes", figures->reserved_peak);
+        json_number(json, "live_peak_bytes", figures->live_peak);
+        json_number(json, "allocations_from_cache", figures->hits);
+        json_number(json, "allocations_that_looked_further", figures->misses);
+        json_number(json, "chunks_made", figures->grown);
+        json_number(json, "chunks_given_back", figures->trims);
+        json_number(json, "waits", figures->waits);
+        json_number(json, "waits_given_up", figures->late);
+        json_number(json, "wait_ns", figures->wait_ns);
+        json_number(json, "map_ns", figures->map_ns);
+        json_number(json, "calls_over_1_ms", figures->slow);
+    }
+    json_close(json, '}');
+}
+
+static bool write_table(const struct table *table)
+{
+    struct json json = {.file = stdout};
+
+    json_open(&json, NULL, '[');
+    for (size_t i = 0; i < table->count; i++)
+        write_row(&json, &table->rows[i]);
+    json_close(&json, ']');
+    return json_end(&json);
+}
+
+/* ---- The commands --------------------------------------------------------------------------- */
+
+/* One look, or one every `every_ms` until the program is ended or nobody reads any more. */
+static int watch(long only, unsigned every_ms, bool as_json, bool is_page)
+{
+    struct table before = {0}, table = {0};
+    bool well;
+
+    for (;;) {
+        well = find_out(&table, only);
+        add_rates(&table, &before);
+        if (is_page)
+            printf("\033[H\033[J");
+        if (well && as_json)
+            well = write_table(&table);
+        else if (well)
+            print_table(&table);
+        well = fflush(stdout) == 0 && well;
+        if (!every_ms || !well)
+            break;
+        free(before.rows);
+        before = table;
+        table = (struct table){0};
+        poll(NULL, 0, (int)every_ms);
+    }
+    if (well && only && !table.count) {
+        command_complain("process %ld has not the library, or belongs to another user", only);
+        well = false;
+    }
+    free(table.rows);
+    free(before.rows);
+    return well ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+/* Seconds, also with a fraction and an s behind it. 0: it is none. */
+static unsigned milliseconds(const char *text)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+
+    if (end == text || (*end && strcmp(end, "s") != 0) || !(seconds >= 0.1 && seconds <= 86400))
+        return 0;
+    return (unsigned)(seconds * 1000);
+}
+
+/* Takes --watch TIME out of the arguments. False: it makes no sense, and that was said. */
+static bool take_every(int *argc, char **argv, unsigned *every_ms)
+{
+    int count = 1;
+
+    for (int i = 1; i < *argc; i++) {
+        const char *time = NULL;
+
+        if (strncmp(argv[i], "--watch=", 8) == 0)
+            time = argv[i] + 8;
+        else if (strcmp(argv[i], "--watch") == 0)
+            time = i + 1 < *argc ? argv[++i] : "";
+        if (!time) {
+            argv[count++] = argv[i];
+            continue;
+        }
+        *every_ms = milliseconds(time);
+        if (!*every_ms)
+            return command_complain("--watch takes seconds from 0.1 to 86400, and not '%s'", time), false;
+    }
+    *argc = count;
+    return true;
+}
+
+static int begin(int argc, char **argv, const char *usage, unsigned every_ms, bool is_page)
+{
+    bool as_json;
+    long only = 0;
+    int status;
+
+    if (!take_every(&argc, argv, &every_ms))
+        return command_usage(usage);
+    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
+        return status;
+    if (argc > 1 && (only = command_pid(argv[1])) <= 0)
+        return command_usage(usage);
+    return watch(only, every_ms, as_json, is_page && !as_json);
+}
+
+int command_stats(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: gpushim stats [PID] [--watch SECONDS] [--json]\n"
+        "What every process with the library has of each GPU's memory, in MiB: had from the driver\n"
+        "(reserved), the program's (live), free for it (cached), freed and waiting for the GPU (retired),\n"
+        "freed and still used by other processes (limbo); and what it did since it began, or a second.\n"
+        "With --watch again and again; with --json one line each time.\n";
+
+    return begin(argc, argv, usage, 0, false);
+}
+
+int command_top(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: gpushim top [PID] [--watch SECONDS]\n"
+        "As gpushim stats, on a page that is refreshed every 2 seconds; once, where it is no terminal.\n";
+    bool is_terminal = isatty(STDOUT_FILENO);
+
+    return begin(argc, argv, usage, is_terminal ? EVERY_S * 1000 : 0, is_terminal);
+}

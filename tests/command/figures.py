@@ -1,0 +1,247 @@
+"""gpushim stats, top and who: what they tell of processes with the library, in text and in JSON, and what
+they say where there is nobody, or somebody who does not answer.
+
+    figures.py GPUSHIM SHIM LIBCUDA
+"""
+import ctypes
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+GPUSHIM, SHIM, LIBCUDA = (os.path.abspath(argument) for argument in sys.argv[1:4])
+MIB = 1 << 20
+PATIENT_S = 60
+
+# A program of the test's own: allocates and frees what its input says, and answers each line.
+HOLDER = '''
+import ctypes, sys
+class Handle(ctypes.Structure): # which is passed by value
+    _fields_ = [('bytes', ctypes.c_ubyte * 64)]
+cuda = ctypes.CDLL('libcuda.so.1')
+context, handle = ctypes.c_void_p(), Handle()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+held = []
+for line in sys.stdin:
+    word, value = line.split()
+    if word == 'alloc':
+        held.append(ctypes.c_uint64())
+        assert cuda.cuMemAlloc_v2(ctypes.byref(held[-1]), ctypes.c_size_t(int(value))) == 0
+    elif word == 'free':
+        assert cuda.cuMemFree_v2(held.pop(int(value))) == 0
+    elif word == 'share':
+        assert cuda.cuIpcGetMemHandle(ctypes.byref(handle), held[int(value)]) == 0
+        print(bytes(handle).hex())
+    elif word == 'open':
+        pointer = ctypes.c_uint64()
+        handle = Handle.from_buffer_copy(bytes.fromhex(value))
+        status = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1)
+        assert status == 0, status
+    print('done', flush=True)
+'''
+
+faults = []
+
+
+def check(condition, what):
+    if not condition:
+        faults.append(what)
+
+
+def await_that(condition, what):
+    deadline = time.monotonic() + PATIENT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            faults.append(what)
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def clean(folder):
+    plain = {name: value for name, value in os.environ.items()
+             if not name.startswith(('GPUSHIM_', 'SOFTCUDA_')) and name != 'LD_PRELOAD'}
+    return {**plain, 'GPUSHIM_SHARE_DIR': str(folder), 'GPUSHIM_CONFIG': '',
+            'ASAN_OPTIONS': plain.get('ASAN_OPTIONS', '') + ':verify_asan_link_order=0'}
+
+
+class Holder:
+    def __init__(self, folder, library=True):
+        env = {**clean(folder), 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
+               'SOFTCUDA_MACHINE': os.path.join(folder, 'machine')}
+        if library:
+            env['LD_PRELOAD'] = SHIM
+        self.process = subprocess.Popen([sys.executable, '-c', HOLDER], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self.process.pid
+
+    def do(self, line):
+        self.process.stdin.write(line + '\n')
+        self.process.stdin.flush()
+        said = ''
+        while (answer := self.process.stdout.readline().strip()) != 'done':
+            if not answer:
+                sys.exit(f'failed: {line!r} ends the program of this test')
+            said = answer
+        return said
+
+    def end(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+def gpushim(folder, *arguments):
+    return subprocess.run([GPUSHIM, *arguments], env=clean(folder), capture_output=True, text=True,
+                          timeout=PATIENT_S, check=False)
+
+
+def rows(folder, *arguments):
+    run = gpushim(folder, *arguments, '--json')
+    check(run.returncode == 0, f'{arguments} --json ends with {run.returncode}: {run.stderr}')
+    return json.loads(run.stdout)
+
+
+def of(folder, pid, *arguments):
+    found = [row for row in rows(folder, 'stats', *arguments) if row['pid'] == pid]
+    return found[0] if len(found) == 1 else {}
+
+
+def prove_figures(folder):
+    holder = Holder(folder)
+    holder.do(f'alloc {96 * MIB}')
+    holder.do(f'alloc {32 * MIB}')
+    await_that(lambda: of(folder, holder.pid).get('reserved_bytes', 0) >= 128 * MIB,
+               'a process that holds enough tells its figures')
+    row = of(folder, holder.pid)
+    check(row.get('live_bytes') == 128 * MIB, f'live is what it has: {row}')
+    check(row.get('device') == 0 and re.fullmatch('[0-9a-f]{32}', row.get('uuid', '')),
+          f'the GPU is named: {row}')
+    check(row.get('allocations_from_cache', 0) + row.get('allocations_that_looked_further', 0) == 2,
+          f'two allocations are two: {row}')
+    holder.do('free 0')
+    row = of(folder, holder.pid, str(holder.pid))
+    check(row.get('live_bytes') == 32 * MIB, f'live follows a free: {row}')
+    check(row.get('live_peak_bytes') == 128 * MIB, f'and the peak does not: {row}')
+    text = gpushim(folder, 'stats', str(holder.pid)).stdout
+    check(re.search(rf'^ *{holder.pid} .* 0 +\d+ +32 ', text, re.M), f'the text has it too: {text}')
+    page = gpushim(folder, 'top').stdout
+    check(str(holder.pid) in page and '\033' not in page, f'top is one page here: {page!r}')
+    return holder
+
+
+def prove_others(folder, holder):
+    quiet, apart = Holder(folder), Holder(folder, library=False)
+    quiet.do(f'alloc {4 * MIB}')
+    apart.do(f'alloc {4 * MIB}')
+    found = {row['pid']: row for row in rows(folder, 'stats')}
+    check('too little' in (found.get(quiet.pid, {}).get('silent') or ''),
+          f'who holds little is listed by name: {found.get(quiet.pid)}')
+    check(apart.pid not in found, 'who has not the library is not listed')
+    run = gpushim(folder, 'stats', str(apart.pid))
+    check(run.returncode == 1 and 'has not the library' in run.stderr, f'asked for, it is said: {run}')
+    handle = holder.do('share 0')
+    quiet.do(f'open {handle}')
+    holder.do('free 0')
+    who = [row for row in rows(folder, 'who') if row['pid'] == holder.pid]
+    check(len(who) == 1 and [h['pid'] for h in who[0]['holders']] == [quiet.pid],
+          f'who has it open is told: {who}')
+    check(who and who[0]['freed_blocks'] == 1 and who[0]['holders'][0]['freed_bytes'] == 32 * MIB,
+          f'and that it is freed: {who}')
+    await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 32 * MIB,
+               'what is freed and held is in limbo')
+    quiet.process.send_signal(signal.SIGSTOP)
+    text = ''
+
+    def is_marked():
+        nonlocal text
+        text = gpushim(folder, 'who', str(quiet.pid)).stdout
+        return f'pid {quiet.pid} (' in text and 'which is stopped' in text
+    await_that(is_marked, f'a stopped holder is marked: {text}')
+    quiet.end()
+    apart.end()
+
+
+def prove_silence(folder, holder):
+    holder.process.send_signal(signal.SIGSTOP)
+    await_that(lambda: pathlib.Path(f'/proc/{holder.pid}/stat').read_text().split(')')[-1]
+               .split()[0] == 'T', 'it stops')
+    row = of(folder, holder.pid)
+    check(row.get('stopped') is True and row.get('silent') == 'does not answer',
+          f'who is stopped is listed as that: {row}')
+    holder.process.send_signal(signal.SIGCONT)
+    with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as other:
+        os.chmod(other, 0o700)
+        run = gpushim(other, 'who')
+        check(run.returncode == 0 and run.stdout == '', f'nobody shares in an empty folder: {run}')
+        run = gpushim(other, 'who', '1')
+        check(run.returncode == 1 and 'shares nothing' in run.stderr, f'not process 1 either: {run}')
+
+
+def prove_watching(folder, holder):
+    watching = subprocess.Popen([GPUSHIM, 'stats', '--watch', '0.2s', '--json'], env=clean(folder),
+                                stdout=subprocess.PIPE, text=True)
+    for _ in range(3):
+        row = [row for row in json.loads(watching.stdout.readline()) if row['pid'] == holder.pid]
+        check(len(row) == 1 and 'live_bytes' in row[0], f'each line has it: {row}')
+    watching.stdout.close()
+    check(watching.wait(timeout=PATIENT_S) == -signal.SIGPIPE, 'it ends when nobody reads any more')
+
+
+def prove_trimming(folder, holder):
+    holder.do(f'alloc {256 * MIB}')
+    holder.do('free 1')
+    await_that(lambda: of(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB,
+               'what is freed is kept')
+    text = gpushim(folder, 'trim', str(holder.pid)).stdout
+    given = re.fullmatch(rf'pid {holder.pid} \(.*\): gave (\d+) MiB of GPU 0 back\n', text)
+    check(given and int(given[1]) >= 256, f'it is given back when asked for: {text!r}')
+    row = of(folder, holder.pid)
+    check(row.get('reserved_bytes', MIB << 20) < 256 * MIB and row.get('live_bytes') == 32 * MIB,
+          f'and what lives stays: {row}')
+    told = [row for row in rows(folder, 'trim', 'all') if row['pid'] == holder.pid]
+    check(all(row['silent'] is None for row in told), f'nothing is left to give: {told}')
+    run = gpushim(folder, 'trim', '1')
+    check(run.returncode == 1 and 'cannot be asked' in run.stderr, f'process 1 gives nothing: {run}')
+
+
+def prove_usage(folder):
+    for arguments in (['stats', 'x'], ['stats', '--watch', 'x'], ['stats', '--watch'], ['who', '-1'],
+                      ['stats', '1', '2'], ['trim'],
+                      ['trim', 'x'], ['top', '--nonsense'], ['nonsense'], []):
+        run = gpushim(folder, *arguments)
+        check(run.returncode == 2 and 'usage: ' in run.stderr and run.stdout == '',
+              f'{arguments} is refused: {run}')
+    for arguments in (['stats', '--help'], ['who', '--help'], ['--help'], ['version', '--help']):
+        run = gpushim(folder, *arguments)
+        check(run.returncode == 0 and 'usage: gpushim' in run.stdout and not run.stderr,
+              f'{arguments} helps: {run}')
+    check(re.fullmatch(r'gpushim \d+\.\d+\.\d+\n', gpushim(folder, 'version').stdout), 'a version')
+    check(gpushim(folder, '--version').stdout == gpushim(folder, 'version').stdout, 'the same')
+    run = subprocess.run(f'{GPUSHIM} --help > /dev/full', shell=True, env=clean(folder), check=False)
+    check(run.returncode == 1, 'a full disk is told by the status')
+
+
+def main():
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
+    with tempfile.TemporaryDirectory(prefix='gpushim-figures-') as folder:
+        os.chmod(folder, 0o700)
+        holder = prove_figures(folder)
+        prove_watching(folder, holder)
+        prove_trimming(folder, holder)
+        prove_silence(folder, holder)
+        prove_others(folder, holder)
+        holder.end()
+        prove_usage(folder)
+    for fault in faults:
+        print(fault)
+    sys.exit(1 if faults else 0)
+
+
+main()
