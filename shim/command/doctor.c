@@ -13,8 +13,8 @@
 #include "shim/command/json.h"
 
 static void (*const subjects[])(struct doctor *) = {
-    doctor_driver,  doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
-    doctor_limits,  doctor_kernel, doctor_library, doctor_preload, doctor_processes,
+    doctor_driver, doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
+    doctor_limits, doctor_kernel, doctor_library, doctor_preload, doctor_processes,
 };
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row)
@@ -98,14 +98,16 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
 static const char usage[] =
     "usage: gpushim doctor [PID] [--json]\n"
     "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the\n"
-    "sockets, the broker, limits, LD_PRELOAD, processes that use CUDA without it. With PID, in that\n"
-    "process. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is FAIL.\n";
+    "sockets, the broker, limits, LD_PRELOAD, processes that use CUDA without it. With PID, in "
+    "that\n"
+    "process. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is "
+    "FAIL.\n";
 
 int command_doctor(int argc, char **argv)
 {
-    static const char *const libraries[] = {"../libgpushim.so", GS_LIBRARY_INSTALLED,
-                                            "../lib64/libgpushim.so", "../lib/libgpushim.so",
-                                            "libgpushim.so", NULL}; /* as gpushim run looks */
+    static const char *const libraries[] = {
+        "../libgpushim.so",     GS_LIBRARY_INSTALLED, "../lib64/libgpushim.so",
+        "../lib/libgpushim.so", "libgpushim.so",      NULL}; /* as gpushim run looks */
     struct json json = {.file = stdout};
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
@@ -121,7 +123,8 @@ int command_doctor(int argc, char **argv)
         return command_usage(usage);
     }
     doctor.config = command_config();
-    if (!command_share_options(&doctor.options)) /* then the library has none either (shim/start.c) */
+    if (!command_share_options(
+            &doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
     doctor_beside(libraries, doctor.library);
     doctor.json = as_json ? &json : NULL;

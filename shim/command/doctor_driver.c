@@ -1,6 +1,6 @@
 /*
- * gpushim doctor: the driver, libcuda.so.1, and the kernel's half of it. All that loads it runs in a
- * child: it may wait for ever, or end its process, and then that is what was found.
+ * gpushim doctor: the driver, libcuda.so.1, and the kernel's half of it. All that loads it runs in
+ * a child: it may wait for ever, or end its process, and then that is what was found.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -141,11 +141,12 @@ static void compare_versions(struct doctor *doctor, const char *path)
     if (strcmp(own, kernel) == 0 || !strchr(own, '.'))
         doctor_say(doctor, DOCTOR_OK, "kernel module", "", "version %s", kernel);
     else
-        doctor_say(doctor, DOCTOR_WARN, "kernel module",
-                   "unless this is the cuda-compat package on purpose: reboot after an update of the "
-                   "driver; in a container take the host's libcuda (the container runtime of NVIDIA "
-                   "mounts it) and none of the image's",
-                   "version %s, while libcuda is of %s", kernel, own);
+        doctor_say(
+            doctor, DOCTOR_WARN, "kernel module",
+            "unless this is the cuda-compat package on purpose: reboot after an update of the "
+            "driver; in a container take the host's libcuda (the container runtime of NVIDIA "
+            "mounts it) and none of the image's",
+            "version %s, while libcuda is of %s", kernel, own);
 }
 
 /* ---- The driver ----------------------------------------------------------------------------- */
@@ -159,7 +160,8 @@ static const struct {
     const char *words, *remedy;
 } init_errors[] = {
     {CUDA_ERROR_OPERATING_SYSTEM, "the GPU's device files cannot be opened", MAKE_FILES},
-    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing", MAKE_FILES},
+    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing",
+     MAKE_FILES},
     {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "libcuda and the kernel's module are of different versions",
      "reboot after an update of the driver; in a container take the host's libcuda, which the "
      "container runtime of NVIDIA mounts, and none of the image's"},
@@ -189,9 +191,10 @@ static void say_no_device(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_FAIL, "driver", MAKE_FILES,
                    "it finds no GPU, though there are device files (/dev/nvidia0 and on)");
     else
-        doctor_say(doctor, DOCTOR_WARN, "driver", MAKE_FILES,
-                   "libcuda is here, and no GPU is: programs that need one fail, with the library or "
-                   "without");
+        doctor_say(
+            doctor, DOCTOR_WARN, "driver", MAKE_FILES,
+            "libcuda is here, and no GPU is: programs that need one fail, with the library or "
+            "without");
 }
 
 static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda, CUresult error)
@@ -211,9 +214,10 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
                        (int)error);
             return;
         }
-    doctor_say(doctor, DOCTOR_FAIL, "driver",
-               "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
-               "it does not start: cuInit gives %s (%d)", name, (int)error);
+    doctor_say(
+        doctor, DOCTOR_FAIL, "driver",
+        "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
+        "it does not start: cuInit gives %s (%d)", name, (int)error);
 }
 
 static void say_no_driver(struct doctor *doctor, const char *reason)
@@ -222,12 +226,13 @@ static void say_no_driver(struct doctor *doctor, const char *reason)
 
     kernel_version(kernel);
     if (kernel[0] || has_device_files())
-        doctor_say(doctor, DOCTOR_FAIL, "driver",
-                   "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device "
-                   "nvidia.com/gpu=all; NVIDIA_DRIVER_CAPABILITIES must have compute); else install "
-                   "the driver's libcuda1",
-                   "a GPU is here (kernel module %s), and no libcuda: %s", kernel[0] ? kernel : "hidden",
-                   reason);
+        doctor_say(
+            doctor, DOCTOR_FAIL, "driver",
+            "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device "
+            "nvidia.com/gpu=all; NVIDIA_DRIVER_CAPABILITIES must have compute); else install "
+            "the driver's libcuda1",
+            "a GPU is here (kernel module %s), and no libcuda: %s", kernel[0] ? kernel : "hidden",
+            reason);
     else
         doctor_say(doctor, DOCTOR_WARN, "driver",
                    "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the "
@@ -351,7 +356,8 @@ void doctor_driver(struct doctor *doctor)
                    "comes back by nvidia-smi --gpu-reset, or a reboot",
                    "it has not answered for %d s", ANSWER_MS / 1000);
     } else if (waitpid(child, &status, 0) == child && status != 0) {
-        doctor_say(doctor, DOCTOR_FAIL, "driver", "install the driver again; see whether nvidia-smi works",
+        doctor_say(doctor, DOCTOR_FAIL, "driver",
+                   "install the driver again; see whether nvidia-smi works",
                    WIFSIGNALED(status) ? "asking it ended the process by signal %d"
                                        : "asking it ended the process with status %d",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));

@@ -12,24 +12,22 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 
-#define WHY_SIZE       128
-#define MIB            (1 << 20)
-#define SPACE_WANTED   MIB /* a socket takes an inode and, on some file systems, a block */
-#define INODES_WANTED  64
+#define WHY_SIZE      128
+#define MIB           (1 << 20)
+#define SPACE_WANTED  MIB /* a socket takes an inode and, on some file systems, a block */
+#define INODES_WANTED 64
 
 static const struct {
     unsigned long magic;
     const char *name;
     bool between_kernels; /* several machines may see it, whose processes cannot share */
 } file_systems[] = {
-    {0x01021994, "tmpfs", false},     {0xef53, "ext4", false},
-    {0x58465342, "xfs", false},       {0x9123683e, "btrfs", false},
-    {0x794c7630, "overlayfs", false}, {0x2fc12fc1, "zfs", false},
-    {0x6969, "NFS", true},            {0x0bd00bd0, "Lustre", true},
-    {0xff534d42, "SMB", true},        {0xfe534d42, "SMB", true},
-    {0x00c36400, "Ceph", true},       {0x47504653, "GPFS", true},
-    {0x01021997, "9p", true},         {0x65735546, "FUSE", true},
-    {0x19830326, "BeeGFS", true},     {0x6a656a63, "virtiofs", true},
+    {0x01021994, "tmpfs", false},   {0xef53, "ext4", false},          {0x58465342, "xfs", false},
+    {0x9123683e, "btrfs", false},   {0x794c7630, "overlayfs", false}, {0x2fc12fc1, "zfs", false},
+    {0x6969, "NFS", true},          {0x0bd00bd0, "Lustre", true},     {0xff534d42, "SMB", true},
+    {0xfe534d42, "SMB", true},      {0x00c36400, "Ceph", true},       {0x47504653, "GPFS", true},
+    {0x01021997, "9p", true},       {0x65735546, "FUSE", true},       {0x19830326, "BeeGFS", true},
+    {0x6a656a63, "virtiofs", true},
 };
 
 /* ---- The folder ----------------------------------------------------------------------------- */
@@ -69,11 +67,12 @@ static void say_space(struct doctor *doctor, int directory, const char *path)
                    "%s is full: %llu MiB and %llu inodes free on %s", path, bytes / MIB,
                    (unsigned long long)info.f_ffree, name);
     else if (between)
-        doctor_say(doctor, DOCTOR_WARN, "folder",
-                   "name a folder on a local file system (tmpfs) in GPUSHIM_SHARE_DIR",
-                   "%s is on %s, which several machines may see: each shares within itself, and what "
-                   "killed processes of another left goes after a day",
-                   path, name);
+        doctor_say(
+            doctor, DOCTOR_WARN, "folder",
+            "name a folder on a local file system (tmpfs) in GPUSHIM_SHARE_DIR",
+            "%s is on %s, which several machines may see: each shares within itself, and what "
+            "killed processes of another left goes after a day",
+            path, name);
     else
         doctor_say(doctor, DOCTOR_OK, "folder", "",
                    "%s: user %u's, mode %04o, on %s, %llu MiB and %llu inodes free", path,
@@ -127,18 +126,23 @@ static void say_places(struct doctor *doctor)
 
         if (directory >= 0)
             close(directory);
-        length += (size_t)snprintf(all + length, sizeof all - length, "%s%s (%s)", n ? ", " : "", path,
-                                   !error ? "there" : absent ? "not there" : "not to be used");
+        length +=
+            (size_t)snprintf(all + length, sizeof all - length, "%s%s (%s)", n ? ", " : "", path,
+                             !error   ? "there"
+                             : absent ? "not there"
+                                      : "not to be used");
         if (error && !absent)
-            doctor_say(doctor, DOCTOR_WARN, "folder",
-                       "give it to the user who runs the programs, with mode 0700, or name another in "
-                       "GPUSHIM_SHARE_DIR",
-                       "cannot be used: %s", reason);
+            doctor_say(
+                doctor, DOCTOR_WARN, "folder",
+                "give it to the user who runs the programs, with mode 0700, or name another in "
+                "GPUSHIM_SHARE_DIR",
+                "cannot be used: %s", reason);
     }
     doctor_say(doctor, DOCTOR_OK, "folder", "", "looked for at %s", all);
 }
 
-/* As the library's first use tries it: leaves nothing behind. False: in no place, for that reason. */
+/* As the library's first use tries it: leaves nothing behind. False: in no place, for that reason.
+ */
 static bool try_folder(struct doctor *doctor, char ret_path[GS_FOLDER_SIZE],
                        char ret_reason[GS_REASON_SIZE])
 {
@@ -177,10 +181,11 @@ void doctor_folder(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
                    path[0] ? path : "a folder of its own there");
     else
-        doctor_say(doctor, DOCTOR_FAIL, "folder",
-                   "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all "
-                   "that are to share",
-                   "no socket can be put up: %s", reason);
+        doctor_say(
+            doctor, DOCTOR_FAIL, "folder",
+            "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all "
+            "that are to share",
+            "no socket can be put up: %s", reason);
     while ((directory = gs_directory_next(&doctor->options, &place, reason)) >= 0) {
         gs_directory_path(&doctor->options, directory, path);
         if (path[0])
@@ -199,7 +204,8 @@ void doctor_folder(struct doctor *doctor)
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
 
-/* What `name` answers; false: nobody listens there. *ret_pid is who does, 0: of another namespace. */
+/* What `name` answers; false: nobody listens there. *ret_pid is who does, 0: of another namespace.
+ */
 static bool ask_at(struct doctor *doctor, int directory, const char *name, bool *ret_well,
                    char ret_why[WHY_SIZE], union gs_wire_message *ret_answer, pid_t *ret_pid)
 {
@@ -253,8 +259,8 @@ static unsigned ask_all(struct doctor *doctor, int directory, pid_t only, bool *
         *ret_seen = true;
         answered += well;
         if (!well)
-            say_silent(doctor, is_broker(entry->d_name) ? "broker" : "sockets", pid,
-                       entry->d_name, why);
+            say_silent(doctor, is_broker(entry->d_name) ? "broker" : "sockets", pid, entry->d_name,
+                       why);
     }
     if (names)
         closedir(names);
@@ -272,8 +278,9 @@ void doctor_sockets(struct doctor *doctor)
         answered += ask_all(doctor, directory, 0, &seen);
         close(directory);
     }
-    doctor_say(doctor, DOCTOR_OK, "sockets", "", "%u processes answer in the protocol of this version (%d)",
-               answered, GS_WIRE_VERSION);
+    doctor_say(doctor, DOCTOR_OK, "sockets", "",
+               "%u processes answer in the protocol of this version (%d)", answered,
+               GS_WIRE_VERSION);
 }
 
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
@@ -290,9 +297,10 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     if (answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
     else if (!seen)
-        doctor_say(doctor, DOCTOR_OK, "socket", "",
-                   "it has none in the folder that is seen here: it has shared nothing, and holds less "
-                   "than 64 MiB, or uses another folder (GPUSHIM_SHARE_DIR)");
+        doctor_say(
+            doctor, DOCTOR_OK, "socket", "",
+            "it has none in the folder that is seen here: it has shared nothing, and holds less "
+            "than 64 MiB, or uses another folder (GPUSHIM_SHARE_DIR)");
 }
 
 /* ---- The broker ----------------------------------------------------------------------------- */
@@ -359,8 +367,8 @@ void doctor_broker(struct doctor *doctor)
             found++;
             if (well) /* one that does not answer is a row of doctor_sockets */
                 doctor_say(doctor, DOCTOR_OK, "broker", "",
-                           "one answers in %s, process %d, in the protocol of this version (%d)", path,
-                           (int)pid, GS_WIRE_VERSION);
+                           "one answers in %s, process %d, in the protocol of this version (%d)",
+                           path, (int)pid, GS_WIRE_VERSION);
         }
         close(directory);
     }

@@ -7,8 +7,8 @@
 #include "core/gpu/device.h"
 #include "shim/command/doctor_cuda.h"
 
-#define GIB        ((double)(1 << 30))
-#define UUID_SIZE  48
+#define GIB         ((double)(1 << 30))
+#define UUID_SIZE   48
 #define REASON_SIZE 256
 
 /* What the last probe said; it has nowhere else to put it. */
@@ -72,8 +72,7 @@ static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *i
         *ret_free = memory.left;
         return true;
     }
-    if (!cuda->core.mem_get_info ||
-        cuda->core.primary_ctx_retain(&context, device) != CUDA_SUCCESS)
+    if (!cuda->core.mem_get_info || cuda->core.primary_ctx_retain(&context, device) != CUDA_SUCCESS)
         return false;
     if (cuda->core.ctx_push_current(context) == CUDA_SUCCESS) {
         known = cuda->core.mem_get_info(&left, &total) == CUDA_SUCCESS;
@@ -113,28 +112,30 @@ static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda,
     probe_said[0] = 0;
     gs_device_probe(&cuda->core, &log, device, false, false, &probed);
     if (!attribute(cuda, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        doctor_say(doctor, DOCTOR_FAIL, subject,
-                   "programs run on it as without the library; take a GPU of Volta or later, and no "
-                   "virtual GPU without unified memory",
-                   "no virtual memory management (VMM): all its memory stays the driver's");
+        doctor_say(
+            doctor, DOCTOR_FAIL, subject,
+            "programs run on it as without the library; take a GPU of Volta or later, and no "
+            "virtual GPU without unified memory",
+            "no virtual memory management (VMM): all its memory stays the driver's");
     else if (probed.mode == GS_MODE_NATIVE)
-        doctor_say(doctor, DOCTOR_FAIL, subject,
-                   attribute(cuda, device,
-                             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
-                       ? "programs run on it as without the library; a filter of system calls or a "
-                         "virtual GPU may stand in the way"
-                       : "programs run on it as without the library; take a GPU and driver that have "
-                         "POSIX descriptors (Linux, no virtual GPU)",
-                   "VMM, but no POSIX descriptors: %s", probe_said);
+        doctor_say(
+            doctor, DOCTOR_FAIL, subject,
+            attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+                ? "programs run on it as without the library; a filter of system calls or a "
+                  "virtual GPU may stand in the way"
+                : "programs run on it as without the library; take a GPU and driver that have "
+                  "POSIX descriptors (Linux, no virtual GPU)",
+            "VMM, but no POSIX descriptors: %s", probe_said);
     else if (probed.mode == GS_MODE_UNKNOWN)
         doctor_say(doctor, DOCTOR_WARN, subject, "ask again when it has 2 MiB free",
                    "VMM; it is full now, so nothing could be tried");
     else if (probed.mode == GS_MODE_FD)
-        doctor_say(doctor, DOCTOR_WARN, subject,
-                   "nothing, without such devices; else take a GPU for data centres or workstations",
-                   "VMM, POSIX descriptors; no GPUDirect RDMA: network cards and storage do not reach "
-                   "its memory; %s",
-                   fabric);
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "nothing, without such devices; else take a GPU for data centres or workstations",
+            "VMM, POSIX descriptors; no GPUDirect RDMA: network cards and storage do not reach "
+            "its memory; %s",
+            fabric);
     else
         doctor_say(doctor, DOCTOR_OK, subject, "", "VMM, POSIX descriptors, GPUDirect RDMA; %s",
                    fabric);
@@ -145,13 +146,14 @@ static void say_mig(struct doctor *doctor, const struct doctor_cuda *cuda, const
 {
     unsigned now = 0, pending = 0;
 
-    if (!is_mig && (!in_nvml || !cuda->nvml.mig_mode ||
-                    cuda->nvml.mig_mode(in_nvml, &now, &pending) != 0))
+    if (!is_mig &&
+        (!in_nvml || !cuda->nvml.mig_mode || cuda->nvml.mig_mode(in_nvml, &now, &pending) != 0))
         return;
     if (is_mig || now)
-        doctor_say(doctor, DOCTOR_WARN, subject,
-                   "nothing, if what is tried above is well; else nvidia-smi -mig 0 switches it off",
-                   "MIG is on: the library was not measured under it");
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "nothing, if what is tried above is well; else nvidia-smi -mig 0 switches it off",
+            "MIG is on: the library was not measured under it");
     else
         doctor_say(doctor, DOCTOR_OK, subject, "", "MIG is off");
 }
@@ -169,10 +171,11 @@ static void say_bar1(struct doctor *doctor, const struct doctor_cuda *cuda, CUde
         doctor_say(doctor, DOCTOR_OK, subject, "", "BAR1 of %.1f GiB, %.1f GiB free",
                    (double)bar1.total / GIB, (double)bar1.left / GIB);
     else
-        doctor_say(doctor, DOCTOR_WARN, subject,
-                   "switch Resizable BAR (and above 4G decoding) on in the machine's setup",
-                   "BAR1 of %.1f GiB, %.1f GiB free: no more of its memory can be registered at a time",
-                   (double)bar1.total / GIB, (double)bar1.left / GIB);
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "switch Resizable BAR (and above 4G decoding) on in the machine's setup",
+            "BAR1 of %.1f GiB, %.1f GiB free: no more of its memory can be registered at a time",
+            (double)bar1.total / GIB, (double)bar1.left / GIB);
 }
 
 void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
@@ -206,11 +209,12 @@ void doctor_mps(struct doctor *doctor)
 
     snprintf(path, sizeof path, "%s/control", folder && folder[0] ? folder : "/tmp/nvidia-mps");
     if (access(path, F_OK) == 0)
-        doctor_say(doctor, DOCTOR_WARN, "MPS",
-                   "nothing, if the GPUs above are well; else end it: echo quit | "
-                   "nvidia-cuda-mps-control",
-                   "%s is there: programs may run under MPS, under which the library was not measured",
-                   path);
+        doctor_say(
+            doctor, DOCTOR_WARN, "MPS",
+            "nothing, if the GPUs above are well; else end it: echo quit | "
+            "nvidia-cuda-mps-control",
+            "%s is there: programs may run under MPS, under which the library was not measured",
+            path);
     else if (folder)
         doctor_say(doctor, DOCTOR_OK, "MPS", "",
                    "CUDA_MPS_PIPE_DIRECTORY is %s, and no MPS daemon is there", folder);

@@ -13,8 +13,9 @@
 #include "core/share/exporter.h"
 #include "shim/command/doctor.h"
 
-#define FD_NEEDED   64    /* below it what a program and its sockets have leaves none */
-#define FD_GOOD     1024  /* with fewer, a program that shares much makes descriptors again and again */
+#define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
+#define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again \
+                        */
 #define FD_MOST     32768 /* from here on as many are kept as ever are (core/share/chunk_fds.c) */
 #define MEMLOCK_LOW ((rlim_t)64 << 20)
 
@@ -29,16 +30,17 @@ void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const cha
                    "%s may have %" PRIu64 " open: too few to share with several processes", where,
                    limit);
     else if (limit < FD_GOOD)
-        doctor_say(doctor, DOCTOR_WARN, "descriptors",
-                   "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
-                   "%s may have %" PRIu64 " open: an eighth is kept for shared chunks, and opening more "
-                   "than that again and again is slow; no %" PRIu64 " others (share.max_clients) can be served at a "
-                   "time",
-                   where, limit, clients);
+        doctor_say(
+            doctor, DOCTOR_WARN, "descriptors",
+            "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
+            "%s may have %" PRIu64 " open: an eighth is kept for shared chunks, and opening more "
+            "than that again and again is slow; no %" PRIu64
+            " others (share.max_clients) can be served at a time",
+            where, limit, clients);
     else
         doctor_say(doctor, DOCTOR_OK, "descriptors", "",
-                   "%s may have %" PRIu64 " open; an eighth is kept for shared chunks%s", where, limit,
-                   limit < FD_MOST ? ", the most (4096) from 32768 on" : ", 4096 at most");
+                   "%s may have %" PRIu64 " open; an eighth is kept for shared chunks%s", where,
+                   limit, limit < FD_MOST ? ", the most (4096) from 32768 on" : ", 4096 at most");
 }
 
 bool doctor_has_rdma(void)
@@ -61,15 +63,17 @@ static void say_memlock(struct doctor *doctor)
     if (limit.rlim_cur != RLIM_INFINITY)
         snprintf(words, sizeof words, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
     if (doctor_has_rdma() && limit.rlim_cur < MEMLOCK_LOW && geteuid() != 0)
-        doctor_say(doctor, DOCTOR_WARN, "memlock",
-                   "raise it: ulimit -l unlimited (LimitMEMLOCK= of systemd, --ulimit memlock=-1 of "
-                   "containers)",
-                   "%s of memory may be locked: registrations with a network card may fail, with the "
-                   "library or without",
-                   words);
+        doctor_say(
+            doctor, DOCTOR_WARN, "memlock",
+            "raise it: ulimit -l unlimited (LimitMEMLOCK= of systemd, --ulimit memlock=-1 of "
+            "containers)",
+            "%s of memory may be locked: registrations with a network card may fail, with the "
+            "library or without",
+            words);
     else
         doctor_say(doctor, DOCTOR_OK, "memlock", "", "%s of memory may be locked%s", words,
-                   doctor_has_rdma() ? "" : "; nothing here registers memory (no RDMA, GDRCopy, GDS)");
+                   doctor_has_rdma() ? ""
+                                     : "; nothing here registers memory (no RDMA, GDRCopy, GDS)");
 }
 
 static void say_places(struct doctor *doctor)
@@ -81,9 +85,10 @@ static void say_places(struct doctor *doctor)
             doctor_say(doctor, DOCTOR_OK, "folders", "", "%s can be written to", places[i]);
         else
             doctor_say(doctor, doctor->options.dir[0] ? DOCTOR_OK : DOCTOR_WARN, "folders",
-                       doctor->options.dir[0] ? ""
-                                              : "mount a tmpfs there, mode 1777, or name a folder in "
-                                                "GPUSHIM_SHARE_DIR",
+                       doctor->options.dir[0]
+                           ? ""
+                           : "mount a tmpfs there, mode 1777, or name a folder in "
+                             "GPUSHIM_SHARE_DIR",
                        "%s cannot be written to: %s", places[i], strerror(errno));
     }
 }
@@ -148,10 +153,11 @@ static void say_peer_pidfd(struct doctor *doctor, const char *release)
     if (pidfd >= 0)
         doctor_say(doctor, DOCTOR_OK, "kernel", "", "Linux %s, with SO_PEERPIDFD", release);
     else
-        doctor_say(doctor, DOCTOR_WARN, "kernel", "nothing, or a kernel of Linux 6.5 or later",
-                   "Linux %s, without SO_PEERPIDFD: a holder's end is known by the pidfd that it sends "
-                   "itself",
-                   release);
+        doctor_say(
+            doctor, DOCTOR_WARN, "kernel", "nothing, or a kernel of Linux 6.5 or later",
+            "Linux %s, without SO_PEERPIDFD: a holder's end is known by the pidfd that it sends "
+            "itself",
+            release);
 }
 
 static void say_ptrace(struct doctor *doctor)
@@ -159,10 +165,11 @@ static void say_ptrace(struct doctor *doctor)
     char scope[16];
 
     doctor_read("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope);
-    doctor_say(doctor, DOCTOR_OK, "ptrace", "",
-               "ptrace_scope is %s: the library needs none; programs that fetch descriptors themselves "
-               "(pidfd_getfd, as PyTorch with expandable_segments) need 0, or a capability",
-               scope[0] ? scope : "not there (no Yama)");
+    doctor_say(
+        doctor, DOCTOR_OK, "ptrace", "",
+        "ptrace_scope is %s: the library needs none; programs that fetch descriptors themselves "
+        "(pidfd_getfd, as PyTorch with expandable_segments) need 0, or a capability",
+        scope[0] ? scope : "not there (no Yama)");
 }
 
 void doctor_kernel(struct doctor *doctor)

@@ -60,7 +60,8 @@ void doctor_version_of(const char *path, char ret_version[DOCTOR_VERSION])
         left = size - (size_t)(at - bytes);
         while (digits < left && digits < DOCTOR_VERSION && at[digits] > ' ' && at[digits] <= '~')
             digits++;
-        if (digits < left && digits < DOCTOR_VERSION && *at >= '0' && *at <= '9' && at[digits] == '\n') {
+        if (digits < left && digits < DOCTOR_VERSION && *at >= '0' && *at <= '9' &&
+            at[digits] == '\n') {
             memcpy(ret_version, at, digits);
             ret_version[digits] = 0;
             break;
@@ -126,9 +127,15 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
     struct stat info;
 
     snprintf(path, sizeof path, "%s%s%s", proc,
-             !proc[0] ? "" : name[0] == '/' ? "/root" : "/cwd/", name);
-    snprintf(remedy, sizeof remedy, is_library(name) ? "name %.500s instead, or start programs with gpushim run" : "take it out%s",
-             is_library(name) ? doctor->library[0] ? doctor->library : "the library's own path" : "");
+             !proc[0]         ? ""
+             : name[0] == '/' ? "/root"
+                              : "/cwd/",
+             name);
+    if (is_library(name))
+        snprintf(remedy, sizeof remedy, "name %.500s instead, or start programs with gpushim run",
+                 doctor->library[0] ? doctor->library : "the library's own path");
+    else
+        snprintf(remedy, sizeof remedy, "take it out");
     if (strchr(name, '$') || !strchr(name, '/')) {
         doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",
                    "%.200s: which file that is only the dynamic linker knows", name);
@@ -157,7 +164,8 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
         free(text);
         return;
     }
-    for (char *name = strtok_r(text, " :\t\n", &save); name; name = strtok_r(NULL, " :\t\n", &save)) {
+    for (char *name = strtok_r(text, " :\t\n", &save); name;
+         name = strtok_r(NULL, " :\t\n", &save)) {
         look_at_one(doctor, subject, name, proc, copies);
         named += is_library(name);
     }
@@ -191,13 +199,15 @@ void doctor_preload(struct doctor *doctor)
 
 void doctor_library(struct doctor *doctor)
 {
-    static const char remedy[] = "install the command and the library from the same package or build";
+    static const char remedy[] =
+        "install the command and the library from the same package or build";
     char version[DOCTOR_VERSION];
     struct doctor_elf elf;
 
     if (!doctor->library[0]) {
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
-                   "there is no libgpushim.so beside this program, nor where it is installed with it");
+        doctor_say(
+            doctor, DOCTOR_FAIL, "library", remedy,
+            "there is no libgpushim.so beside this program, nor where it is installed with it");
         return;
     }
     doctor_look_at_elf(doctor->library, &elf);
@@ -205,8 +215,9 @@ void doctor_library(struct doctor *doctor)
     if (elf.wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
     else if (strcmp(version, GS_VERSION) != 0)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s is of version %s, and this program of %s",
-                   doctor->library, version[0] ? version : "unknown", GS_VERSION);
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
+                   "%s is of version %s, and this program of %s", doctor->library,
+                   version[0] ? version : "unknown", GS_VERSION);
     else
         doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s", doctor->library, version);
 }

@@ -1,4 +1,5 @@
-/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out. */
+/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out.
+ */
 #include <ctype.h>
 #include <dirent.h>
 #include <elf.h>
@@ -70,7 +71,8 @@ static void add_copy(struct maps *maps, const char *path, uint64_t device, uint6
     copy->inode = inode;
     snprintf(copy->path, sizeof copy->path, "%s", path);
     length = strlen(copy->path);
-    copy->replaced = length > sizeof gone && strcmp(copy->path + length - sizeof gone + 1, gone) == 0;
+    copy->replaced =
+        length > sizeof gone && strcmp(copy->path + length - sizeof gone + 1, gone) == 0;
     if (copy->replaced)
         copy->path[length - sizeof gone + 1] = 0;
 }
@@ -176,7 +178,8 @@ struct survey {
 };
 
 /* The row of a process that has libcuda; none where all is well with it. */
-static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid, const struct maps *maps)
+static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
+                    const struct maps *maps)
 {
     char command[COMMAND], subject[32], why[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
 
@@ -189,7 +192,8 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid, con
     read_command(pid, command);
     snprintf(subject, sizeof subject, "process %d", (int)pid);
     if (maps->count > 1) {
-        doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them in its LD_PRELOAD, and start it again",
+        doctor_say(doctor, DOCTOR_FAIL, subject,
+                   "name one of them in its LD_PRELOAD, and start it again",
                    "(%s) has two copies of the library: %.200s and %.200s", command,
                    maps->copies[0].path, maps->copies[1].path);
     } else if (maps->count == 1) {
@@ -197,9 +201,11 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid, con
                    "start it again with the library of the others: sharing takes the same version",
                    "(%s) has %s", command, why);
     } else {
-        snprintf(remedy, sizeof remedy, "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
+        snprintf(remedy, sizeof remedy,
+                 "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
                  doctor->library[0] ? doctor->library : "libgpushim.so");
-        doctor_say(doctor, DOCTOR_WARN, subject, remedy, "(%s) uses CUDA without the library", command);
+        doctor_say(doctor, DOCTOR_WARN, subject, remedy, "(%s) uses CUDA without the library",
+                   command);
     }
 }
 
@@ -234,7 +240,8 @@ void doctor_processes(struct doctor *doctor)
                    "%u use CUDA with this library; %u others may not be looked at by this user",
                    survey.with, survey.hidden);
     else
-        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library", survey.with);
+        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library",
+                   survey.with);
     if (all)
         closedir(all);
     free(maps);
@@ -297,7 +304,8 @@ static bool say_who(const struct subject *subject)
     }
     if (gs_alive_is_stopped(subject->pid))
         doctor_say(doctor, DOCTOR_WARN, "process", "let it go on: kill -CONT, or end the debugger",
-                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid, command);
+                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
+                   command);
     else
         doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)", (int)subject->pid, command);
     return true;
@@ -362,10 +370,12 @@ static void say_program(const struct subject *subject)
         doctor_say(subject->doctor, DOCTOR_FAIL, "program", "run a build of this architecture",
                    "%s %s: the library cannot be loaded into it", path, elf.wrong);
     else if (!elf.loader[0])
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program", "link it with libc.so, or run it without",
+        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
+                   "link it with libc.so, or run it without",
                    "%s is statically linked: nothing can be preloaded into it", path);
     else if (strstr(elf.loader, "musl"))
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program", "run a build for glibc, or run it without",
+        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
+                   "run a build for glibc, or run it without",
                    "%s is of musl's libc: it runs unchanged, without the library", path);
     else
         doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, elf.loader);
@@ -386,12 +396,14 @@ static void say_libraries(const struct subject *subject)
         doctor_say(doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
                    "what it has loaded may not be looked at: %s", strerror(maps->error));
     else if (maps->count > 1)
-        doctor_say(doctor, DOCTOR_FAIL, "libraries", "name one of them in its LD_PRELOAD, and start it again",
+        doctor_say(doctor, DOCTOR_FAIL, "libraries",
+                   "name one of them in its LD_PRELOAD, and start it again",
                    "it has two copies of the library: %.200s and %.200s", maps->copies[0].path,
                    maps->copies[1].path);
     else if (maps->count == 0)
         doctor_say(doctor, maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN, "libraries", remedy,
-                   "it runs without the library%s", maps->cuda ? ", and uses CUDA" : "; it has no libcuda");
+                   "it runs without the library%s",
+                   maps->cuda ? ", and uses CUDA" : "; it has no libcuda");
     else if (!is_ours(doctor, subject->pid, &maps->copies[0], why))
         doctor_say(doctor, DOCTOR_WARN, "libraries",
                    "start it again with the library of the others: sharing takes the same version",
@@ -443,10 +455,11 @@ static void say_container(const struct subject *subject)
     name = strrchr(others, '/');
     if (lengths[0] > 0 && lengths[1] > 0 &&
         (lengths[0] != lengths[1] || memcmp(namespaces[0], namespaces[1], (size_t)lengths[0]) != 0))
-        doctor_say(subject->doctor, DOCTOR_OK, "container", "",
-                   "it has mounts of its own (%s): it shares with this one through a folder that is "
-                   "mounted in both, GPUSHIM_SHARE_DIR",
-                   name ? name + 1 : "no control group is seen");
+        doctor_say(
+            subject->doctor, DOCTOR_OK, "container", "",
+            "it has mounts of its own (%s): it shares with this one through a folder that is "
+            "mounted in both, GPUSHIM_SHARE_DIR",
+            name ? name + 1 : "no control group is seen");
     else if (strcmp(own, others) != 0)
         doctor_say(subject->doctor, DOCTOR_OK, "container", "",
                    "another control group (%s), the same mounts", name ? name + 1 : others);

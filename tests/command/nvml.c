@@ -1,6 +1,6 @@
 /*
- * A stand-in of libnvidia-ml.so.1, for gpushim doctor: GPUs of the software driver under their uuids.
- * NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on.
+ * A stand-in of libnvidia-ml.so.1, for gpushim doctor: GPUs of the software driver under their
+ * uuids. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,12 @@ struct memory {
 };
 
 __attribute__((visibility("default"))) int nvmlInit_v2(void);
-__attribute__((visibility("default"))) int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
-__attribute__((visibility("default"))) int nvmlDeviceGetBAR1MemoryInfo(void *device, struct memory *bar1);
-__attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
+__attribute__((visibility("default"))) int nvmlDeviceGetHandleByUUID(const char *uuid,
+                                                                     void **device);
+__attribute__((visibility("default"))) int nvmlDeviceGetBAR1MemoryInfo(void *device,
+                                                                       struct memory *bar1);
+__attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo(void *device,
+                                                                   struct memory *memory);
 __attribute__((visibility("default"))) int nvmlDeviceGetMigMode(void *device, unsigned *now,
                                                                 unsigned *pending);
 
