@@ -20,6 +20,7 @@ static const struct {
     {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
+    {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},

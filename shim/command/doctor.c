@@ -1,0 +1,142 @@
+/* gpushim doctor: the subjects, and how rows are put out (doctor.h). */
+#include "shim/command/doctor.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "shim/command/doctor_row.h"
+#include "shim/command/json.h"
+
+static void (*const subjects[])(struct doctor *) = {
+    doctor_driver, doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
+    doctor_limits, doctor_kernel, doctor_library, doctor_preload, doctor_processes,
+};
+
+void doctor_put(struct doctor *doctor, const struct doctor_row *row)
+{
+    static const char *const states[] = {"ok", "warn", "FAIL"};
+
+    doctor->failed |= row->state == DOCTOR_FAIL;
+    if (doctor->to_parent >= 0) {
+        while (write(doctor->to_parent, row, sizeof *row) < 0 && errno == EINTR)
+            ;
+    } else if (doctor->json) {
+        json_open(doctor->json, NULL, '{');
+        json_text(doctor->json, "subject", row->subject);
+        json_text(doctor->json, "state", states[row->state]);
+        json_text(doctor->json, "found", row->found);
+        json_text(doctor->json, "remedy", row->remedy[0] ? row->remedy : NULL);
+        json_close(doctor->json, '}');
+    } else {
+        printf("%-4s  %-17s %s\n", states[row->state], row->subject, row->found);
+        if (row->remedy[0])
+            printf("%27s%s\n", "-> ", row->remedy);
+        fflush(stdout);
+    }
+}
+
+/* Names of processes and files are others' words. */
+static void make_printable(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
+void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
+                const char *remedy, const char *format, ...)
+{
+    struct doctor_row row = {.state = state};
+    va_list arguments;
+
+    snprintf(row.subject, sizeof row.subject, "%s", subject);
+    snprintf(row.remedy, sizeof row.remedy, "%s", remedy);
+    va_start(arguments, format);
+    vsnprintf(row.found, sizeof row.found, format, arguments);
+    va_end(arguments);
+    make_printable(row.found);
+    make_printable(row.remedy);
+    doctor_put(doctor, &row);
+}
+
+void doctor_read(const char *path, char *ret_text, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    size_t got = file ? fread(ret_text, 1, size - 1, file) : 0;
+
+    if (file)
+        fclose(file);
+    ret_text[got] = 0;
+    if (got > 0 && ret_text[got - 1] == '\n')
+        ret_text[got - 1] = 0;
+}
+
+void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
+{
+    char own[PATH_MAX - 64], path[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+
+    if (length > 0)
+        own[length] = 0;
+    else /* without /proc, as it was called */
+        snprintf(own, sizeof own, "%s", (const char *)getauxval(AT_EXECFN));
+    if (strrchr(own, '/'))
+        strrchr(own, '/')[0] = 0;
+    for (; *names; names++) {
+        snprintf(path, sizeof path, "%s/%.60s", own, *names);
+        if (access(path, R_OK) == 0 && realpath(path, ret_path))
+            return;
+    }
+    ret_path[0] = 0;
+}
+
+static const char usage[] =
+    "usage: gpushim doctor [PID] [--json]\n"
+    "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the\n"
+    "sockets, the broker, limits, LD_PRELOAD, processes that use CUDA without it. With PID, in "
+    "that\n"
+    "process. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is "
+    "FAIL.\n";
+
+int command_doctor(int argc, char **argv)
+{
+    static const char *const libraries[] = {
+        "../libgpushim.so",     GS_LIBRARY_INSTALLED, "../lib64/libgpushim.so",
+        "../lib/libgpushim.so", "libgpushim.so",      NULL}; /* as gpushim run looks */
+    struct json json = {.file = stdout};
+    struct doctor doctor = {.to_parent = -1};
+    long pid = 0;
+    int status;
+    bool as_json;
+
+    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
+        return status;
+    if (argc > 1 && (pid = command_pid(argv[1])) <= 0)
+        return command_usage(usage);
+    if (pid > INT_MAX) {
+        command_complain("'%s' is no process id", argv[1]);
+        return command_usage(usage);
+    }
+    doctor.config = command_config();
+    if (!command_share_options(
+            &doctor.options)) /* then the library has none either (shim/start.c) */
+        memcpy(doctor.options.dir, "too long", sizeof "too long");
+    doctor_beside(libraries, doctor.library);
+    doctor.json = as_json ? &json : NULL;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    if (pid)
+        doctor_process(&doctor, (pid_t)pid);
+    for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
+        subjects[i](&doctor);
+    if (as_json)
+        json_close(&json, ']');
+    if (as_json ? !json_end(&json) : ferror(stdout))
+        return COMMAND_WRONG;
+    return doctor.failed ? COMMAND_WRONG : COMMAND_WELL;
+}

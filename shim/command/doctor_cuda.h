@@ -1,0 +1,49 @@
+/*
+ * The driver, and NVIDIA's library of management, as gpushim doctor asks them: found while it runs,
+ * past whatever is preloaded here. What is missing is NULL.
+ */
+#ifndef GS_SHIM_COMMAND_DOCTOR_CUDA_H
+#define GS_SHIM_COMMAND_DOCTOR_CUDA_H
+
+#include "core/gpu/driver.h"
+#include "shim/command/doctor.h"
+
+struct link_map;
+
+struct doctor_nvml_memory { /* nvmlBAR1Memory_t, nvmlMemory_t */
+    unsigned long long total, left, used;
+};
+
+/* OP(field, symbol, its type) */
+#define DOCTOR_NVML(OP)                                                                            \
+    OP(init, nvmlInit_v2, int (*)(void))                                                           \
+    OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **))                         \
+    OP(bar1, nvmlDeviceGetBAR1MemoryInfo, int (*)(void *, struct doctor_nvml_memory *))            \
+    OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))              \
+    OP(mig_mode, nvmlDeviceGetMigMode, int (*)(void *, unsigned *, unsigned *))
+
+struct doctor_nvml {
+#define DOCTOR_NVML_FIELD(field, symbol, type) __typeof__((type)0) field;
+    DOCTOR_NVML(DOCTOR_NVML_FIELD)
+#undef DOCTOR_NVML_FIELD
+};
+
+struct doctor_cuda {
+    struct gs_driver core; /* what core uses of it */
+    CUresult (*init)(unsigned);
+    CUresult (*version)(int *);
+    CUresult (*device_get)(CUdevice *, int);
+    CUresult (*device_name)(char *, int, CUdevice);
+    CUresult (*error_name)(CUresult, const char **);
+    CUresult (*proc_address)(const char *, void **, int, cuuint64_t, void *);
+    struct doctor_nvml nvml;
+};
+
+/* Loads a library; NULL with the reason in words. */
+struct link_map *doctor_load(const char *name, const char **ret_reason);
+void *doctor_symbol(const struct link_map *library, const char *name);
+
+/* The rows of every GPU; the driver is initialised. */
+void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda);
+
+#endif

@@ -1,0 +1,366 @@
+/*
+ * gpushim doctor: the driver, libcuda.so.1, and the kernel's half of it. All that loads it runs in
+ * a child: it may wait for ever, or end its process, and then that is what was found.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shim/command/doctor_cuda.h"
+#include "shim/command/doctor_row.h"
+#include "shim/lookup/elf_symbols.h"
+
+#define ANSWER_MS     60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
+#define KERNEL_MODULE "/proc/driver/nvidia/version"
+#define EVENTS_SINCE  12050 /* cuCtxRecordEvent */
+
+/* glibc 2.34 gave these a new version. The older one is in every libc since, and before that in
+ * libdl, which the link names (meson.build). */
+#ifdef __x86_64__
+#define OLDEST_GLIBC "GLIBC_2.2.5"
+#else
+#define OLDEST_GLIBC "GLIBC_2.17"
+#endif
+__asm__(".symver dlopen, dlopen@" OLDEST_GLIBC);
+__asm__(".symver dlerror, dlerror@" OLDEST_GLIBC);
+#ifdef __x86_64__
+__asm__(".symver dlinfo, dlinfo@GLIBC_2.3.3");
+#else
+__asm__(".symver dlinfo, dlinfo@" OLDEST_GLIBC);
+#endif
+
+struct link_map *doctor_load(const char *name, const char **ret_reason)
+{
+    void *handle = dlopen(name, RTLD_LAZY);
+    struct link_map *map = NULL;
+
+    if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0)
+        return map;
+    *ret_reason = dlerror();
+    if (!*ret_reason)
+        *ret_reason = "unknown reason";
+    return NULL;
+}
+
+/* Past the hooks of a library that is preloaded here. */
+void *doctor_symbol(const struct link_map *library, const char *name)
+{
+    return gs_elf_symbol(library->l_addr, library->l_ld, name);
+}
+
+/* The first operation that core cannot do without and the driver lacks; or NULL. */
+static const char *fill(struct doctor_cuda *cuda, const struct link_map *library)
+{
+    const char *missing = NULL;
+
+#define FIND(field, symbol, required)                                                              \
+    cuda->core.field = (__typeof__(cuda->core.field))doctor_symbol(library, #symbol);              \
+    if (required && !cuda->core.field)                                                             \
+        missing = #symbol;
+    GS_DRIVER_OPS(FIND)
+#undef FIND
+    cuda->init = (__typeof__(cuda->init))doctor_symbol(library, "cuInit");
+    cuda->version = (__typeof__(cuda->version))doctor_symbol(library, "cuDriverGetVersion");
+    cuda->device_get = (__typeof__(cuda->device_get))doctor_symbol(library, "cuDeviceGet");
+    cuda->device_name = (__typeof__(cuda->device_name))doctor_symbol(library, "cuDeviceGetName");
+    cuda->error_name = (__typeof__(cuda->error_name))doctor_symbol(library, "cuGetErrorName");
+    cuda->proc_address =
+        (__typeof__(cuda->proc_address))doctor_symbol(library, "cuGetProcAddress_v2");
+    if (!cuda->init || !cuda->version || !cuda->device_get || !cuda->device_name)
+        missing = "cuInit";
+    return missing;
+}
+
+static void fill_nvml(struct doctor_nvml *nvml)
+{
+    const char *ignored;
+    const struct link_map *library = doctor_load("libnvidia-ml.so.1", &ignored);
+
+    if (!library)
+        return;
+#define FIND(field, symbol, type) nvml->field = (type)doctor_symbol(library, #symbol);
+    DOCTOR_NVML(FIND)
+#undef FIND
+    if (!nvml->init || !nvml->by_uuid || nvml->init() != 0)
+        memset(nvml, 0, sizeof *nvml);
+}
+
+/* ---- The kernel's half ---------------------------------------------------------------------- */
+
+/* Its version, "550.54.15"; "" where it is not loaded, or not seen from here. */
+static void kernel_version(char ret_version[64])
+{
+    char text[512];
+    const char *at;
+
+    ret_version[0] = 0;
+    doctor_read(KERNEL_MODULE, text, sizeof text);
+    at = strstr(text, "Module");
+    while (at && (at = strchr(at, ' '))) {
+        size_t length;
+
+        at += strspn(at, " ");
+        length = strspn(at, "0123456789.");
+        if (length > 3 && memchr(at, '.', length)) {
+            snprintf(ret_version, 64, "%.*s", (int)length, at);
+            return;
+        }
+    }
+}
+
+static bool has_device_files(void)
+{
+    char path[32];
+
+    for (int i = 0; i < 32; i++) {
+        snprintf(path, sizeof path, "/dev/nvidia%d", i);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* libcuda is of the same version as the kernel's half, or made for it (its folder `compat`). */
+static void compare_versions(struct doctor *doctor, const char *path)
+{
+    char kernel[64], real[PATH_MAX];
+    const char *own = realpath(path, real) ? strstr(real, "libcuda.so.") : NULL;
+
+    kernel_version(kernel);
+    own = own ? own + strlen("libcuda.so.") : "";
+    if (!kernel[0])
+        return;
+    if (strcmp(own, kernel) == 0 || !strchr(own, '.'))
+        doctor_say(doctor, DOCTOR_OK, "kernel module", "", "version %s", kernel);
+    else
+        doctor_say(
+            doctor, DOCTOR_WARN, "kernel module",
+            "unless this is the cuda-compat package on purpose: reboot after an update of the "
+            "driver; in a container take the host's libcuda (the container runtime of NVIDIA "
+            "mounts it) and none of the image's",
+            "version %s, while libcuda is of %s", kernel, own);
+}
+
+/* ---- The driver ----------------------------------------------------------------------------- */
+
+#define MAKE_FILES                                                                                 \
+    "in a container give it the GPU's device files (docker --gpus all, podman --device "           \
+    "nvidia.com/gpu=all); on the host run nvidia-modprobe -u -c 0, as root"
+
+static const struct {
+    int error;
+    const char *words, *remedy;
+} init_errors[] = {
+    {CUDA_ERROR_OPERATING_SYSTEM, "the GPU's device files cannot be opened", MAKE_FILES},
+    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing",
+     MAKE_FILES},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "libcuda and the kernel's module are of different versions",
+     "reboot after an update of the driver; in a container take the host's libcuda, which the "
+     "container runtime of NVIDIA mounts, and none of the image's"},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "the cuda-compat libcuda does not run on this GPU",
+     "take its folder out of LD_LIBRARY_PATH, so that the driver's own libcuda is found"},
+    {CUDA_ERROR_SYSTEM_NOT_READY, "the GPUs are not connected yet",
+     "start the service nvidia-fabricmanager, of the driver's version"},
+    {CUDA_ERROR_STUB_LIBRARY, "that is the stub that comes for linking, not the driver",
+     "take the toolkit's folder stubs out of LD_LIBRARY_PATH"},
+    {CUDA_ERROR_DEVICE_UNAVAILABLE, "another process has the GPU for itself",
+     "end that process, or set the GPU's compute mode to default (nvidia-smi -c 0)"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+     "unset CUDA_VISIBLE_DEVICES, or name one that nvidia-smi -L lists"},
+    {CUDA_ERROR_MPS_CONNECTION_FAILED, "the MPS server cannot be reached",
+     "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY"},
+};
+
+static void say_no_device(struct doctor *doctor)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+
+    if (visible)
+        doctor_say(doctor, DOCTOR_WARN, "driver",
+                   "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
+                   "it shows no GPU: CUDA_VISIBLE_DEVICES is '%s'", visible);
+    else if (has_device_files())
+        doctor_say(doctor, DOCTOR_FAIL, "driver", MAKE_FILES,
+                   "it finds no GPU, though there are device files (/dev/nvidia0 and on)");
+    else
+        doctor_say(
+            doctor, DOCTOR_WARN, "driver", MAKE_FILES,
+            "libcuda is here, and no GPU is: programs that need one fail, with the library or "
+            "without");
+}
+
+static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda, CUresult error)
+{
+    const char *name = NULL;
+
+    if (error == CUDA_ERROR_NO_DEVICE) {
+        say_no_device(doctor);
+        return;
+    }
+    if (!cuda->error_name || cuda->error_name(error, &name) != CUDA_SUCCESS || !name)
+        name = "an error without a name";
+    for (size_t i = 0; i < sizeof init_errors / sizeof *init_errors; i++)
+        if (init_errors[i].error == (int)error) {
+            doctor_say(doctor, DOCTOR_FAIL, "driver", init_errors[i].remedy,
+                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name,
+                       (int)error);
+            return;
+        }
+    doctor_say(
+        doctor, DOCTOR_FAIL, "driver",
+        "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
+        "it does not start: cuInit gives %s (%d)", name, (int)error);
+}
+
+static void say_no_driver(struct doctor *doctor, const char *reason)
+{
+    char kernel[64];
+
+    kernel_version(kernel);
+    if (kernel[0] || has_device_files())
+        doctor_say(
+            doctor, DOCTOR_FAIL, "driver",
+            "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device "
+            "nvidia.com/gpu=all; NVIDIA_DRIVER_CAPABILITIES must have compute); else install "
+            "the driver's libcuda1",
+            "a GPU is here (kernel module %s), and no libcuda: %s", kernel[0] ? kernel : "hidden",
+            reason);
+    else
+        doctor_say(doctor, DOCTOR_WARN, "driver",
+                   "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the "
+                   "container the GPU (docker --gpus all, podman --device nvidia.com/gpu=all)",
+                   "no GPU for CUDA is seen here, and no libcuda: %s", reason);
+}
+
+static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, const char *path)
+{
+    int version = 0;
+
+    if (cuda->version(&version) != CUDA_SUCCESS)
+        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again",
+                   "%s does not tell its version", path);
+    else if (version < EVENTS_SINCE)
+        doctor_say(doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
+                   "CUDA %d.%d, from %s: before 12.5 a free waits for the GPU, and stream-ordered "
+                   "memory stays the driver's",
+                   version / 1000, version % 1000 / 10, path);
+    else
+        doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000,
+                   version % 1000 / 10, path);
+}
+
+static void say_events(struct doctor *doctor, const struct doctor_cuda *cuda)
+{
+    void *found = (void *)cuda->core.ctx_record_event;
+    int answer;
+
+    if (found && cuda->proc_address &&
+        cuda->proc_address("cuCtxRecordEvent", &found, EVENTS_SINCE, 0, &answer) != CUDA_SUCCESS)
+        found = NULL;
+    if (found)
+        doctor_say(doctor, DOCTOR_OK, "context events", "", "cuCtxRecordEvent is there");
+    else
+        doctor_say(doctor, DOCTOR_WARN, "context events",
+                   "install a driver of CUDA 12.5 (555) or later",
+                   "no cuCtxRecordEvent: a free waits for the GPU as the driver's does, and "
+                   "stream-ordered memory stays the driver's");
+}
+
+static void ask_driver(struct doctor *doctor)
+{
+    struct doctor_cuda cuda = {0};
+    const char *reason, *missing;
+    const struct link_map *library;
+    CUresult error;
+
+    setenv("GPUSHIM_ENABLE", "0", 1); /* should the library be preloaded here */
+    library = doctor_load("libcuda.so.1", &reason);
+    if (!library) {
+        say_no_driver(doctor, reason);
+        return;
+    }
+    missing = fill(&cuda, library);
+    if (cuda.version)
+        say_version(doctor, &cuda, library->l_name);
+    compare_versions(doctor, library->l_name);
+    if (missing) {
+        doctor_say(doctor, DOCTOR_FAIL, "driver", "install a driver of CUDA 11 or later",
+                   "%s has no %s: the library steps aside", library->l_name, missing);
+        return;
+    }
+    error = cuda.init(0);
+    if (error != CUDA_SUCCESS) {
+        say_init_error(doctor, &cuda, error);
+        return;
+    }
+    say_events(doctor, &cuda);
+    fill_nvml(&cuda.nvml);
+    doctor_gpus(doctor, &cuda);
+}
+
+/* ---- The child that asks -------------------------------------------------------------------- */
+
+/* Its rows, as they come. False: it has not said one for a long time. */
+static bool read_rows(struct doctor *doctor, int from)
+{
+    struct doctor_row row;
+    struct pollfd next = {.fd = from, .events = POLLIN};
+
+    for (;;) {
+        int ready = poll(&next, 1, ANSWER_MS);
+        ssize_t got;
+
+        if (ready == 0)
+            return false;
+        if (ready < 0)
+            continue;
+        got = read(from, &row, sizeof row);
+        if (got == (ssize_t)sizeof row)
+            doctor_put(doctor, &row);
+        else if (got >= 0 || errno != EINTR)
+            return true;
+    }
+}
+
+void doctor_driver(struct doctor *doctor)
+{
+    int ends[2], status = 0;
+    pid_t child = -1;
+
+    fflush(stdout);
+    if (pipe2(ends, O_CLOEXEC) == 0 && (child = fork()) == 0) {
+        dup2(STDERR_FILENO, STDOUT_FILENO); /* a driver that talks is not to be among the rows */
+        doctor->to_parent = ends[1];
+        ask_driver(doctor);
+        _exit(0);
+    }
+    if (child < 0) {
+        doctor_say(doctor, DOCTOR_FAIL, "driver", "raise the limits of processes and descriptors",
+                   "it cannot be asked: %s", strerror(errno));
+        return;
+    }
+    close(ends[1]);
+    if (!read_rows(doctor, ends[0])) {
+        /* Not waited for: one that hangs in the kernel does not end. */
+        kill(child, SIGKILL);
+        doctor_say(doctor, DOCTOR_FAIL, "driver",
+                   "look at what the kernel says (dmesg, lines with NVRM or Xid); a GPU that hangs "
+                   "comes back by nvidia-smi --gpu-reset, or a reboot",
+                   "it has not answered for %d s", ANSWER_MS / 1000);
+    } else if (waitpid(child, &status, 0) == child && status != 0) {
+        doctor_say(doctor, DOCTOR_FAIL, "driver",
+                   "install the driver again; see whether nvidia-smi works",
+                   WIFSIGNALED(status) ? "asking it ended the process by signal %d"
+                                       : "asking it ended the process with status %d",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
+    close(ends[0]);
+}

@@ -1,0 +1,223 @@
+/* gpushim doctor: each GPU, what it can do (tried as the library does), BAR1, MIG and MPS. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/gpu/device.h"
+#include "shim/command/doctor_cuda.h"
+
+#define GIB         ((double)(1 << 30))
+#define UUID_SIZE   48
+#define REASON_SIZE 256
+
+/* What the last probe said; it has nowhere else to put it. */
+static char probe_said[REASON_SIZE];
+
+static void keep_line(enum gs_log_level level, const void *place, const char *text)
+{
+    snprintf(probe_said, sizeof probe_said, "%s", text);
+}
+
+static int attribute(const struct doctor_cuda *cuda, CUdevice device, CUdevice_attribute which)
+{
+    int value = 0;
+
+    return cuda->core.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+static void write_uuid(const struct doctor_cuda *cuda, CUdevice device, const char *kind,
+                       char ret_text[UUID_SIZE])
+{
+    CUuuid uuid;
+    int length = snprintf(ret_text, UUID_SIZE, "%s", kind);
+
+    if (!cuda->core.device_get_uuid || cuda->core.device_get_uuid(&uuid, device) != CUDA_SUCCESS) {
+        ret_text[0] = 0;
+        return;
+    }
+    for (int i = 0; i < 16; i++)
+        length += snprintf(ret_text + length, UUID_SIZE - (size_t)length, "%s%02x",
+                           i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                           (unsigned char)uuid.bytes[i]);
+}
+
+/* NVML's handle of it. *ret_mig: it is a part of a GPU, by MIG. */
+static void *find_in_nvml(const struct doctor_cuda *cuda, CUdevice device, bool *ret_mig)
+{
+    char uuid[UUID_SIZE];
+    void *handle = NULL;
+
+    *ret_mig = false;
+    if (!cuda->nvml.by_uuid)
+        return NULL;
+    write_uuid(cuda, device, "GPU", uuid);
+    if (cuda->nvml.by_uuid(uuid, &handle) == 0)
+        return handle;
+    write_uuid(cuda, device, "MIG", uuid);
+    *ret_mig = cuda->nvml.by_uuid(uuid, &handle) == 0;
+    return *ret_mig ? handle : NULL;
+}
+
+/* Without NVML it takes a context, which has its price: made for that alone. */
+static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *in_nvml,
+                        unsigned long long *ret_free)
+{
+    struct doctor_nvml_memory memory = {0};
+    CUcontext context;
+    size_t left = 0, total = 0;
+    bool known = false;
+
+    if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0) {
+        *ret_free = memory.left;
+        return true;
+    }
+    if (!cuda->core.mem_get_info || cuda->core.primary_ctx_retain(&context, device) != CUDA_SUCCESS)
+        return false;
+    if (cuda->core.ctx_push_current(context) == CUDA_SUCCESS) {
+        known = cuda->core.mem_get_info(&left, &total) == CUDA_SUCCESS;
+        cuda->core.ctx_pop_current(&context);
+    }
+    cuda->core.primary_ctx_release(device);
+    *ret_free = left;
+    return known;
+}
+
+static void say_name(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
+                     const char *subject, void *in_nvml, bool is_mig)
+{
+    char name[128] = "", uuid[UUID_SIZE], left[48] = "free memory is not to be seen";
+    unsigned long long bytes;
+    size_t total = 0;
+
+    cuda->device_name(name, sizeof name - 1, device);
+    write_uuid(cuda, device, is_mig ? "MIG" : "GPU", uuid);
+    cuda->core.device_total_mem(&total, device);
+    if (free_memory(cuda, device, in_nvml, &bytes))
+        snprintf(left, sizeof left, "%.1f GiB free", (double)bytes / GIB);
+    doctor_say(doctor, DOCTOR_OK, subject, "", "%s, %s, %.1f GiB, %s", name, uuid,
+               (double)total / GIB, left);
+}
+
+/* Devices report what they then refuse: it is tried as the library does. */
+static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
+                          const char *subject)
+{
+    const struct gs_log log = {.line = keep_line, .no_debug = true};
+    const char *fabric = attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+                             ? "it reports fabric handles"
+                             : "no fabric handles";
+    struct gs_device probed;
+
+    probe_said[0] = 0;
+    gs_device_probe(&cuda->core, &log, device, false, false, &probed);
+    if (!attribute(cuda, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+        doctor_say(
+            doctor, DOCTOR_FAIL, subject,
+            "programs run on it as without the library; take a GPU of Volta or later, and no "
+            "virtual GPU without unified memory",
+            "no virtual memory management (VMM): all its memory stays the driver's");
+    else if (probed.mode == GS_MODE_NATIVE)
+        doctor_say(
+            doctor, DOCTOR_FAIL, subject,
+            attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+                ? "programs run on it as without the library; a filter of system calls or a "
+                  "virtual GPU may stand in the way"
+                : "programs run on it as without the library; take a GPU and driver that have "
+                  "POSIX descriptors (Linux, no virtual GPU)",
+            "VMM, but no POSIX descriptors: %s", probe_said);
+    else if (probed.mode == GS_MODE_UNKNOWN)
+        doctor_say(doctor, DOCTOR_WARN, subject, "ask again when it has 2 MiB free",
+                   "VMM; it is full now, so nothing could be tried");
+    else if (probed.mode == GS_MODE_FD)
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "nothing, without such devices; else take a GPU for data centres or workstations",
+            "VMM, POSIX descriptors; no GPUDirect RDMA: network cards and storage do not reach "
+            "its memory; %s",
+            fabric);
+    else
+        doctor_say(doctor, DOCTOR_OK, subject, "", "VMM, POSIX descriptors, GPUDirect RDMA; %s",
+                   fabric);
+}
+
+static void say_mig(struct doctor *doctor, const struct doctor_cuda *cuda, const char *subject,
+                    void *in_nvml, bool is_mig)
+{
+    unsigned now = 0, pending = 0;
+
+    if (!is_mig &&
+        (!in_nvml || !cuda->nvml.mig_mode || cuda->nvml.mig_mode(in_nvml, &now, &pending) != 0))
+        return;
+    if (is_mig || now)
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "nothing, if what is tried above is well; else nvidia-smi -mig 0 switches it off",
+            "MIG is on: the library was not measured under it");
+    else
+        doctor_say(doctor, DOCTOR_OK, subject, "", "MIG is off");
+}
+
+static void say_bar1(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
+                     const char *subject, void *in_nvml)
+{
+    struct doctor_nvml_memory bar1 = {0};
+    size_t total = 0;
+
+    if (!in_nvml || !cuda->nvml.bar1 || cuda->nvml.bar1(in_nvml, &bar1) != 0 || bar1.total == 0)
+        return;
+    cuda->core.device_total_mem(&total, device);
+    if (bar1.total >= total || !doctor_has_rdma())
+        doctor_say(doctor, DOCTOR_OK, subject, "", "BAR1 of %.1f GiB, %.1f GiB free",
+                   (double)bar1.total / GIB, (double)bar1.left / GIB);
+    else
+        doctor_say(
+            doctor, DOCTOR_WARN, subject,
+            "switch Resizable BAR (and above 4G decoding) on in the machine's setup",
+            "BAR1 of %.1f GiB, %.1f GiB free: no more of its memory can be registered at a time",
+            (double)bar1.total / GIB, (double)bar1.left / GIB);
+}
+
+void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
+{
+    char subject[32];
+    int count = 0;
+
+    if (cuda->core.device_get_count)
+        cuda->core.device_get_count(&count);
+    for (int i = 0; i < count; i++) {
+        CUdevice device;
+        void *in_nvml;
+        bool is_mig;
+
+        snprintf(subject, sizeof subject, "GPU %d", i);
+        if (cuda->device_get(&device, i) != CUDA_SUCCESS)
+            continue;
+        in_nvml = find_in_nvml(cuda, device, &is_mig);
+        say_name(doctor, cuda, device, subject, in_nvml, is_mig);
+        say_abilities(doctor, cuda, device, subject);
+        say_bar1(doctor, cuda, device, subject, in_nvml);
+        say_mig(doctor, cuda, subject, in_nvml, is_mig);
+    }
+}
+
+/* A daemon that controls MPS has this there; one that has ended may have left it. */
+void doctor_mps(struct doctor *doctor)
+{
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/control", folder && folder[0] ? folder : "/tmp/nvidia-mps");
+    if (access(path, F_OK) == 0)
+        doctor_say(
+            doctor, DOCTOR_WARN, "MPS",
+            "nothing, if the GPUs above are well; else end it: echo quit | "
+            "nvidia-cuda-mps-control",
+            "%s is there: programs may run under MPS, under which the library was not measured",
+            path);
+    else if (folder)
+        doctor_say(doctor, DOCTOR_OK, "MPS", "",
+                   "CUDA_MPS_PIPE_DIRECTORY is %s, and no MPS daemon is there", folder);
+    else
+        doctor_say(doctor, DOCTOR_OK, "MPS", "", "off");
+}

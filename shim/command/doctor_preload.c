@@ -1,0 +1,223 @@
+/* gpushim doctor: the library's file, and what LD_PRELOAD makes of it. */
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shim/command/doctor.h"
+#include "shim/command/doctor_elf.h"
+#include "shim/command/run.h"
+
+#define ALL_PROGRAMS "/etc/ld.so.preload"
+#define COPIES_MAX   8
+
+#ifdef __x86_64__
+#define MACHINE EM_X86_64
+#else
+#define MACHINE EM_AARCH64
+#endif
+
+/* ---- Files ---------------------------------------------------------------------------------- */
+
+/* The bytes of a file, to be unmapped; NULL with errno. */
+static const char *map_file(const char *path, size_t *ret_size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *bytes = MAP_FAILED;
+    struct stat info = {0};
+    int error;
+
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    else if (fd >= 0)
+        errno = EINVAL;
+    error = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    *ret_size = (size_t)info.st_size;
+    return bytes == MAP_FAILED ? NULL : bytes;
+}
+
+/* What it says when it is run as a program begins so (shim/lookup). */
+void doctor_version_of(const char *path, char ret_version[DOCTOR_VERSION])
+{
+    static const char begin[] = "libgpushim ";
+    const size_t length = sizeof begin - 1;
+    size_t size;
+    const char *bytes = map_file(path, &size), *at = bytes;
+
+    ret_version[0] = 0;
+    while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
+        size_t left, digits = 0;
+
+        at += length;
+        left = size - (size_t)(at - bytes);
+        while (digits < left && digits < DOCTOR_VERSION && at[digits] > ' ' && at[digits] <= '~')
+            digits++;
+        if (digits < left && digits < DOCTOR_VERSION && *at >= '0' && *at <= '9' &&
+            at[digits] == '\n') {
+            memcpy(ret_version, at, digits);
+            ret_version[digits] = 0;
+            break;
+        }
+    }
+    if (bytes)
+        munmap((void *)bytes, size);
+}
+
+void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf)
+{
+    struct run_file file;
+
+    memset(ret_elf, 0, sizeof *ret_elf);
+    run_file_read(path, &file);
+    if (file.kind == RUN_UNREADABLE)
+        ret_elf->wrong = file.error == EACCES ? "may not be read by this user" : "cannot be read";
+    else if (file.kind != RUN_ELF)
+        ret_elf->wrong = "is no ELF file";
+    else if (file.machine.elf_class != ELFCLASS64)
+        ret_elf->wrong = "is of 32 bits";
+    else if (file.machine.machine != MACHINE)
+        ret_elf->wrong = "is made for another architecture";
+    else
+        snprintf(ret_elf->loader, sizeof ret_elf->loader, "%s", file.interpreter);
+}
+
+/* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
+
+struct copies {
+    char paths[COPIES_MAX][PATH_MAX];
+    dev_t devices[COPIES_MAX];
+    ino_t inodes[COPIES_MAX];
+    unsigned count;
+};
+
+static bool is_library(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return strncmp(slash ? slash + 1 : path, "libgpushim", strlen("libgpushim")) == 0;
+}
+
+static void add_copy(struct copies *copies, const char *path, const struct stat *info)
+{
+    for (unsigned i = 0; i < copies->count; i++)
+        if (copies->devices[i] == info->st_dev && copies->inodes[i] == info->st_ino)
+            return; /* the dynamic linker loads it once */
+    if (copies->count == COPIES_MAX)
+        return;
+    snprintf(copies->paths[copies->count], PATH_MAX, "%s", path);
+    copies->devices[copies->count] = info->st_dev;
+    copies->inodes[copies->count++] = info->st_ino;
+}
+
+static void look_at_one(struct doctor *doctor, const char *subject, const char *name,
+                        const char *proc, struct copies *copies)
+{
+    /* The dynamic linker says so on standard error and goes on without it. */
+    const enum doctor_state bad = is_library(name) ? DOCTOR_FAIL : DOCTOR_WARN;
+    char path[PATH_MAX], remedy[DOCTOR_TEXT];
+    struct doctor_elf elf;
+    struct stat info;
+
+    snprintf(path, sizeof path, "%s%s%s", proc,
+             !proc[0]         ? ""
+             : name[0] == '/' ? "/root"
+                              : "/cwd/",
+             name);
+    if (is_library(name))
+        snprintf(remedy, sizeof remedy, "name %.500s instead, or start programs with gpushim run",
+                 doctor->library[0] ? doctor->library : "the library's own path");
+    else
+        snprintf(remedy, sizeof remedy, "take it out");
+    if (strchr(name, '$') || !strchr(name, '/')) {
+        doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",
+                   "%.200s: which file that is only the dynamic linker knows", name);
+    } else if (fstatat(AT_FDCWD, path, &info, 0) != 0) {
+        doctor_say(doctor, bad, subject, remedy, "%.300s is not there: %s; programs run without it",
+                   name, strerror(errno));
+    } else {
+        doctor_look_at_elf(path, &elf);
+        if (elf.wrong)
+            doctor_say(doctor, bad, subject, remedy, "%.300s %s: programs run without it", name,
+                       elf.wrong);
+        else if (is_library(name))
+            add_copy(copies, name, &info);
+    }
+}
+
+void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
+                            const char *proc)
+{
+    struct copies *copies = calloc(1, sizeof *copies);
+    char *text = strdup(value), *save = NULL;
+    unsigned named = 0;
+
+    if (!copies || !text) {
+        free(copies);
+        free(text);
+        return;
+    }
+    for (char *name = strtok_r(text, " :\t\n", &save); name;
+         name = strtok_r(NULL, " :\t\n", &save)) {
+        look_at_one(doctor, subject, name, proc, copies);
+        named += is_library(name);
+    }
+    if (copies->count > 1)
+        doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them alone",
+                   "it has two copies of the library: %.200s and %.200s", copies->paths[0],
+                   copies->paths[1]);
+    else if (copies->count == 1)
+        doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->paths[0]);
+    else if (!named)
+        doctor_say(doctor, DOCTOR_OK, subject, "", "does not have the library");
+    free(copies);
+    free(text);
+}
+
+void doctor_preload(struct doctor *doctor)
+{
+    const char *value = getenv("LD_PRELOAD");
+    char text[4096];
+
+    if (value && value[0])
+        doctor_look_at_preload(doctor, "LD_PRELOAD", value, "");
+    else
+        doctor_say(doctor, DOCTOR_OK, "LD_PRELOAD", "", "not set here");
+    doctor_read(ALL_PROGRAMS, text, sizeof text);
+    if (text[0])
+        doctor_look_at_preload(doctor, "ld.so.preload", text, "");
+}
+
+/* ---- The library ---------------------------------------------------------------------------- */
+
+void doctor_library(struct doctor *doctor)
+{
+    static const char remedy[] =
+        "install the command and the library from the same package or build";
+    char version[DOCTOR_VERSION];
+    struct doctor_elf elf;
+
+    if (!doctor->library[0]) {
+        doctor_say(
+            doctor, DOCTOR_FAIL, "library", remedy,
+            "there is no libgpushim.so beside this program, nor where it is installed with it");
+        return;
+    }
+    doctor_look_at_elf(doctor->library, &elf);
+    doctor_version_of(doctor->library, version);
+    if (elf.wrong)
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
+    else if (strcmp(version, GS_VERSION) != 0)
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
+                   "%s is of version %s, and this program of %s", doctor->library,
+                   version[0] ? version : "unknown", GS_VERSION);
+    else
+        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s", doctor->library, version);
+}

@@ -1,0 +1,559 @@
+"""gpushim doctor: each thing that stands in the way of the library is a row, with the way out.
+
+usage: doctor.py GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA LIBNVIDIA_ML OLD_LIBCUDA [STATIC_PROGRAM]
+
+Every case is asked for as text and as JSON, and both must have the same rows.
+"""
+import ctypes
+import glob
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+gpushim, library, driver, nvml, old_driver = (os.path.realpath(path) for path in sys.argv[1:6])
+static_program = sys.argv[6] if len(sys.argv) > 6 else None
+broker = os.path.join(os.path.dirname(gpushim), 'gpushim-broker')
+faults = []
+
+NOBODY = 65534
+WAIT_S = 60
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_', 'CUDA_', 'NVML_'))}
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
+# Says that it is ready, and ends with its standard input.
+USES_CUDA = '''import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at, handle = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_char * 64)()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(1 << 20)) == 0
+assert cuda.cuIpcGetMemHandle(handle, at) == 0
+print("ready", flush=True)
+sys.stdin.read()
+'''
+NO_CUDA = 'import sys; print("ready", flush=True); sys.stdin.read()'
+
+
+class Asked:
+    """The rows of one case: (state, subject, found, remedy)."""
+
+    def __init__(self, what, *arguments, settings=None, **options):
+        self.what = what
+        environment = ENVIRONMENT | {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder}
+        environment |= settings or {}
+        environment = {name: value for name, value in environment.items() if value is not None}
+
+        def run(*more):
+            return subprocess.run([gpushim, 'doctor', *arguments, *more], env=environment, text=True,
+                                  timeout=300, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  check=False, **options)
+        text, self.ran = run(), run('--json')
+        try:
+            listed = json.loads(self.ran.stdout)
+        except ValueError as error:
+            faults.append(f'{what}: no JSON ({error}): {self.ran.stdout!r} {self.ran.stderr!r}')
+            listed = []
+        for row in listed:
+            if set(row) != {'subject', 'state', 'found', 'remedy'}:
+                faults.append(f'{what}: {row}')
+        self.rows = [(row['state'], row['subject'], row['found'], row['remedy']) for row in listed]
+        for state, subject, found, remedy in self.rows:
+            if state not in ('ok', 'warn', 'FAIL') or not found or (remedy is None) != (state == 'ok'):
+                faults.append(f'{what}: {subject}: {state}, {found!r}, {remedy!r}')
+        failed = any(row[0] == 'FAIL' for row in self.rows)
+        if self.ran.returncode != (1 if failed else 0):
+            faults.append(f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
+        self.compare(read_text(what, text.stdout))
+
+    def compare(self, rows):
+        """Both ways say the same; what others do on the machine meanwhile is apart."""
+        def own(rows):
+            return [row[:2] for row in rows if not row[1].startswith('process ')]
+        if own(rows) != own(self.rows):
+            faults.append(f'{self.what}: as text {own(rows)}, as JSON {own(self.rows)}')
+
+    def has(self, state, subject, found, remedy=None):
+        """A row of that subject has that state, and matches."""
+        for row in self.rows:
+            if (row[:2] == (state, subject) and re.search(found, row[2])
+                    and (remedy is None or re.search(remedy, row[3] or ''))):
+                return self
+        near = [row for row in self.rows if row[1] == subject] or self.rows
+        faults.append(f'{self.what}: no row ({state}, {subject}, {found!r}, {remedy!r}) in {near}')
+        return self
+
+    def lacks(self, subject, state=None):
+        """There is no such row."""
+        for row in self.rows:
+            if row[1] == subject and state in (None, row[0]):
+                faults.append(f'{self.what}: it has {row}')
+        return self
+
+
+def read_text(what, text):
+    rows = []
+    for line in text.splitlines():
+        row = re.fullmatch(r'(ok|warn|FAIL) {2,4}(\S.{16,}?) (\S.*)', line)
+        if row:
+            rows.append([row[1], row[2].rstrip(), row[3], None])
+        elif rows and re.fullmatch(r' {24}-> \S.*', line) and not rows[-1][3]:
+            rows[-1][3] = line[27:]
+        else:
+            faults.append(f'{what}: the line {line!r}')
+    return [tuple(row) for row in rows]
+
+
+class Program:
+    """A program that runs until it is left."""
+
+    def __init__(self, code=USES_CUDA, preload=None, command=None, settings=None, **options):
+        environment = ENVIRONMENT | {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder}
+        environment |= settings or {}
+        if preload:
+            environment['LD_PRELOAD'] = preload
+        self.child = subprocess.Popen(command or [sys.executable, '-c', code], env=environment,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True, **options)
+        self.pid = self.child.pid
+
+    def __enter__(self):
+        if self.child.stdout.readline() != 'ready\n':
+            sys.exit(f'a program does not run: {self.child.communicate()}')
+        return self
+
+    def __exit__(self, *_):
+        self.child.send_signal(signal.SIGCONT)
+        self.child.communicate(timeout=WAIT_S)
+
+
+def wait_for(what, condition):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f'{what}: not within {WAIT_S} s')
+        time.sleep(0.01)
+
+
+def has_libcuda():
+    try:
+        ctypes.CDLL('libcuda.so.1')
+    except OSError:
+        return False
+    return True
+
+
+# ---- The driver ---------------------------------------------------------------------------------
+
+def good_case():
+    """Nothing is wrong, whatever else runs on this machine."""
+    asked = Asked('the good case')
+    for subject in ('driver', 'GPU 0', 'GPU 1', 'context events', 'MPS', 'folder', 'broker', 'sockets',
+                    'descriptors', 'memlock', 'seccomp', 'ptrace', 'library', 'LD_PRELOAD',
+                    'processes'):
+        if not any(row[1] == subject for row in asked.rows):
+            faults.append(f'the good case: no row about {subject}')
+    for row in asked.rows:
+        if row[0] == 'FAIL' and not row[1].startswith('process '):
+            faults.append(f'the good case: {row}')
+    asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
+    asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, \d\.\d GiB free')
+    asked.has('ok', 'GPU 1', r'^VMM, POSIX descriptors, GPUDirect RDMA; .*fabric handles$')
+    asked.has('ok', 'context events', 'cuCtxRecordEvent')
+    asked.has('ok', 'library', re.escape(library) + r', version \d')
+    asked.has('ok', 'LD_PRELOAD', 'not set')
+
+
+def no_driver():
+    if has_libcuda() or os.path.exists('/dev/nvidia0') or os.path.exists('/proc/driver/nvidia'):
+        return
+    asked = Asked('no driver', settings={'LD_LIBRARY_PATH': scratch})
+    asked.has('warn', 'driver', 'no GPU .* no libcuda: libcuda.so.1: cannot open', 'no GPU')
+    asked.has('ok', 'library', 'version').lacks('driver', 'FAIL').lacks('GPU 0')
+
+
+def bad_drivers():
+    for fault, state, found, remedy in (
+            ('cuInit:*:304', 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304', 'gpus all'),
+            ('cuInit:*:803', 'FAIL', 'different versions', 'reboot'),
+            ('cuInit:*:802', 'FAIL', 'not connected', 'fabricmanager'),
+            ('cuInit:*:999', 'FAIL', 'nvidia-uvm', 'modprobe'),
+            ('cuInit:*:3', 'FAIL', r'cuInit gives .* \(3\)', 'nvidia-smi'),
+            ('cuInit:kill:1', 'FAIL', 'ended the process by signal 9', 'again'),
+            ('cuDriverGetVersion:*:1', 'warn', 'does not tell its version', 'again')):
+        asked = Asked(fault, settings={'SOFTCUDA_FAULTS': fault})
+        asked.has(state, 'driver', found, remedy).has('ok', 'library', 'version')
+        if 'cuInit' in fault:
+            asked.lacks('GPU 0')
+    asked = Asked('nothing is visible', settings={'CUDA_VISIBLE_DEVICES': '7'})
+    asked.has('warn', 'driver', "CUDA_VISIBLE_DEVICES is '7'", 'unset').lacks('GPU 0')
+    if not os.path.exists('/dev/nvidia0'):
+        asked = Asked('no device', settings={'SOFTCUDA_DEVICES': '0'})
+        asked.has('warn', 'driver', 'no GPU is', 'gpus all').lacks('driver', 'FAIL')
+    old = os.path.join(scratch, 'old')
+    os.mkdir(old)
+    shutil.copy(old_driver, os.path.join(old, 'libcuda.so.1'))
+    asked = Asked('an old driver', settings={'LD_LIBRARY_PATH': old})
+    asked.has('warn', 'driver', r'CUDA 10\.2, .* before 12\.5', '12.5')
+    asked.has('FAIL', 'driver', r'has no cu\w+: the library steps aside', 'CUDA 11').lacks('GPU 0')
+
+
+def with_kernel_module(version):
+    """In mounts of its own, where the kernel's module of the driver says that it is loaded."""
+    libc = ctypes.CDLL(None)
+    if (libc.unshare(0x20000) != 0 or libc.mount(b'none', b'/', None, 0x44000, None) != 0
+            or libc.mount(b'none', b'/proc/driver', b'tmpfs', 0, None) != 0):
+        os._exit(99)
+    os.mkdir('/proc/driver/nvidia')
+    with open('/proc/driver/nvidia/version', 'w', encoding='utf-8') as file:
+        file.write(f'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n')
+
+
+def kernel_modules():
+    able = subprocess.run(['true'], preexec_fn=lambda: with_kernel_module('1.2'), check=False)
+    if able.returncode:
+        return # not root, or a container may not mount
+    versioned = os.path.join(scratch, 'versioned')
+    os.mkdir(versioned)
+    shutil.copy(os.path.join(driver, 'libcuda.so.1'), os.path.join(versioned, 'libcuda.so.550.54.15'))
+    os.symlink('libcuda.so.550.54.15', os.path.join(versioned, 'libcuda.so.1'))
+    for version, state, found in (('550.54.15', 'ok', '^version 550.54.15$'),
+                                  ('570.124.06', 'warn', 'version 570.124.06, while libcuda is of 550.54.15')):
+        Asked(f'kernel module {version}', settings={'LD_LIBRARY_PATH': versioned},
+              preexec_fn=lambda version=version: with_kernel_module(version)).has(
+                  state, 'kernel module', found, 'reboot' if state == 'warn' else None)
+    if not has_libcuda():
+        Asked('a module and no libcuda', settings={'LD_LIBRARY_PATH': scratch},
+              preexec_fn=lambda: with_kernel_module('550.54.15')).has(
+                  'FAIL', 'driver', 'a GPU is here .*550.54.15.* and no libcuda', 'NVIDIA_DRIVER_CAPABILITIES')
+
+
+def abilities():
+    for feature, state, subject, found in (
+            ('vmm', 'FAIL', 'GPU 0', 'no virtual memory management'),
+            ('posix_fd', 'FAIL', 'GPU 0', 'no POSIX descriptors: .*cuMemExport|no POSIX descriptors: '),
+            ('rdma', 'warn', 'GPU 0', 'POSIX descriptors; no GPUDirect RDMA'),
+            ('ctx_record_event', 'warn', 'context events', 'no cuCtxRecordEvent: a free waits')):
+        asked = Asked(f'without {feature}', settings={'SOFTCUDA_WITHOUT': feature})
+        asked.has(state, subject, found, '.')
+        if feature == 'ctx_record_event':
+            asked.lacks('GPU 0', 'FAIL').lacks('GPU 0', 'warn')
+        else:
+            asked.lacks('context events', 'warn')
+    Asked('a full GPU', settings={'SOFTCUDA_MEMORY': '1M'}).has('warn', 'GPU 0', 'it is full now', '2 MiB')
+    # Reported, and then refused.
+    asked = Asked('refused', settings={'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'})
+    asked.has('FAIL', 'GPU 0', 'cuMemExportToShareableHandle', 'without the library')
+
+
+def management():
+    """By NVML: BAR1, MIG, free memory."""
+    path = os.path.dirname(nvml) + ':' + driver
+    asked = Asked('NVML', settings={'LD_LIBRARY_PATH': path, 'NVML_BAR1': str(2 << 30)})
+    asked.has('ok', 'GPU 0', r'^BAR1 of 2\.0 GiB, 1\.0 GiB free$').has('ok', 'GPU 0', 'MIG is off')
+    asked.has('ok', 'GPU 0', r' 0\.8 GiB free$')
+    for mig in ('whole', 'part'):
+        asked = Asked(f'MIG, {mig}', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': mig})
+        asked.has('warn', 'GPU 0', 'MIG is on', 'nvidia-smi -mig 0').lacks('GPU 0', 'FAIL')
+    asked.has('ok', 'GPU 1', ', MIG-')
+    control = os.path.join(scratch, 'mps')
+    os.mkdir(control)
+    Asked('no MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control}).has('ok', 'MPS', 'no MPS daemon')
+    with open(os.path.join(control, 'control'), 'w', encoding='utf-8'):
+        pass
+    asked = Asked('MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control})
+    asked.has('warn', 'MPS', re.escape(control), 'quit')
+
+
+# ---- The folder ---------------------------------------------------------------------------------
+
+def folders():
+    asked = Asked('the folder')
+    asked.has('ok', 'folder', re.escape(f'{folder}: user {os.geteuid()}\'s, mode 0700, on '))
+    asked.has('ok', 'folder', '0 sockets in it').has(
+        'ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
+    absent = os.path.join(scratch, 'absent')
+    Asked('no folder yet', settings={'GPUSHIM_SHARE_DIR': absent}).has(
+        'ok', 'folder', re.escape(absent) + r' \(not there\)').has('ok', 'folder', 'none is there yet')
+    if os.path.exists(absent):
+        faults.append(f'{absent} was left behind')
+    open_to_all = os.path.join(scratch, 'all')
+    os.mkdir(open_to_all)
+    os.chmod(open_to_all, 0o1777)
+    Asked('a folder of all', settings={'GPUSHIM_SHARE_DIR': open_to_all}).lacks('folder', 'FAIL').has(
+        'ok', 'folder', f'up in {re.escape(open_to_all)}/gpushim-{os.geteuid()}$')
+    if os.listdir(open_to_all):
+        faults.append(f'{os.listdir(open_to_all)} were left behind')
+    link = os.path.join(scratch, 'link')
+    os.symlink(folder, link)
+    Asked('a link', settings={'GPUSHIM_SHARE_DIR': link}).has(
+        'FAIL', 'folder', 'no socket can be put up: .* symbolic link', 'GPUSHIM_SHARE_DIR').has(
+        'warn', 'folder', 'cannot be used: ', '0700')
+    foreign = os.path.join(scratch, 'foreign')
+    os.mkdir(foreign, 0o700)
+    if os.geteuid() == 0:
+        os.chown(foreign, NOBODY, NOBODY)
+        Asked('of another user', settings={'GPUSHIM_SHARE_DIR': foreign}).has(
+            'FAIL', 'folder', f'belongs to user {NOBODY}', 'of this user')
+    else:
+        os.chmod(foreign, 0o500)
+        Asked('may not be written', settings={'GPUSHIM_SHARE_DIR': foreign}).has(
+            'FAIL', 'folder', 'no socket can be made in', 'of this user')
+    Asked('too long', settings={'GPUSHIM_SHARE_DIR': '/' + 'x' * 200}).has(
+        'FAIL', 'folder', 'no absolute path of at most', 'GPUSHIM_SHARE_DIR').has('ok', 'library', '.')
+    asked = Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'})
+    asked.has('warn', 'folder', 'switched off', 'share.enable')
+    asked = Asked('the usual places', settings={'GPUSHIM_SHARE_DIR': None})
+    asked.has('ok', 'folder', rf'looked for at /run/user/{os.geteuid()}/gpushim .*/tmp/gpushim-.*/dev/shm/')
+
+
+def listen(name):
+    path = os.path.join(folder, name)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    return listener, path
+
+
+def answer_as_another_version(listener):
+    """What it is asked it sends back as a refusal of another version of the protocol."""
+    try:
+        while True:
+            caller, _ = listener.accept()
+            asked = caller.recv(4096)
+            if len(asked) >= 16:
+                caller.send(asked[:4] + struct.pack('=HHI', 6, 4, 24) + asked[12:16] +
+                            struct.pack('=II', 9, 0))
+            caller.close()
+    except OSError:
+        pass # it was closed
+
+
+def sockets():
+    listener, path = listen('0123456789abcdef' * 2)
+    thread = threading.Thread(target=answer_as_another_version, args=(listener,), daemon=True)
+    thread.start()
+    asked = Asked('another version')
+    asked.has('warn', 'sockets', rf'process {os.getpid()} .*another version .*protocol 6', 'same version')
+    asked.has('ok', 'folder', '1 sockets in it')
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()
+    Asked('a dead socket').has('warn', 'folder', '1 sockets in it, 1 of processes that have ended', 'removes')
+    os.unlink(path)
+
+
+def brokers():
+    broker_settings = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': '/nonexistent/broker'}
+    Asked('no broker', settings=broker_settings).has('FAIL', 'broker', 'share.broker', 'GPUSHIM_SHARE_BROKER')
+    broker_settings['GPUSHIM_SHARE_BROKER'] = broker
+    Asked('a broker to be started', settings=broker_settings).has(
+        'ok', 'broker', 'its program is ' + re.escape(broker)).has('ok', 'broker', 'none runs yet')
+    with subprocess.Popen([gpushim, 'broker'], env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as runs:
+        wait_for('a broker', lambda: [name for name in glob.glob(folder + '/broker*')
+                                      if not name.endswith('.new')])
+        Asked('a broker', settings=broker_settings).has(
+            'ok', 'broker', f'one answers in .*, process {runs.pid}, ')
+        runs.send_signal(signal.SIGSTOP)
+        wait_for('a stop', lambda: state_of(runs.pid) == 'T')
+        Asked('a stopped broker', settings=broker_settings).has(
+            'warn', 'broker', f'process {runs.pid} .*it is stopped', 'CONT')
+        runs.send_signal(signal.SIGCONT)
+        runs.terminate()
+
+
+# ---- Limits and the kernel ----------------------------------------------------------------------
+
+def deny_sockets():
+    """A filter of system calls that refuses socket(2), and lets the rest pass."""
+    number = {'x86_64': 41, 'aarch64': 198}[os.uname().machine]
+    code = b''.join(struct.pack('=HBBI', *line) for line in (
+        (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 13), (0x06, 0, 0, 0x7fff0000)))
+    buffer = ctypes.create_string_buffer(code)
+    program = struct.pack('@HP', 4, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None)
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, program, 0, 0) != 0:
+        os._exit(99)
+
+
+def limits():
+    for soft, state in ((32, 'FAIL'), (256, 'warn'), (1024, 'ok')):
+        asked = Asked(f'{soft} descriptors', preexec_fn=lambda soft=soft: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (soft, soft)))
+        asked.has(state, 'descriptors', f'a process here may have {soft} open',
+                  'ulimit -n' if state != 'ok' else None)
+    asked = Asked('a filter of system calls', preexec_fn=deny_sockets)
+    asked.has('FAIL', 'seccomp', 'no socket of kind .*: Permission denied', 'seccomp')
+    asked.has('FAIL', 'folder', 'no socket can be put up')
+
+
+# ---- LD_PRELOAD and processes -------------------------------------------------------------------
+
+def changed_copy(path, find, put):
+    """A copy of the library that differs."""
+    with open(library, 'rb') as file:
+        data = file.read()
+    assert find in data and len(find) == len(put)
+    with open(path, 'wb') as file:
+        file.write(data.replace(find, put, 1))
+    return path
+
+
+def preloads():
+    Asked('the library', settings={'LD_PRELOAD': library}).has(
+        'ok', 'LD_PRELOAD', 'has the library, ' + re.escape(library))
+    gone = os.path.join(scratch, 'gone/libgpushim.so')
+    Asked('a path that is not there', settings={'LD_PRELOAD': gone}).has(
+        'FAIL', 'LD_PRELOAD', re.escape(gone) + ' is not there', re.escape(library))
+    Asked('another library that is not there', settings={'LD_PRELOAD': '/nonexistent/liba.so'}).has(
+        'warn', 'LD_PRELOAD', '/nonexistent/liba.so is not there', 'take it out').has(
+        'ok', 'LD_PRELOAD', 'does not have the library')
+    os.mkdir(os.path.join(scratch, 'other'))
+    elsewhere = os.path.join(scratch, 'other/libgpushim.so')
+    machine = struct.pack('<HH', 3, 0x3e if os.uname().machine == 'x86_64' else 0xb7)
+    changed_copy(elsewhere, machine, struct.pack('<HH', 3, 0xf3))
+    Asked('another architecture', settings={'LD_PRELOAD': elsewhere}).has(
+        'FAIL', 'LD_PRELOAD', 'another architecture', re.escape(library))
+    with open(elsewhere, 'w', encoding='utf-8') as file:
+        file.write('no library, whatever it is called: ' + 'x' * 64)
+    Asked('no ELF file', settings={'LD_PRELOAD': elsewhere}).has('FAIL', 'LD_PRELOAD', 'no ELF file')
+    shutil.copy(library, elsewhere)
+    Asked('two copies', settings={'LD_PRELOAD': f'{library} {elsewhere}'}).has(
+        'FAIL', 'LD_PRELOAD', 'two copies', 'alone')
+    Asked('one twice', settings={'LD_PRELOAD': f'{library}:{library}'}).has(
+        'ok', 'LD_PRELOAD', 'has the library').lacks('LD_PRELOAD', 'FAIL')
+    Asked('by name', settings={'LD_PRELOAD': 'libgpushim.so'}).has(
+        'warn', 'LD_PRELOAD', 'only the dynamic linker knows', 'whole path')
+
+
+def processes():
+    copy = os.path.join(scratch, 'copy')
+    os.mkdir(copy)
+    same = shutil.copy(library, os.path.join(copy, 'libgpushim.so'))
+    other = changed_copy(os.path.join(copy, 'libgpushim.so.0'), b'libgpushim 0', b'libgpushim 9')
+    later = shutil.copy(library, os.path.join(copy, 'libgpushim.so.1'))
+    with (Program() as without, Program(preload=library) as with_it, Program(preload=same) as has_same,
+          Program(NO_CUDA) as none, Program(preload=other) as has_other,
+          Program(preload=later) as has_old, Program(preload=f'{library}:{same}') as has_two):
+        os.replace(shutil.copy(other, later + '.new'), later)
+        asked = Asked('processes')
+        asked.has('warn', f'process {without.pid}', 'python.* uses CUDA without the library',
+                  'LD_PRELOAD=' + re.escape(library))
+        asked.has('warn', f'process {has_other.pid}', r'another build, .*, version 9\.', 'same version')
+        asked.has('warn', f'process {has_old.pid}', 'was replaced since', 'start it again')
+        asked.has('FAIL', f'process {has_two.pid}', 'two copies', 'one of them')
+        for program in (with_it, has_same, none):
+            asked.lacks(f'process {program.pid}')
+        asked.has('ok', 'processes', r'^(?!0 |1 )\d+ use CUDA with this library')
+        one_process(without, with_it, none, has_other, has_two)
+
+
+def one_process(without, with_it, none, has_other, has_two):
+    def ask(what, program):
+        return Asked(what, str(program.pid)).has('ok', 'process', f'^{program.pid} .*python').lacks('driver')
+    ask('a process without it', without).has(
+        'FAIL', 'libraries', 'without the library, and uses CUDA', re.escape(library))
+    ask('a process without CUDA', none).has('warn', 'libraries', 'it has no libcuda')
+    ask('another version in a process', has_other).has('warn', 'libraries', 'another build', 'again')
+    ask('a process with two', has_two).has('FAIL', 'libraries', 'two copies').has(
+        'FAIL', 'LD_PRELOAD', 'two copies')
+    asked = ask('a process with it', with_it)
+    asked.has('ok', 'libraries', re.escape(library) + ' and libcuda').has('ok', 'socket', 'answers')
+    asked.has('ok', 'setuid', '^no').has('ok', 'program', 'python').has('ok', 'container', '.')
+    asked.has('ok', 'LD_PRELOAD', 'has the library').has('ok', 'GPUSHIM_SHARE_DIR', 'as here')
+    asked.has('ok', 'descriptors', '^it may have')
+    if any(row[0] != 'ok' for row in asked.rows):
+        faults.append(f'a process with it: {asked.rows}')
+    asked = Asked('another folder', str(with_it.pid), settings={'GPUSHIM_SHARE_DIR': scratch})
+    asked.has('warn', 'GPUSHIM_SHARE_DIR', 'here ' + re.escape(scratch), 'same folder')
+    asked.has('ok', 'socket', 'it has none')
+
+
+def state_of(pid):
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
+        return file.read().rsplit(')', 1)[1].split()[0]
+
+
+def odd_processes():
+    settings = {'GPUSHIM_ENABLE': 'off', 'LD_PRELOAD': '/nonexistent/libgpushim.so'}
+    with Program(NO_CUDA, settings=settings, preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (200, 200))) as program:
+        os.kill(program.pid, signal.SIGSTOP)
+        wait_for('a stop', lambda: state_of(program.pid) == 'T')
+        asked = Asked('an odd process', str(program.pid))
+        asked.has('warn', 'process', 'is stopped', 'CONT')
+        asked.has('FAIL', 'LD_PRELOAD', '/nonexistent/libgpushim.so is not there')
+        asked.has('warn', 'GPUSHIM_ENABLE', "it is 'off'", 'unset')
+        asked.has('warn', 'descriptors', 'it may have 200 open', 'ulimit')
+    if static_program:
+        with Program(command=[static_program], preload=library) as program:
+            asked = Asked('a static program', str(program.pid))
+            asked.has('FAIL', 'program', 'statically linked', 'libc.so')
+    if os.geteuid() == 0:
+        for command, found in ((['/bin/cat'], f'as user {NOBODY} for user 0'),
+                               # A shell gives such rights up.
+                               (['/bin/sh', '-c', 'cat'], 'preloads nothing into it')):
+            program = Program(command=command, preload=library, preexec_fn=lambda: os.seteuid(NOBODY))
+            program.child.stdin.write('ready\n')
+            program.child.stdin.flush()
+            with program:
+                Asked(f'{command} as another user', str(program.pid)).has('FAIL', 'setuid', found, 'setuid')
+    else:
+        asked = Asked('of another user', '1')
+        if not os.access('/proc/1/environ', os.R_OK):
+            asked.has('warn', 'libraries', 'may not be looked at', 'root')
+    with subprocess.Popen([sys.executable, '-c', '']) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        Asked('one that has ended', str(ended.pid)).has('FAIL', 'process', 'has ended', 'parent')
+    Asked('no process', str(ended.pid)).has('FAIL', 'process', f'there is no process {ended.pid}', 'ps')
+
+
+def usage():
+    for arguments, status, out, err in (
+            (['--help'], 0, 'usage: gpushim doctor', ''), (['x'], 2, '', "'x' is no process id"),
+            (['-5'], 2, '', "does not know '-5'"), (['1', '2'], 2, '', "does not know '2'"),
+            (['12x'], 2, '', 'no process id'), (['99999999999999'], 2, '', 'no process id')):
+        ran = subprocess.run([gpushim, 'doctor', *arguments], env=ENVIRONMENT, text=True, check=False,
+                             timeout=WAIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if ran.returncode != status or out not in ran.stdout or err not in ran.stderr:
+            faults.append(f'{arguments}: {ran}')
+    with open('/dev/full', 'w', encoding='utf-8') as full:
+        for more in ([], ['--json']):
+            ran = subprocess.run([gpushim, 'doctor', str(os.getpid()), *more], env=ENVIRONMENT, stdout=full,
+                                 stderr=subprocess.DEVNULL,
+                                 check=False, timeout=WAIT_S)
+            if ran.returncode != 1:
+                faults.append(f'a full disk, {more}: {ran.returncode}')
+
+
+def moved():
+    """The command without its library, and with another version of it."""
+    global gpushim
+    here, away = gpushim, os.path.join(scratch, 'bin/gpushim')
+    os.mkdir(os.path.dirname(away))
+    gpushim = shutil.copy(here, away)
+    Asked('no library').has('FAIL', 'library', 'no libgpushim.so', 'same package')
+    changed_copy(os.path.join(scratch, 'bin/libgpushim.so'), b'libgpushim 0', b'libgpushim 9')
+    Asked('another library').has('FAIL', 'library', r'of version 9\.\S+, and this program of 0', 'same package')
+    gpushim = here
+
+
+with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
+    folder = os.path.join(scratch, 'run')
+    os.mkdir(folder, 0o700)
+    for case in (good_case, no_driver, bad_drivers, kernel_modules, abilities, management, folders, sockets, brokers,
+                 limits, preloads, processes, odd_processes, usage, moved):
+        case()
+for fault in faults:
+    print(fault)
+sys.exit(1 if faults else 0)
