@@ -1,5 +1,6 @@
 /* gpushim doctor: the subjects, and how rows are put out (doctor.h). */
 #include "shim/command/doctor.h"
+#include "shim/command/library.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -78,15 +79,9 @@ void doctor_read(const char *path, char *ret_text, size_t size)
 
 void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
 {
-    char own[PATH_MAX - 64], path[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    char own[PATH_MAX], path[PATH_MAX + 64];
 
-    if (length > 0)
-        own[length] = 0;
-    else /* without /proc, as it was called */
-        snprintf(own, sizeof own, "%s", (const char *)getauxval(AT_EXECFN));
-    if (strrchr(own, '/'))
-        strrchr(own, '/')[0] = 0;
+    library_own_folder(own);
     for (; *names; names++) {
         snprintf(path, sizeof path, "%s/%.60s", own, *names);
         if (access(path, R_OK) == 0 && realpath(path, ret_path))
@@ -105,9 +100,6 @@ static const char usage[] =
 
 int command_doctor(int argc, char **argv)
 {
-    static const char *const libraries[] = {
-        "../libgpushim.so",     GS_LIBRARY_INSTALLED, "../lib64/libgpushim.so",
-        "../lib/libgpushim.so", "libgpushim.so",      NULL}; /* as gpushim run looks */
     struct json json = {.file = stdout};
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
@@ -126,7 +118,7 @@ int command_doctor(int argc, char **argv)
     if (!command_share_options(
             &doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
-    doctor_beside(libraries, doctor.library);
+    library_find(doctor.library);
     doctor.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');

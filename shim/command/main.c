@@ -3,6 +3,9 @@
  * command.h says how a command is made; a new one is a file and a row here.
  */
 #include "shim/command/command.h"
+#include "shim/command/doctor.h"
+#include "shim/command/json.h"
+#include "shim/command/library.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -138,13 +141,29 @@ bool command_share_options(struct gs_share_options *options)
 
 int command_version(int argc, char **argv)
 {
-    static const char usage[] = "usage: gpushim version\n";
-    bool json;
+    static const char usage[] = "usage: gpushim version [--json]\n"
+                                "The version of this program, and of the library that belongs to it.\n";
+    char path[PATH_MAX], version[DOCTOR_VERSION] = "";
+    struct json json = {.file = stdout};
+    bool as_json;
     int status;
 
-    if (!command_arguments(&argc, argv, 0, usage, &json, &status))
+    if (!command_arguments(&argc, argv, 0, usage, &as_json, &status))
         return status;
-    return command_say(json ? "{\"version\": \"%s\"}\n" : "gpushim %s\n", GS_VERSION);
+    library_find(path);
+    if (path[0])
+        doctor_version_of(path, version);
+    if (!as_json && path[0])
+        return command_say("gpushim %s\nlibgpushim %s (%s)\n", GS_VERSION,
+                           version[0] ? version : "of no version that it tells", path);
+    if (!as_json)
+        return command_say("gpushim %s\n", GS_VERSION);
+    json_open(&json, NULL, '{');
+    json_text(&json, "version", GS_VERSION);
+    json_text(&json, "library", path[0] ? path : NULL);
+    json_text(&json, "library_version", version[0] ? version : NULL);
+    json_close(&json, '}');
+    return json_end(&json) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 static void print_commands(FILE *file)

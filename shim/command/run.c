@@ -12,18 +12,11 @@
 
 #include "config/internal.h"
 #include "shim/command/command.h"
+#include "shim/command/library.h"
 #include "shim/command/run.h"
-
-#define LIBRARY "libgpushim.so"
 
 /* As shells and env(1) say it. */
 enum { CANNOT_START = 126, NOT_FOUND = 127 };
-
-#if defined __x86_64__
-#define MULTIARCH "x86_64-linux-gnu"
-#elif defined __aarch64__
-#define MULTIARCH "aarch64-linux-gnu"
-#endif
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
@@ -32,52 +25,13 @@ struct library {
     struct run_machine machine;
 };
 
-/* From this program's folder (false) or the one above it: as built, as installed, as unpacked. */
-static const struct {
-    bool above;
-    const char *rest;
-} places[] = {{true, "/" LIBRARY},
-              {true, "/lib/" MULTIARCH "/" LIBRARY},
-              {true, "/lib64/" LIBRARY},
-              {true, "/lib/" LIBRARY},
-              {false, "/" LIBRARY}};
-
-#define PLACES (sizeof places / sizeof *places)
-
-static void cut_last_part(char *path)
-{
-    char *slash = strrchr(path, '/');
-
-    if (slash)
-        *slash = 0;
-}
-
-/* False, and said: it cannot be told where this program lies. */
-static bool find_folders(char ret_folder[PATH_MAX], char ret_above[PATH_MAX])
-{
-    ssize_t length = readlink("/proc/self/exe", ret_folder, PATH_MAX - 1);
-
-    if (length < 0) {
-        command_complain("/proc/self/exe: %m; without it the library beside this program cannot be "
-                         "found; mount /proc, or set LD_PRELOAD to " LIBRARY " yourself");
-        return false;
-    }
-    ret_folder[length] = 0;
-    cut_last_part(ret_folder);
-    memcpy(ret_above, ret_folder, PATH_MAX);
-    cut_last_part(ret_above);
-    return true;
-}
-
 /* 0 or an errno. */
-static int try_library(const char *folder, const char *rest, struct library *ret)
+static int try_library(struct library *library)
 {
     struct run_file file;
 
-    if (snprintf(ret->path, sizeof ret->path, "%s%s", folder, rest) >= (int)sizeof ret->path)
-        return ENAMETOOLONG;
-    run_file_read(ret->path, &file);
-    ret->machine = file.machine;
+    run_file_read(library->path, &file);
+    library->machine = file.machine;
     return file.kind == RUN_UNREADABLE ? file.error : file.kind == RUN_ELF ? 0 : ENOEXEC;
 }
 
@@ -93,21 +47,13 @@ static bool can_be_preloaded(const char *path)
 
 static bool find_library(struct library *ret)
 {
-    char folder[PATH_MAX], above[PATH_MAX];
-    int errors[PLACES];
-
-    if (!find_folders(folder, above))
-        return false;
-    for (size_t i = 0; i < PLACES; i++) {
-        errors[i] = try_library(places[i].above ? above : folder, places[i].rest, ret);
-        if (!errors[i])
+    for (unsigned n = 0; library_place(n, ret->path); n++)
+        if (try_library(ret) == 0)
             return can_be_preloaded(ret->path);
-    }
     command_complain("there is no " LIBRARY " that belongs to this program; install it in one of the "
                      "places where it was looked for:");
-    for (size_t i = 0; i < PLACES; i++)
-        fprintf(stderr, "  %s%s: %s\n", places[i].above ? above : folder, places[i].rest,
-                strerror(errors[i]));
+    for (unsigned n = 0; library_place(n, ret->path); n++)
+        fprintf(stderr, "  %s: %s\n", ret->path, strerror(try_library(ret)));
     return false;
 }
 

@@ -222,7 +222,10 @@ def prove_usage(folder):
         run = gpushim(folder, *arguments)
         check(run.returncode == 0 and 'usage: gpushim' in run.stdout and not run.stderr,
               f'{arguments} helps: {run}')
-    check(re.fullmatch(r'gpushim \d+\.\d+\.\d+\n', gpushim(folder, 'version').stdout), 'a version')
+    said = gpushim(folder, 'version').stdout
+    check(re.fullmatch(r'gpushim (\d+\.\d+\.\d+)\nlibgpushim \1 \(' + re.escape(os.path.realpath(SHIM)) +
+                       r'\)\n', said), f'its version and the library\'s: {said!r}')
+    check(rows(folder, 'version').get('library') == os.path.realpath(SHIM), 'the same for programs')
     check(gpushim(folder, '--version').stdout == gpushim(folder, 'version').stdout, 'the same')
     run = subprocess.run(f'{GPUSHIM} --help > /dev/full', shell=True, env=clean(folder), check=False)
     check(run.returncode == 1, 'a full disk is told by the status')

@@ -1,0 +1,21 @@
+/* Where the library lies that belongs to this program. */
+#ifndef GS_SHIM_COMMAND_LIBRARY_H
+#define GS_SHIM_COMMAND_LIBRARY_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#define LIBRARY "libgpushim.so"
+
+/* The folder of this program, without a slash at its end; without /proc, of the name that it was called
+ * by. */
+void library_own_folder(char ret_folder[PATH_MAX]);
+
+/* The n-th place where the library may lie, the likeliest first: as built, as installed, as unpacked.
+ * False: those were all. */
+bool library_place(unsigned n, char ret_path[PATH_MAX]);
+
+/* The real path of the first that can be read; "": there is none. */
+void library_find(char ret_path[PATH_MAX]);
+
+#endif
