@@ -26,6 +26,7 @@ static const struct {
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
+    {"cdi", command_cdi, "gives containers the library, as engines give them devices"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };
