@@ -1,8 +1,10 @@
 """gpushim cdi: the specification is one that container engines take, what is wrong is said, and containers made
-by it alone have the library, share, and keep an LD_PRELOAD of their own.
+by it alone have the library, share, and keep an LD_PRELOAD of their own. bwrap makes the containers by the
+specification's mounts and variables; podman reads it itself, and then only that is tried.
 
-usage: cdi.py FOLDER_OF_CONTAINERS_PY GPUSHIM LIBGPUSHIM LIBCUDA VERSION PAIR
+usage: cdi.py bwrap|podman FOLDER_OF_CONTAINERS_PY GPUSHIM LIBGPUSHIM LIBCUDA VERSION PAIR
 """
+import ctypes
 import json
 import os
 import re
@@ -12,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, sys.argv[2])
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
 
-gpushim, library, libcuda = (os.path.realpath(path) for path in sys.argv[2:5])
-version, pair = sys.argv[5], os.path.realpath(sys.argv[6])
+gpushim, library, libcuda = (os.path.realpath(path) for path in sys.argv[3:6])
+version, pair = sys.argv[6], os.path.realpath(sys.argv[7])
 faults = []
 
 NOBODY = 65534
@@ -205,8 +207,12 @@ def says_what_is_wrong(folder):
 class Device(containers.Bwrap):
     """A container whose image has no file of the library's, and that gets a device's mounts and variables."""
 
-    def with_device(self, spec, name):
-        self.env, self.mounts = edits_of(spec, name)
+    def __init__(self, root, folder):
+        super().__init__(root, folder)
+        self.env, self.mounts = {}, {}
+
+    def with_device(self, text, name):
+        self.env, self.mounts = edits_of(json.loads(text), name)
         for inside, (outside, _) in self.mounts.items():
             point = self.root + inside # which engines make
             os.makedirs(os.path.dirname(point), exist_ok=True)
@@ -226,6 +232,26 @@ class Device(containers.Bwrap):
         return command[:at] + binds + command[at:]
 
 
+class PodmanDevice(containers.Podman):
+    """Podman reads the specification where all engines do. That is /run/cdi, in a mount namespace of this
+    test's own, with a /run of its own: nobody else sees it, nor what stays there."""
+
+    def __init__(self, root, folder):
+        super().__init__(root, folder)
+        if ctypes.CDLL(None).unshare(0x20000): # CLONE_NEWNS
+            raise containers.Skip('no mount namespace can be made')
+        for words in (['--make-rprivate', '/'], ['-t', 'tmpfs', 'tmpfs', '/run']):
+            ran = subprocess.run(['mount', *words], capture_output=True, text=True, timeout=60, check=False)
+            if ran.returncode:
+                raise containers.Skip(ran.stderr.strip())
+        os.makedirs('/run/cdi')
+
+    def with_device(self, text, name):
+        with open('/run/cdi/libgpushim.json', 'w', encoding='utf-8') as file:
+            file.write(text)
+        self.options = ('--device', f'{json.loads(text)["kind"]}={name}')
+
+
 # What an image sets, and nothing of the library's. ("": not what containers.environment has.)
 IMAGE = {'GPUSHIM_SHARE_DIR': '/nowhere', 'LD_PRELOAD': '/lib/libimage.so'}
 BEGINS = f'libgpushim {version} starts in pair'
@@ -234,7 +260,9 @@ BEGINS = f'libgpushim {version} starts in pair'
 def make_case(runtime, folder, kind, device):
     case = containers.Case(runtime, folder, kind)
     run = os.path.join(case.shared, 'run')
-    runtime.with_device(spec_of(generate('generate', '--share-dir', run).stdout), device)
+    text = generate('generate', '--share-dir', run).stdout
+    spec_of(text)
+    runtime.with_device(text, device)
     return case
 
 
@@ -286,10 +314,10 @@ def start_a_broker(runtime, folder):
         give.remove()
 
 
-def in_containers(folder):
+def in_containers(folder, kind):
     """Why none could be made; None: all was tried."""
-    if not shutil.which('bwrap'):
-        return 'no bwrap'
+    if not shutil.which(kind.name):
+        return f'no {kind.name}'
     root = os.path.join(folder, 'root')
     try:
         containers.make_root(root, pair, library, libcuda, gpushim)
@@ -297,8 +325,7 @@ def in_containers(folder):
         image, = [path for path in containers.libraries(gpushim, libcuda) if '/libdl.so.2' in path]
         os.rename(f'{root}/lib/libgpushim.so', f'{folder}/unused')
         shutil.copy(image, f'{root}/lib/libimage.so')
-        runtime = Device(root, folder)
-        runtime.env, runtime.mounts = {}, {}
+        runtime = kind(root, folder)
         containers.try_out(runtime, folder)
         for play in (share, keep_what_the_image_has, start_a_broker):
             try:
@@ -316,10 +343,13 @@ def in_a_folder(play):
         return play(folder)
 
 
-in_a_folder(is_right)
-in_a_folder(writes_the_file)
-in_a_folder(says_what_is_wrong)
-skipped = in_a_folder(in_containers)
+if sys.argv[1] == 'podman':
+    skipped = in_a_folder(lambda folder: in_containers(folder, PodmanDevice))
+else:
+    in_a_folder(is_right)
+    in_a_folder(writes_the_file)
+    in_a_folder(says_what_is_wrong)
+    skipped = in_a_folder(lambda folder: in_containers(folder, Device))
 for each in faults:
     print(each)
 if not faults and skipped:
