@@ -41,7 +41,7 @@ static const char *path_of(const char *target, size_t *ret_length)
 struct http_request http_read(const char *text, size_t size)
 {
     struct http_request request = {.status = HTTP_BAD};
-    char line[HTTP_REQUEST_MAX + 1], method[16];
+    char line[HTTP_REQUEST_MAX + 1];
     char *target, *after;
     const char *path;
     size_t length = 0;
@@ -54,17 +54,16 @@ struct http_request http_read(const char *text, size_t size)
         line[length - 1] = 0;
     target = strchr(line, ' ');
     after = target ? strchr(target + 1, ' ') : NULL;
-    if (!after || target == line || (size_t)(target - line) >= sizeof method ||
-        strncmp(after, " HTTP/1.", 8) != 0 || strspn(after + 8, "0123456789") != 1 || after[9])
+    if (!after || target == line || strncmp(after, " HTTP/1.", 8) != 0 ||
+        strspn(after + 8, "0123456789") != 1 || after[9])
         return request;
     *target++ = *after = 0;
-    snprintf(method, sizeof method, "%s", line);
     path = path_of(target, &length);
-    request.head_only = strcmp(method, "HEAD") == 0;
+    request.head_only = strcmp(line, "HEAD") == 0;
     request.page = length == 8 && strncmp(path, "/metrics", 8) == 0 ? HTTP_METRICS : HTTP_ROOT;
     if (request.page == HTTP_ROOT && (length != 1 || *path != '/'))
         request.status = HTTP_NO_PATH;
-    else if (!request.head_only && strcmp(method, "GET") != 0)
+    else if (!request.head_only && strcmp(line, "GET") != 0)
         request.status = HTTP_NO_METHOD;
     else
         request.status = HTTP_OK;
