@@ -32,6 +32,16 @@ static size_t character(const unsigned char *at)
     return size;
 }
 
+bool json_takes(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+
+    for (size_t size; *at; at += size)
+        if ((size = character(at)) == 0)
+            return false;
+    return true;
+}
+
 static void put_text(FILE *file, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;

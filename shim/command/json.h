@@ -21,6 +21,8 @@ void json_close(struct json *json, char bracket);                 /* '}' or ']' 
 void json_text(struct json *json, const char *key, const char *text);
 void json_number(struct json *json, const char *key, uint64_t number);
 void json_bool(struct json *json, const char *key, bool is);
+/* Whether all of it can be written as it is: it is UTF-8. */
+bool json_takes(const char *text);
 /* After the last: the end of the line. False: it could not be written. */
 bool json_end(struct json *json);
 

@@ -27,6 +27,7 @@ static const struct {
     {"export", command_export, "the same figures for Prometheus, as a page or a file"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
+    {"cdi", command_cdi, "gives containers the library, as engines give them devices"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
     {"version", command_version, "the version of this program and of the library beside it"},
 };

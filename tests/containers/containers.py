@@ -169,6 +169,7 @@ class Podman:
     """podman, with runc below it; the root file system is used as it lies there."""
 
     name = "podman"
+    options = () # more of podman run's
     others_look = str(OTHER)
     outside = staticmethod(lambda user: FIRST + user)
 
@@ -187,7 +188,7 @@ class Podman:
         if shutil.which("runc"):
             store += ["--runtime", shutil.which("runc")]
         command = store + [
-            "run", "--rm", "--name", identity, "--network", "none", "--ipc", "private",
+            "run", *self.options, "--rm", "--name", identity, "--network", "none", "--ipc", "private",
             "--cap-drop", "all", "--security-opt", "no-new-privileges",
             "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
             "--uidmap", f"0:{FIRST}:1000", "--gidmap", f"0:{FIRST}:1000",
@@ -533,4 +534,5 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-sys.exit(main())
+if __name__ == '__main__':
+    sys.exit(main())

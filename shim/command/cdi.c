@@ -1,0 +1,366 @@
+/*
+ * gpushim cdi generate: a specification by which container engines give a container the library as they
+ * give it a device (CDI, the Container Device Interface). It mounts the library and this program as they
+ * lie on the host, and sets LD_PRELOAD; the image needs neither.
+ *
+ * Inside all lies where the program finds its library (library.c):
+ *
+ *   /opt/gpushim/lib/libgpushim.so     LD_PRELOAD
+ *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an LD_PRELOAD
+ *   /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
+ *   /opt/gpushim/share                 the host's folder for sockets; GPUSHIM_SHARE_DIR
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+#include "shim/command/library.h"
+
+#define KIND    "libgpushim.dev/shim"
+#define VERSION "0.5.0" /* what is here needs no newer, and engines since 2022 read it */
+#define INSIDE  "/opt/gpushim"
+#define TWIN    "-run" /* the name of a device without LD_PRELOAD ends so */
+
+static const char usage[] =
+    "usage: gpushim cdi generate [--output FILE] [--share-dir [NAME=]FOLDER]...\n"
+    "Writes a CDI specification, by which podman, docker and others give a container the library, as\n"
+    "the device " KIND "=all. They look for it in /etc/cdi and /var/run/cdi.\n"
+    "For an image with an LD_PRELOAD of its own take the device all-run, and as entry point\n"
+    INSIDE "/bin/gpushim run: that keeps it, behind the library.\n"
+    "\n"
+    "  --output FILE                where to write it, at once or not at all; without: standard output\n"
+    "  --share-dir FOLDER           the host's folder for sockets: the containers that have it share\n"
+    "  --share-dir NAME=FOLDER      the same for the device NAME: those of another device do not see it\n";
+
+/* What is asked for with --device KIND=name. */
+struct device {
+    char name[64];
+    char folder[PATH_MAX]; /* the host's, for sockets; "": each container has its own */
+};
+
+struct spec {
+    char library[PATH_MAX], program[PATH_MAX];
+    const char *output; /* NULL: standard output */
+    struct device *devices;
+    unsigned count;
+};
+
+/* ---- The specification ---------------------------------------------------------------------- */
+
+static void write_mount(struct json *json, const char *host, const char *inside, const char *mode)
+{
+    /* No noexec: what is mapped from the library is code. */
+    const char *const options[] = {mode, "nosuid", "nodev", "bind"};
+
+    json_open(json, NULL, '{');
+    json_text(json, "hostPath", host);
+    json_text(json, "containerPath", inside);
+    json_open(json, "options", '[');
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        json_text(json, NULL, options[i]);
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+/* What a device sets counts more than what the image or who starts the container sets. So each has a twin
+ * that leaves their LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
+static void write_device(struct json *json, const struct device *device, bool preload)
+{
+    char name[sizeof device->name + sizeof TWIN];
+
+    snprintf(name, sizeof name, "%s%s", device->name, preload ? "" : TWIN);
+    json_open(json, NULL, '{');
+    json_text(json, "name", name);
+    json_open(json, "containerEdits", '{');
+    json_open(json, "env", '[');
+    if (preload)
+        json_text(json, NULL, "LD_PRELOAD=" INSIDE "/lib/" LIBRARY);
+    json_text(json, NULL, "GPUSHIM_SHARE_BROKER=" INSIDE "/bin/gpushim-broker");
+    if (device->folder[0])
+        json_text(json, NULL, "GPUSHIM_SHARE_DIR=" INSIDE "/share");
+    json_close(json, ']');
+    if (device->folder[0]) {
+        json_open(json, "mounts", '[');
+        write_mount(json, device->folder, INSIDE "/share", "rw");
+        json_close(json, ']');
+    }
+    json_close(json, '}');
+    json_close(json, '}');
+}
+
+/* False: it could not be written. */
+static bool write_spec(FILE *file, const struct spec *spec)
+{
+    struct json json = {.file = file};
+
+    json_open(&json, NULL, '{');
+    json_text(&json, "cdiVersion", VERSION);
+    json_text(&json, "kind", KIND);
+    json_open(&json, "devices", '[');
+    for (unsigned i = 0; i < spec->count; i++) {
+        write_device(&json, &spec->devices[i], true);
+        write_device(&json, &spec->devices[i], false);
+    }
+    json_close(&json, ']');
+    /* What any device brings, once also where a container has two. */
+    json_open(&json, "containerEdits", '{');
+    json_open(&json, "mounts", '[');
+    write_mount(&json, spec->library, INSIDE "/lib/" LIBRARY, "ro");
+    write_mount(&json, spec->program, INSIDE "/bin/gpushim", "ro");
+    write_mount(&json, spec->program, INSIDE "/bin/gpushim-broker", "ro");
+    json_close(&json, ']');
+    json_close(&json, '}');
+    json_close(&json, '}');
+    return json_end(&json);
+}
+
+/* ---- What it names -------------------------------------------------------------------------- */
+
+static bool can_be_named(const char *path)
+{
+    if (json_takes(path))
+        return true;
+    command_complain("the path '%s' is no UTF-8, and a CDI specification cannot name it; use another",
+                     path);
+    return false;
+}
+
+/* Containers run as any user. That is said, and no reason to write nothing. */
+static void warn_of_mode(const char *path, mode_t needed)
+{
+    struct stat status;
+
+    if (fstatat(AT_FDCWD, path, &status, 0) == 0 && (status.st_mode & needed) != needed)
+        command_complain("warning: containers that run as another user may not use %s; "
+                         "chmod a+%s %s", path, needed & S_IXOTH ? "rx" : "r", path);
+}
+
+static bool find_files(struct spec *spec)
+{
+    ssize_t length = readlink("/proc/self/exe", spec->program, sizeof spec->program - 1);
+    char place[PATH_MAX];
+
+    if (length <= 0) {
+        command_complain("/proc/self/exe, where this program lies, cannot be read: %s; mount /proc",
+                         strerror(errno));
+        return false;
+    }
+    spec->program[length] = 0;
+    library_find(spec->library);
+    if (spec->library[0]) {
+        warn_of_mode(spec->library, S_IROTH);
+        warn_of_mode(spec->program, S_IROTH | S_IXOTH);
+        return can_be_named(spec->library) && can_be_named(spec->program);
+    }
+    command_complain("there is no " LIBRARY " that belongs to this program; install it in one of the "
+                     "places where it was looked for:");
+    for (unsigned n = 0; library_place(n, place); n++)
+        fprintf(stderr, "  %s\n", place);
+    return false;
+}
+
+/* As the specification has it: letters and digits, with -, _, . and : between. */
+static bool is_device_name(const char *name, size_t length)
+{
+    if (length == 0 || length >= sizeof ((struct device *)0)->name ||
+        !isalnum((unsigned char)name[0]) || !isalnum((unsigned char)name[length - 1]))
+        return false;
+    if (length > strlen(TWIN) && strncmp(name + length - strlen(TWIN), TWIN, strlen(TWIN)) == 0)
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)name[i]) && !strchr("-_.:", name[i]))
+            return false;
+    return true;
+}
+
+/* 0, or the exit status, and said why. */
+static int find_folder(const char *name, char ret_path[PATH_MAX])
+{
+    struct stat status;
+
+    if (!realpath(name, ret_path))
+        command_complain("--share-dir: '%s' cannot be used: %s%s", name, strerror(errno),
+                         errno != ENOENT ? "" : "; make it first, for containers of any user with "
+                                                "install -d -m 1777");
+    else if (fstatat(AT_FDCWD, ret_path, &status, 0) != 0 || !S_ISDIR(status.st_mode))
+        command_complain("--share-dir: '%s' is no folder; name one", name);
+    else if (can_be_named(ret_path))
+        return 0;
+    return COMMAND_WRONG;
+}
+
+static int take_folder(struct spec *spec, const char *text)
+{
+    const char *folder = strchr(text, '='), *slash = strchr(text, '/');
+    bool named = folder && (!slash || folder < slash);
+    const char *name = named ? text : "all";
+    size_t length = named ? (size_t)(folder - text) : strlen(name);
+    struct device *device = spec->devices; /* the first is "all" */
+
+    if (!is_device_name(name, length)) {
+        command_complain("--share-dir: '%.*s' is no name for a device; allowed: 63 letters and "
+                         "digits, with - _ . : between, and no " TWIN " at the end",
+                         (int)length, name);
+        return COMMAND_USAGE;
+    }
+    while (device < spec->devices + spec->count &&
+           (strlen(device->name) != length || memcmp(device->name, name, length) != 0))
+        device++;
+    if (device < spec->devices + spec->count && device->folder[0]) {
+        command_complain("--share-dir: the device %s has a folder already; name another device: "
+                         "NAME=FOLDER", device->name);
+        return COMMAND_USAGE;
+    }
+    if (device == spec->devices + spec->count) {
+        memcpy(device->name, name, length);
+        spec->count++;
+    }
+    return find_folder(named ? folder + 1 : text, device->folder);
+}
+
+/* ---- Writing the file ----------------------------------------------------------------------- */
+
+/* Engines read *.json and *.yaml in their folders, and nothing else. */
+static bool is_read(const char *path)
+{
+    size_t length = strlen(path);
+
+    return length > 5 && (strcmp(path + length - 5, ".json") == 0 ||
+                          strcmp(path + length - 5, ".yaml") == 0);
+}
+
+/* 0 or an errno. Who reads meanwhile sees the file that was there, or this one. */
+static int replace(const struct spec *spec, char *made)
+{
+    int fd = mkstemp(made), error;
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+
+    if (!file) {
+        error = errno;
+        if (fd >= 0)
+            close(fd), unlink(made);
+        return error;
+    }
+    errno = 0;
+    /* All may read it: podman reads it as its user. */
+    if (write_spec(file, spec) && fchmod(fd, 0644) == 0 && fsync(fd) == 0) {
+        error = fclose(file) == 0 && rename(made, spec->output) == 0 ? 0 : errno;
+    } else {
+        error = errno ? errno : EIO;
+        fclose(file);
+    }
+    if (error)
+        unlink(made);
+    return error;
+}
+
+static void tell_places(const struct spec *spec, int folder_length)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+
+    for (unsigned i = 0; i < spec->count; i++)
+        command_say("%s: --device " KIND "=%s, or =%s" TWIN " for gpushim run as entry point\n",
+                    spec->output, spec->devices[i].name, spec->devices[i].name);
+    snprintf(folder, sizeof folder, "%.*s.", folder_length, spec->output);
+    if (!realpath(folder, path) || (strcmp(path, "/etc/cdi") != 0 && strcmp(path, "/run/cdi") != 0 &&
+                                    strcmp(path, "/var/run/cdi") != 0))
+        command_say("podman and docker look in /etc/cdi and /var/run/cdi: copy it there, or name its "
+                    "folder to them (--cdi-spec-dir of podman and of dockerd)\n");
+}
+
+static int write_file(const struct spec *spec)
+{
+    const char *slash = strrchr(spec->output, '/'), *way_out = "";
+    int folder_length = slash ? (int)(slash - spec->output) + 1 : 0, error = ENAMETOOLONG;
+    char made[PATH_MAX];
+
+    if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", folder_length, spec->output) <
+        (int)sizeof made)
+        error = replace(spec, made);
+    if (!error) {
+        tell_places(spec, folder_length);
+        return COMMAND_WELL;
+    }
+    if (error == ENOENT)
+        way_out = "; make its folder first (mkdir -p)";
+    else if (error == EACCES)
+        way_out = "; do this as a user who may write there (root for /etc/cdi)";
+    command_complain("%s cannot be written: %s%s", spec->output, strerror(error), way_out);
+    return COMMAND_WRONG;
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+/* One option and its value. 0, or the exit status, and said why. */
+static int take_option(struct spec *spec, const char *option, const char *value)
+{
+    bool output = strcmp(option, "--output") == 0;
+
+    if (!output && strcmp(option, "--share-dir") != 0) {
+        command_complain("cdi generate does not know '%s'", option);
+        return command_usage(usage);
+    }
+    if (!value || !*value) {
+        command_complain("%s: a %s is missing after it", option, output ? "file" : "folder");
+        return command_usage(usage);
+    }
+    if (!output)
+        return take_folder(spec, value);
+    if (!is_read(value)) {
+        command_complain("--output: '%s' does not end in .json (or .yaml), and container engines read "
+                         "no other files", value);
+        return COMMAND_USAGE;
+    }
+    spec->output = value;
+    return 0;
+}
+
+static int generate(struct spec *spec, int argc, char **argv)
+{
+    int status;
+
+    spec->count = 1;
+    strcpy(spec->devices->name, "all");
+    for (int i = 0; i < argc; i += 2)
+        if ((status = take_option(spec, argv[i], argv[i + 1])))
+            return status;
+    if (!find_files(spec))
+        return COMMAND_WRONG;
+    if (spec->output)
+        return write_file(spec);
+    return write_spec(stdout, spec) ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+int command_cdi(int argc, char **argv)
+{
+    struct spec *spec;
+    int status;
+
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0)
+            return command_say("%s", usage);
+    if (argc < 2 || strcmp(argv[1], "generate") != 0) {
+        command_complain("cdi: 'generate' is missing%s%s", argc < 2 ? "" : " before ",
+                         argc < 2 ? "" : argv[1]);
+        return command_usage(usage);
+    }
+    spec = calloc(1, sizeof *spec);
+    if (spec)
+        spec->devices = calloc((size_t)argc, sizeof *spec->devices);
+    if (spec && spec->devices)
+        status = generate(spec, argc - 2, argv + 2);
+    else
+        command_complain("there is no memory left"), status = COMMAND_WRONG;
+    if (spec)
+        free(spec->devices);
+    free(spec);
+    return status;
+}

@@ -1,0 +1,358 @@
+"""gpushim cdi: the specification is one that container engines take, what is wrong is said, and containers made
+by it alone have the library, share, and keep an LD_PRELOAD of their own. bwrap makes the containers by the
+specification's mounts and variables; podman reads it itself, and then only that is tried.
+
+usage: cdi.py bwrap|podman FOLDER_OF_CONTAINERS_PY GPUSHIM LIBGPUSHIM LIBCUDA VERSION PAIR
+"""
+import ctypes
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, sys.argv[2])
+sys.dont_write_bytecode = True
+import containers  # pylint: disable=wrong-import-position
+
+gpushim, library, libcuda = (os.path.realpath(path) for path in sys.argv[3:6])
+version, pair = sys.argv[6], os.path.realpath(sys.argv[7])
+faults = []
+
+NOBODY = 65534
+INSIDE = '/opt/gpushim'
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_'))}
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def as_nobody():
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def generate(*arguments, program=gpushim, **options):
+    return subprocess.run([program, 'cdi', *arguments], env=ENVIRONMENT, capture_output=True, timeout=60,
+                          encoding='utf-8', errors='surrogateescape', stdin=subprocess.DEVNULL, check=False,
+                          **options)
+
+
+def expect(ran, status, out, err):
+    """Its exit status, and patterns of all that it wrote."""
+    check(ran.returncode == status and re.fullmatch(out, ran.stdout, re.S) and re.fullmatch(err, ran.stderr, re.S),
+          f'{ran.args[1:]}: it ended with {ran.returncode}, not {status}, wrote {ran.stdout!r} and '
+          f'{ran.stderr!r}, not {out!r} and {err!r}')
+    return ran
+
+
+# ---- What the specification's own rules ask --------------------------------------------------------------
+
+def faults_of_edits(edits, what):
+    if not edits or not set(edits) <= {'env', 'mounts', 'deviceNodes', 'hooks'}:
+        yield f'{what} has {sorted(edits)}'
+    for setting in edits.get('env', []):
+        if not re.fullmatch(r'[A-Za-z_]\w*=[^\0]*', setting):
+            yield f'{what}: {setting!r} is no variable'
+    for mount in edits.get('mounts', []):
+        if not {'hostPath', 'containerPath'} <= set(mount) <= {'hostPath', 'containerPath', 'options', 'type'}:
+            yield f'{what}: a mount has {sorted(mount)}'
+            continue
+        if not all(os.path.isabs(mount[side]) for side in ('hostPath', 'containerPath')):
+            yield f'{what}: {mount} is not absolute'
+        if not os.path.exists(mount['hostPath']):
+            yield f'{what}: {mount["hostPath"]} is not there'
+        if not all(isinstance(option, str) for option in mount.get('options', [])):
+            yield f'{what}: options {mount["options"]}'
+    targets = [mount['containerPath'] for mount in edits.get('mounts', [])]
+    if len(set(targets)) != len(targets):
+        yield f'{what}: mounted twice: {targets}'
+
+
+def faults_of(spec):
+    if not {'cdiVersion', 'kind', 'devices'} <= set(spec) <= {'cdiVersion', 'kind', 'devices', 'containerEdits'}:
+        yield f'it has {sorted(spec)}'
+        return
+    if spec['cdiVersion'] != '0.5.0':
+        yield f'its version is {spec["cdiVersion"]}'
+    if not re.fullmatch(r'[A-Za-z]([\w.-]*[A-Za-z0-9])?/[A-Za-z]([\w-]*[A-Za-z0-9])?', spec['kind'], re.A):
+        yield f'its kind is {spec["kind"]}'
+    names = [device['name'] for device in spec['devices']]
+    if not names or len(set(names)) != len(names):
+        yield f'its devices are {names}'
+    for device in spec['devices']:
+        if set(device) != {'name', 'containerEdits'}:
+            yield f'a device has {sorted(device)}'
+        if not re.fullmatch(r'[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?', device['name'], re.A):
+            yield f'a device is called {device["name"]!r}'
+        yield from faults_of_edits(device['containerEdits'], device['name'])
+    yield from faults_of_edits(spec.get('containerEdits', {}), 'every container')
+
+
+def spec_of(text):
+    spec = json.loads(text)
+    faults.extend(f'the specification: {fault}: {text}' for fault in faults_of(spec))
+    return spec
+
+
+def edits_of(spec, name):
+    """What a container with this device gets: environment, {path inside: (path outside, options)}."""
+    device, = [device['containerEdits'] for device in spec['devices'] if device['name'] == name]
+    mounts = spec['containerEdits']['mounts'] + device.get('mounts', [])
+    return (dict(setting.split('=', 1) for setting in device['env']),
+            {mount['containerPath']: (mount['hostPath'], mount['options']) for mount in mounts})
+
+
+# ---- What it writes --------------------------------------------------------------------------------------
+
+def is_right(folder):
+    env, mounts = edits_of(spec_of(expect(generate('generate'), 0, '.*', '').stdout), 'all')
+    check(env['LD_PRELOAD'] == f'{INSIDE}/lib/libgpushim.so' and 'GPUSHIM_SHARE_DIR' not in env, f'all sets {env}')
+    check({inside: outside for inside, (outside, _) in mounts.items()} ==
+          {f'{INSIDE}/lib/libgpushim.so': library, f'{INSIDE}/bin/gpushim': gpushim,
+           f'{INSIDE}/bin/gpushim-broker': gpushim}, f'all mounts {mounts}')
+    check(all('ro' in options and 'rw' not in options for _, options in mounts.values()), f'writable: {mounts}')
+    odd = os.path.join(folder, 'a "folder"=\\ \u00fc')
+    os.mkdir(odd)
+    spec = spec_of(generate('generate', '--share-dir', odd, '--share-dir', f'b.1={folder}').stdout)
+    check([device['name'] for device in spec['devices']] == ['all', 'all-run', 'b.1', 'b.1-run'], f'{spec}')
+    for name, expected in (('all', odd), ('all-run', odd), ('b.1', folder), ('b.1-run', folder)):
+        env, mounts = edits_of(spec, name)
+        outside, options = mounts[env['GPUSHIM_SHARE_DIR']]
+        check(outside == expected and 'rw' in options and 'ro' not in options, f'{name}: {outside}, {options}')
+        check(('LD_PRELOAD' in env) != name.endswith('-run'), f'{name} sets {env}')
+        check({'noexec'}.isdisjoint(mounts[f'{INSIDE}/lib/libgpushim.so'][1]), f'{mounts}')
+    relative = spec_of(generate('generate', '--share-dir', '.', cwd=folder).stdout)
+    check(edits_of(relative, 'all')[1][f'{INSIDE}/share'][0] == folder, f'a relative path: {relative}')
+
+
+def writes_the_file(folder):
+    path = os.path.join(folder, 'shim.json')
+    os.symlink('nowhere', path) # replaced, as anything there is
+    ran = generate('generate', '--output', path, umask=0o077)
+    expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*\n.*/etc/cdi and /var/run/cdi.*\n', '')
+    with open(path, encoding='utf-8') as file:
+        check(spec_of(file.read()) == json.loads(generate('generate').stdout), 'the file is another')
+    check(stat.S_IMODE(os.lstat(path).st_mode) == 0o644, f'its mode is {os.lstat(path).st_mode:o}')
+    expect(generate('generate', '--output', 'here.yaml', cwd=folder), 0, r'here\.yaml: .*', '')
+    expect(generate('generate', '--output', f'{folder}/none/shim.json'), 1, '',
+           r'gpushim: \S+/none/shim\.json cannot be written: No such file or directory; make its folder first .*\n')
+    os.mkdir(f'{folder}/folder.json')
+    expect(generate('generate', '--output', f'{folder}/folder.json'), 1, '', r'.* cannot be written: Is a directory\n')
+    check(sorted(os.listdir(folder)) == ['folder.json', 'here.yaml', 'shim.json'], f'left: {os.listdir(folder)}')
+    if os.geteuid() == 0:
+        as_root = os.path.join(folder, 'folder.json') + '/shim.json'
+        subprocess.run(['chmod', '755', folder], check=True)
+        ran = generate('generate', '--output', as_root, program=copied(folder), preexec_fn=as_nobody)
+        expect(ran, 1, '', r'.* Permission denied; do this as a user who may write there .*\n')
+    if os.path.exists('/dev/full'):
+        with open('/dev/full', 'w', encoding='utf-8') as full:
+            ran = subprocess.run([gpushim, 'cdi', 'generate'], env=ENVIRONMENT, stdout=full, timeout=60,
+                                 stderr=subprocess.PIPE, text=True, check=False)
+        check(ran.returncode == 1 and 'No space left' in ran.stderr, f'on a full disk: {ran}')
+
+
+def copied(folder, with_library=True):
+    """The program, and its library, where anybody can start them."""
+    home = tempfile.mkdtemp(dir=folder)
+    os.chmod(home, 0o755)
+    os.mkdir(f'{home}/bin')
+    shutil.copy(gpushim, f'{home}/bin/gpushim')
+    if with_library:
+        shutil.copy(library, f'{home}/bin/libgpushim.so')
+    return f'{home}/bin/gpushim'
+
+
+def says_what_is_wrong(folder):
+    alone = copied(folder, with_library=False)
+    ran = expect(generate('generate', program=alone), 1, '', 'gpushim: there is no libgpushim.so .*')
+    check(f'  {os.path.dirname(os.path.dirname(alone))}/lib/libgpushim.so\n' in ran.stderr, f'{ran.stderr}')
+    private = copied(folder)
+    os.chmod(os.path.join(os.path.dirname(private), 'libgpushim.so'), 0o600)
+    os.chmod(private, 0o700)
+    expect(generate('generate', program=private), 0, '{.*}\n',
+           r'gpushim: warning: containers .* may not use \S+/libgpushim\.so; chmod a\+r \S+\n'
+           r'gpushim: warning: .* may not use \S+/bin/gpushim; chmod a\+rx \S+\n')
+    usage = '\nusage: gpushim cdi generate .*'
+    expect(generate(), 2, '', "gpushim: cdi: 'generate' is missing" + usage)
+    expect(generate('make'), 2, '', "gpushim: cdi: 'generate' is missing before make" + usage)
+    expect(generate('generate', '--nonsense', 'x'), 2, '', "gpushim: cdi generate does not know '--nonsense'" + usage)
+    expect(generate('generate', '--output'), 2, '', 'gpushim: --output: a file is missing after it' + usage)
+    expect(generate('generate', '--share-dir', ''), 2, '', 'gpushim: --share-dir: a folder is missing.*' + usage)
+    expect(generate('generate', '--output', f'{folder}/shim'), 2, '', r'.*does not end in \.json .*\n')
+    expect(generate('generate', '--share-dir', f'{folder}/none'), 1, '',
+           r"gpushim: --share-dir: '\S+/none' cannot be used: No such .*; make it first, .*install -d -m 1777\n")
+    expect(generate('generate', '--share-dir', gpushim), 1, '', r".*/gpushim' is no folder; name one\n")
+    for name in ('-a', 'a b', '', 'a-run', 'x' * 64):
+        expect(generate('generate', '--share-dir', f'{name}={folder}'), 2, '', r'.* is no name for a device; .*\n')
+    expect(generate('generate', '--share-dir', folder, '--share-dir', folder), 2, '',
+           r'gpushim: --share-dir: the device all has a folder already; .*\n')
+    strange = os.fsencode(folder) + b'/\xff'
+    os.mkdir(strange)
+    expect(generate('generate', '--share-dir', strange), 1, '', r'.* is no UTF-8, .*; use another\n')
+    expect(generate('--help'), 0, 'usage: gpushim cdi generate .*', '')
+    expect(generate('generate', '--help'), 0, 'usage: gpushim cdi generate .*', '')
+
+
+# ---- Containers that are made by it ----------------------------------------------------------------------
+
+class Device(containers.Bwrap):
+    """A container whose image has no file of the library's, and that gets a device's mounts and variables."""
+
+    def __init__(self, root, folder):
+        super().__init__(root, folder)
+        self.env, self.mounts = {}, {}
+
+    def with_device(self, text, name):
+        self.env, self.mounts = edits_of(json.loads(text), name)
+        for inside, (outside, _) in self.mounts.items():
+            point = self.root + inside # which engines make
+            os.makedirs(os.path.dirname(point), exist_ok=True)
+            if os.path.isdir(outside):
+                os.makedirs(point, exist_ok=True)
+            else:
+                open(point, 'a', encoding='utf-8').close()
+        subprocess.run(['chmod', '-R', 'a+rX', self.root + '/opt'], check=True)
+
+    def command(self, user, shared, env, argv):
+        """The device's variables replace those of the image."""
+        command = super().command(user, shared, env | self.env, argv)
+        binds = []
+        for inside, (outside, options) in self.mounts.items():
+            binds += ['--ro-bind' if 'ro' in options else '--bind', outside, inside]
+        at = command.index('--setenv')
+        return command[:at] + binds + command[at:]
+
+
+class PodmanDevice(containers.Podman):
+    """Podman reads the specification where all engines do. That is /run/cdi, in a mount namespace of this
+    test's own, with a /run of its own: nobody else sees it, nor what stays there."""
+
+    def __init__(self, root, folder):
+        super().__init__(root, folder)
+        if ctypes.CDLL(None).unshare(0x20000): # CLONE_NEWNS
+            raise containers.Skip('no mount namespace can be made')
+        for words in (['--make-rprivate', '/'], ['-t', 'tmpfs', 'tmpfs', '/run']):
+            ran = subprocess.run(['mount', *words], capture_output=True, text=True, timeout=60, check=False)
+            if ran.returncode:
+                raise containers.Skip(ran.stderr.strip())
+        os.makedirs('/run/cdi')
+
+    def with_device(self, text, name):
+        with open('/run/cdi/libgpushim.json', 'w', encoding='utf-8') as file:
+            file.write(text)
+        self.options = ('--device', f'{json.loads(text)["kind"]}={name}')
+
+
+# What an image sets, and nothing of the library's. ("": not what containers.environment has.)
+IMAGE = {'GPUSHIM_SHARE_DIR': '/nowhere', 'LD_PRELOAD': '/lib/libimage.so'}
+BEGINS = f'libgpushim {version} starts in pair'
+
+
+def make_case(runtime, folder, kind, device):
+    case = containers.Case(runtime, folder, kind)
+    run = os.path.join(case.shared, 'run')
+    text = generate('generate', '--share-dir', run).stdout
+    spec_of(text)
+    runtime.with_device(text, device)
+    return case
+
+
+def said(case, *argv):
+    """What a program says in such a container."""
+    running = case.start('say', containers.HERE, IMAGE, list(argv))
+    status = running.wait()
+    check(status == 0, f'{argv} in a container: {status}, {case.log("say")}')
+    return case.log('say')
+
+
+def share(runtime, folder):
+    case = make_case(runtime, folder, 'all', 'all')
+    log = case.play('give', 'take', settings=IMAGE)
+    check(log.count(BEGINS) == 2, f'the library is not in both: {log}')
+    log = json.loads(said(case, f'{INSIDE}/bin/gpushim', 'version', '--json').splitlines()[-1])
+    check(log == {'version': version, 'library': f'{INSIDE}/lib/libgpushim.so', 'library_version': version},
+          f'inside: {log}')
+    check(f'gpushim-broker {version}' in said(case, f'{INSIDE}/bin/gpushim-broker', '--version'), 'no broker')
+
+
+def keep_what_the_image_has(runtime, folder):
+    command = [f'{INSIDE}/bin/gpushim', 'run', '--']
+    case = make_case(runtime, folder, 'run', 'all-run')
+    log = said(case, *command, '/bin/busybox', 'env')
+    check(f'LD_PRELOAD={INSIDE}/lib/libgpushim.so:/lib/libimage.so\n' in log, f'LD_PRELOAD is not kept: {log}')
+    case = make_case(runtime, folder, 'run-pair', 'all-run')
+    both = []
+    try:
+        for role in ('give', 'take'):
+            both.append(case.start(role, containers.HERE, IMAGE, [*command, '/bin/pair', role, '/shared/talk']))
+        for role, running in zip(('take', 'give'), reversed(both)):
+            case.check(role, running)
+            check(BEGINS in case.log(role), f'{role}: the library is not in: {case.log(role)}')
+    finally:
+        for running in both:
+            running.remove()
+
+
+def start_a_broker(runtime, folder):
+    """The device names its program, so that `broker` needs nothing of the image."""
+    case = make_case(runtime, folder, 'broker', 'all')
+    give = case.start('give-left', containers.HERE, IMAGE | {'GPUSHIM_SHARE_STRATEGY': 'broker'})
+    try:
+        containers.wait_for(case.broker_socket(), "the broker's start", give)
+        case.say('leave')
+        case.check('give-left', give)
+    finally:
+        give.remove()
+
+
+def in_containers(folder, kind):
+    """Why none could be made; None: all was tried."""
+    if not shutil.which(kind.name):
+        return f'no {kind.name}'
+    root = os.path.join(folder, 'root')
+    try:
+        containers.make_root(root, pair, library, libcuda, gpushim)
+        os.unlink(f'{root}/bin/gpushim-broker')
+        image, = [path for path in containers.libraries(gpushim, libcuda) if '/libdl.so.2' in path]
+        os.rename(f'{root}/lib/libgpushim.so', f'{folder}/unused')
+        shutil.copy(image, f'{root}/lib/libimage.so')
+        runtime = kind(root, folder)
+        containers.try_out(runtime, folder)
+        for play in (share, keep_what_the_image_has, start_a_broker):
+            try:
+                play(runtime, folder)
+            except (containers.Failure, subprocess.TimeoutExpired) as failure:
+                faults.append(f'{play.__name__}: {failure}')
+    except containers.Skip as skip:
+        return str(skip)
+    return None
+
+
+def in_a_folder(play):
+    with tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp') as folder:
+        os.chmod(folder, 0o755)
+        return play(folder)
+
+
+if sys.argv[1] == 'podman':
+    skipped = in_a_folder(lambda folder: in_containers(folder, PodmanDevice))
+else:
+    in_a_folder(is_right)
+    in_a_folder(writes_the_file)
+    in_a_folder(says_what_is_wrong)
+    skipped = in_a_folder(lambda folder: in_containers(folder, Device))
+for each in faults:
+    print(each)
+if not faults and skipped:
+    print(f'skipped: containers by the specification: {skipped}')
+    sys.exit(77)
+sys.exit(1 if faults else 0)

@@ -1,0 +1,251 @@
+"""examples/containers: each file does what it is for, as far as that shows without a cluster: scripts with stand-ins
+for the programs that they start, manifests by what they refer to, all with a library that is installed as they
+expect it.
+
+usage: container_files.py FOLDER_OF_EXAMPLES GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+examples = os.path.realpath(sys.argv[1])
+gpushim, library = (os.path.realpath(path) for path in sys.argv[2:4])
+driver = sys.argv[4]
+faults, skipped = [], []
+
+INSTALLED = '/opt/gpushim'
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_')) and name not in ('PREFIX', 'SHARE')}
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
+# Stands in for what a script starts: writes what it was given.
+STAND_IN = f'#!{sys.executable}\nimport json, os, sys\nprint(json.dumps(sys.argv))\n'
+# Stands in for a kernel: writes to the connection file what it was given, and whether it has the library.
+KERNEL = '''import ctypes, json, sys
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+with open(sys.argv[-1], "w") as file:
+    json.dump([sys.argv[1:], hasattr(ctypes.CDLL(None), "gpushim_memory")], file)
+'''
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def run(*words, **settings):
+    return subprocess.run(words, env=ENVIRONMENT | settings, capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL, check=False)
+
+
+def text_of(name):
+    with open(os.path.join(examples, name), encoding='utf-8') as file:
+        return file.read()
+
+
+def after(words, option):
+    """The values of an option that is there more than once."""
+    return [value for name, value in zip(words, words[1:]) if name == option]
+
+
+class Installed:
+    """The library and the command in a folder as `meson install` makes it."""
+
+    def __init__(self, folder):
+        self.prefix = os.path.join(folder, 'prefix')
+        self.stand_ins = os.path.join(folder, 'stand-ins')
+        self.share = os.path.join(folder, 'share')
+        for made in ('bin', 'lib'):
+            os.makedirs(os.path.join(self.prefix, made))
+        shutil.copy(gpushim, f'{self.prefix}/bin/gpushim')
+        os.symlink('gpushim', f'{self.prefix}/bin/gpushim-broker')
+        shutil.copy(library, f'{self.prefix}/lib/libgpushim.so')
+        os.mkdir(self.stand_ins)
+        os.mkdir(self.share)
+        for name in ('podman', 'docker', 'apptainer', 'mpirun'):
+            with open(f'{self.stand_ins}/{name}', 'w', encoding='utf-8') as file:
+                file.write(STAND_IN)
+            os.chmod(f'{self.stand_ins}/{name}', 0o755)
+
+    def has(self, path):
+        """Whether a path of the examples is there."""
+        return path.startswith(INSTALLED + '/') and os.path.exists(self.prefix + path[len(INSTALLED):])
+
+    def started(self, script, *arguments, **settings):
+        """What a script starts: its name and arguments."""
+        ran = run('sh', os.path.join(examples, script), *arguments, PREFIX=self.prefix, SHARE=self.share,
+                  PATH=f'{self.stand_ins}:{os.environ["PATH"]}', **settings)
+        if ran.returncode or ran.stderr:
+            faults.append(f'{script} {arguments}: {ran}')
+            return ['']
+        words = json.loads(ran.stdout)
+        return [os.path.basename(words[0]), *words[1:]]
+
+    def spec(self):
+        """Device: what it mounts, by the path inside."""
+        spec = json.loads(run(f'{self.prefix}/bin/gpushim', 'cdi', 'generate', '--share-dir', self.share).stdout)
+        always = spec['containerEdits']['mounts']
+        return {f'{spec["kind"]}={device["name"]}':
+                {mount['containerPath'] for mount in always + device['containerEdits'].get('mounts', [])}
+                for device in spec['devices']}
+
+
+def engines(installed):
+    spec = installed.spec()
+    for engine, gpu in (('podman', ['--device', 'nvidia.com/gpu=all']), ('docker', ['--gpus', 'all'])):
+        words = installed.started(f'{engine}.sh', 'cdi', 'image', 'program', '-x')
+        check(words == [engine, 'run', '--rm', *gpu, '--device', 'libgpushim.dev/shim=all', 'image', 'program', '-x']
+              and words[-4] in spec, f'{engine} by CDI: {words}, {spec}')
+        words = installed.started(f'{engine}.sh', 'plain', 'image', 'program', '-x')
+        mounts, env = after(words, '-v'), dict(each.split('=', 1) for each in after(words, '-e'))
+        check(words[0] == engine and words[-3:] == ['image', 'program', '-x'], f'{engine} without CDI: {words}')
+        check(f'{installed.prefix}:{INSTALLED}:ro' in mounts and installed.has(env['LD_PRELOAD']) and
+              f'{installed.share}:{env["GPUSHIM_SHARE_DIR"]}' in mounts, f'{engine} mounts {mounts}, sets {env}')
+        ran = run('sh', f'{examples}/{engine}.sh', 'nonsense', 'image')
+        check(ran.returncode == 2 and "not 'nonsense'" in ran.stderr, f'{engine}: {ran}')
+    words = installed.started('podman.sh', 'run', 'image', 'program', '-x')
+    device, (entry,) = after(words, '--device')[-1], after(words, '--entrypoint')
+    check(entry in spec.get(device, ()) and device.endswith('-run') and
+          words[-5:] == ['image', 'run', '--', 'program', '-x'], f'podman, gpushim run: {words}, {spec}')
+
+
+def launchers(installed):
+    words = installed.started('apptainer.sh', 'image', 'program')
+    env = dict(each.split('=', 1) for each in after(words, '--env'))
+    check(words[:3] == ['apptainer', 'exec', '--nv'] and words[-2:] == ['image', 'program'] and
+          after(words, '--bind') == [f'{installed.prefix}:{INSTALLED}:ro', installed.share] and
+          installed.has(env['LD_PRELOAD']) and env['GPUSHIM_SHARE_DIR'] == installed.share, f'apptainer: {words}')
+    words = installed.started('mpirun.sh', '-np', '2', 'program')
+    check(words == ['mpirun', '-x', f'LD_PRELOAD={installed.prefix}/lib/libgpushim.so', '-np', '2', 'program'],
+          f'mpirun: {words}')
+    prolog = os.path.join(examples, 'slurm-task-prolog.sh')
+    ran = run('/bin/sh', prolog, PREFIX=installed.prefix, PATH='', LD_PRELOAD='libm.so.6')
+    check(ran.returncode == 0 and not ran.stderr and
+          ran.stdout == f'export LD_PRELOAD={installed.prefix}/lib/libgpushim.so:libm.so.6\n', f'the prolog: {ran}')
+    ran = run('/bin/sh', prolog, PREFIX='/nowhere', PATH='')
+    check(ran.returncode == 0 and not ran.stdout, f'the prolog where no library is: {ran}')
+
+
+def kernel(installed, folder):
+    argv = json.loads(text_of('jupyter/kernel.json'))['argv']
+    check(installed.has(argv[0]) and argv[-1] == '{connection_file}', f'the kernel: {argv}')
+    with open(f'{folder}/ipykernel_launcher.py', 'w', encoding='utf-8') as file:
+        file.write(KERNEL)
+    connection = os.path.join(folder, 'connection file')
+    argv = [installed.prefix + argv[0][len(INSTALLED):], *argv[1:-1], connection]
+    argv[argv.index('python3')] = os.path.realpath(sys.executable)
+    ran = run(*argv, PYTHONPATH=folder, LD_LIBRARY_PATH=driver, GPUSHIM_SHARE_DIR=installed.share)
+    told = None
+    if os.path.exists(connection):
+        with open(connection, encoding='utf-8') as file:
+            told = json.load(file)
+    check(ran.returncode == 0 and told == [['-f', connection], True], f'the kernel: {ran}, {told}')
+
+
+def drop_in(installed, folder):
+    text = text_of('systemd-gpushim.conf')
+    env = dict(re.findall(r'^Environment=(\w+)=(.*)$', text, re.M))
+    made = re.findall(r'^RuntimeDirectory=(.*)$', text, re.M)
+    check(installed.has(env.get('LD_PRELOAD', '')) and env.get('GPUSHIM_SHARE_DIR') == f'/run/{made[0]}',
+          f'the drop-in sets {env}, makes {made}')
+    if not shutil.which('systemd-analyze'):
+        skipped.append('the drop-in is not read by systemd: no systemd-analyze')
+        return
+    os.makedirs(f'{folder}/probe.service.d')
+    shutil.copy(f'{examples}/systemd-gpushim.conf', f'{folder}/probe.service.d/gpushim.conf')
+    with open(f'{folder}/probe.service', 'w', encoding='utf-8') as file:
+        file.write('[Service]\nExecStart=/bin/true\n')
+    ran = run('systemd-analyze', 'verify', '--man=no', f'{folder}/probe.service')
+    check('gpushim.conf' not in ran.stdout + ran.stderr, f'systemd says of the drop-in: {ran.stdout}{ran.stderr}')
+
+
+# ---- Kubernetes ------------------------------------------------------------------------------------------
+
+def faults_of_container(installed, container, volumes):
+    mounts = {mount['mountPath']: mount for mount in container['volumeMounts']}
+    env = {each['name']: each['value'] for each in container.get('env', [])}
+    if not {mount['name'] for mount in mounts.values()} <= set(volumes):
+        yield f'mounts {mounts} of {volumes}'
+    if any(not isinstance(value, str) for value in env.values()):
+        yield f'sets what is no text: {env}' # as Kubernetes refuses it
+    words = container.get('command', []) + [env.get('LD_PRELOAD', '')]
+    for path in [word for word in words if word.startswith(INSTALLED)]:
+        if not installed.has(path) or not mounts[INSTALLED].get('readOnly'):
+            yield f'{path} is not there, or may be written to: {mounts}'
+    if 'GPUSHIM_SHARE_DIR' in env:
+        mount = mounts.get(env['GPUSHIM_SHARE_DIR'])
+        if not mount or mount.get('readOnly'):
+            yield f'{env["GPUSHIM_SHARE_DIR"]} is no folder to write to: {mounts}'
+
+
+def faults_of_pod(installed, spec, seen):
+    volumes = {volume['name']: volume for volume in spec['volumes']}
+    for container in spec['containers'] + spec.get('initContainers', []):
+        yield from faults_of_container(installed, container, volumes)
+    for container in spec['containers']:
+        user = container.get('securityContext', spec.get('securityContext', {})).get('runAsUser')
+        folder = volumes['sockets'].get('hostPath', {}).get('path')
+        seen.append((user, folder))
+
+
+def manifests(installed):
+    try:
+        import yaml # pylint: disable=import-outside-toplevel
+    except ImportError:
+        skipped.append('the manifests: no PyYAML')
+        return
+    seen, kinds = [], []
+    for path in sorted(glob.glob(f'{examples}/*.yaml')):
+        with open(path, encoding='utf-8') as file:
+            objects = list(yaml.safe_load_all(file))
+        for each in objects:
+            kinds.append(each['kind'])
+            if each['kind'] == 'DaemonSet':
+                template = each['spec']['template']
+                check(each['spec']['selector']['matchLabels'] == template['metadata']['labels'], f'{path}: labels')
+                spec = template['spec']
+            else:
+                spec = each['spec']
+            faults.extend(f'{path}: {fault}' for fault in faults_of_pod(installed, spec, seen))
+    check(sorted(kinds) == ['DaemonSet', 'Pod', 'Pod', 'Pod'], f'the manifests are {kinds}')
+    # All run as one user; those on a folder of the node (two pods, the broker) name the same.
+    check({user for user, _ in seen} == {1000}, f'users: {seen}')
+    check([folder for _, folder in seen if folder] == ['/run/gpushim'] * 3, f'folders: {seen}')
+    if shutil.which('kubeconform'):
+        ran = run('kubeconform', '-strict', *sorted(glob.glob(f'{examples}/*.yaml')))
+        check(ran.returncode == 0 or 'schema' in ran.stdout + ran.stderr and 'download' in ran.stdout + ran.stderr,
+              f'kubeconform: {ran}')
+
+
+def names():
+    """Every variable is an option's, and every script one that a shell can read."""
+    known = {option['variable'] for option in json.loads(run(gpushim, 'config', '--json').stdout)['options']}
+    files = [path for path in glob.glob(f'{examples}/**/*', recursive=True) if os.path.isfile(path)]
+    check(len(files) >= 11, f'the files are {files}')
+    for path in files:
+        name = os.path.relpath(path, examples)
+        for variable in re.findall(r'\bGPUSHIM_\w+', text_of(name)):
+            check(variable in known, f'{name}: there is no {variable}')
+        check(name == 'README.md' or name in text_of('README.md'), f'README.md does not name {name}')
+        if name.endswith('.sh'):
+            check(run('sh', '-n', path).returncode == 0, f'{name} is no script')
+
+
+with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp') as scratch:
+    at = Installed(scratch)
+    names()
+    engines(at)
+    launchers(at)
+    kernel(at, scratch)
+    drop_in(at, scratch)
+    manifests(at)
+for line in faults:
+    print(line)
+if not faults and skipped:
+    print('skipped: ' + '; '.join(skipped))
+    sys.exit(77)
+sys.exit(1 if faults else 0)
