@@ -1,235 +1,18 @@
 /*
  * gpushim stats and gpushim top: what every process with the library has of each GPU's memory, and what
- * it did there. Each is asked at its socket in the folder and answers from the counters that it has
- * anyway. A process that shares nothing and holds little has no socket: it is listed by name alone.
+ * it did there (figures.h).
  */
-#include <dirent.h>
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
-#include "shim/command/ask.h"
 #include "shim/command/command.h"
+#include "shim/command/figures.h"
 #include "shim/command/json.h"
 
 #define EVERY_S 2 /* top, where nobody says how often */
-
-/* What one process has of one GPU; or nothing but that it is there. */
-struct row {
-    struct who who;
-    bool stopped;
-    bool has_figures;
-    unsigned device;
-    char silent[128]; /* why it has none; "" */
-    struct gs_figures figures;
-    uint64_t seen_ns;
-    double rate, slow_rate; /* a second, since it was seen before; < 0: it was not */
-};
-
-struct table {
-    struct row *rows;
-    size_t count, room;
-};
-
-/* ---- Finding out ---------------------------------------------------------------------------- */
-
-static struct row *add(struct table *table)
-{
-    if (table->count == table->room) {
-        size_t room = table->room ? 2 * table->room : 16;
-        struct row *rows = reallocarray(table->rows, room, sizeof *rows);
-
-        if (!rows)
-            return NULL;
-        table->rows = rows;
-        table->room = room;
-    }
-    table->rows[table->count] = (struct row){.rate = -1, .slow_rate = -1};
-    return &table->rows[table->count++];
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-/* Of every device that it has had memory of; one row without figures where that is none. */
-static void add_figures(struct table *table, const struct who *who, bool stopped, int fd,
-                        const union gs_wire_message *first)
-{
-    union gs_wire_message answer = *first;
-    unsigned had = 0;
-    struct row *row;
-    int pidfd, error = 0;
-
-    for (unsigned device = 0; !error && answer.report.has_figures; device++) {
-        const struct gs_figures *figures = &answer.report.figures;
-
-        if (figures->reserved_peak || figures->hits + figures->misses) {
-            row = add(table);
-            if (!row)
-                return;
-            row->who = *who;
-            row->stopped = stopped;
-            row->has_figures = true;
-            row->device = device;
-            row->figures = *figures;
-            row->seen_ns = now_ns();
-            had++;
-        }
-        error = ask(fd, UINT32_MAX, device + 1, &answer, &pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
-        error = error ? error : answer.head.type != GS_WIRE_REPORT;
-    }
-    if (had || !(row = add(table)))
-        return;
-    row->who = *who;
-    row->stopped = stopped;
-    snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
-}
-
-static void add_listener(struct table *table, const struct gs_share_options *options, int directory,
-                         const char *name)
-{
-    int fd = gs_directory_connect(directory, options, name, ANSWER_NS), error, pidfd;
-    union gs_wire_message answer;
-    struct who who;
-    struct row *row;
-    bool stopped;
-
-    if (fd < 0)
-        return;
-    see(&who, pid_of_listener(fd), 0, "");
-    stopped = who.pid && gs_alive_is_stopped((pid_t)who.pid);
-    error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
-    if (!error && answer.head.type == GS_WIRE_REPORT) {
-        gs_wire_printable(answer.report.name);
-        see(&who, who.pid, answer.report.pid, answer.report.name);
-        if (!answer.report.is_broker)
-            add_figures(table, &who, stopped, fd, &answer);
-    } else if (!is_broker(name) && (row = add(table))) {
-        row->who = who;
-        row->stopped = stopped;
-        tell_silence(row->silent, sizeof row->silent, error, &answer);
-    }
-    close(fd);
-}
-
-static bool is_known(const struct table *table, long pid)
-{
-    for (size_t i = 0; i < table->count; i++)
-        if (table->rows[i].who.pid == pid)
-            return true;
-    return false;
-}
-
-/* Whether the library lies in its memory, where that may be read. */
-static bool has_library(long pid)
-{
-    char path[64], line[1024];
-    bool has = false;
-    FILE *maps;
-
-    snprintf(path, sizeof path, "/proc/%ld/maps", pid);
-    maps = fopen(path, "re");
-    while (maps && !has && fgets(line, sizeof line, maps))
-        has = strstr(line, "/libgpushim.so") != NULL;
-    if (maps)
-        fclose(maps);
-    return has;
-}
-
-static void name_of(long pid, char ret_name[16])
-{
-    char path[64];
-    FILE *file;
-
-    ret_name[0] = 0;
-    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
-    file = fopen(path, "re");
-    if (file && fgets(ret_name, 16, file))
-        ret_name[strcspn(ret_name, "\n")] = 0;
-    if (file)
-        fclose(file);
-    gs_wire_printable(ret_name);
-}
-
-/* Those with the library that have no socket. */
-static void add_quiet(struct table *table)
-{
-    DIR *processes = opendir("/proc");
-    const struct dirent *entry;
-
-    while (processes && (entry = readdir(processes))) {
-        long pid = strtol(entry->d_name, NULL, 10);
-        char name[16];
-        struct row *row;
-
-        if (pid <= 0 || is_known(table, pid) || !has_library(pid) || !(row = add(table)))
-            continue;
-        name_of(pid, name);
-        see(&row->who, pid, (uint64_t)pid, name);
-        row->stopped = gs_alive_is_stopped((pid_t)pid);
-        snprintf(row->silent, sizeof row->silent,
-                 "holds too little to be asked, and shares nothing here");
-    }
-    if (processes)
-        closedir(processes);
-}
-
-static int compare(const void *a, const void *b)
-{
-    const struct row *left = a, *right = b;
-
-    if (left->figures.reserved != right->figures.reserved)
-        return left->figures.reserved < right->figures.reserved ? 1 : -1;
-    return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
-}
-
-/* All of them, or the one with that pid. */
-static bool find_out(struct table *table, long only)
-{
-    struct gs_share_options options;
-    char reason[GS_REASON_SIZE];
-    unsigned place = 0;
-    size_t kept = 0;
-    int directory;
-
-    if (!command_share_options(&options))
-        return false;
-    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
-        DIR *names = fdopendir(directory);
-        const struct dirent *entry;
-
-        while (names && (entry = readdir(names)))
-            if (is_ours(entry->d_name))
-                add_listener(table, &options, dirfd(names), entry->d_name);
-        if (names)
-            closedir(names);
-        else
-            close(directory);
-    }
-    add_quiet(table);
-    for (size_t i = 0; i < table->count; i++)
-        if (!only || table->rows[i].who.pid == only)
-            table->rows[kept++] = table->rows[i];
-    table->count = kept;
-    if (kept)
-        qsort(table->rows, kept, sizeof *table->rows, compare);
-    return true;
-}
 
 /* What it did a second since then. */
 static void add_rates(struct table *table, const struct table *before)
@@ -351,7 +134,7 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page)
     bool well;
 
     for (;;) {
-        well = find_out(&table, only);
+        well = figures_find(&table, only, false);
         add_rates(&table, &before);
         if (is_page)
             printf("\033[H\033[J");

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -166,3 +167,17 @@ FORWARD_STRTO(strtol, long)
 FORWARD_STRTO(strtoul, unsigned long)
 FORWARD_STRTO(strtoll, long long)
 FORWARD_STRTO(strtoull, unsigned long long)
+
+/* sscanf too. */
+extern int old_vsscanf(const char *, const char *, va_list) __asm__("vsscanf");
+int __wrap___isoc23_sscanf(const char *text, const char *format, ...);
+int __wrap___isoc23_sscanf(const char *text, const char *format, ...)
+{
+    va_list places;
+    int count;
+
+    va_start(places, format);
+    count = old_vsscanf(text, format, places);
+    va_end(places);
+    return count;
+}

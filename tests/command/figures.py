@@ -10,96 +10,10 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 
-GPUSHIM, SHIM, LIBCUDA = (os.path.abspath(argument) for argument in sys.argv[1:4])
-MIB = 1 << 20
-PATIENT_S = 60
-
-# A program of the test's own: allocates and frees what its input says, and answers each line.
-HOLDER = '''
-import ctypes, sys
-class Handle(ctypes.Structure): # which is passed by value
-    _fields_ = [('bytes', ctypes.c_ubyte * 64)]
-cuda = ctypes.CDLL('libcuda.so.1')
-context, handle = ctypes.c_void_p(), Handle()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-assert cuda.cuCtxSetCurrent(context) == 0
-held = []
-for line in sys.stdin:
-    word, value = line.split()
-    if word == 'alloc':
-        held.append(ctypes.c_uint64())
-        assert cuda.cuMemAlloc_v2(ctypes.byref(held[-1]), ctypes.c_size_t(int(value))) == 0
-    elif word == 'free':
-        assert cuda.cuMemFree_v2(held.pop(int(value))) == 0
-    elif word == 'share':
-        assert cuda.cuIpcGetMemHandle(ctypes.byref(handle), held[int(value)]) == 0
-        print(bytes(handle).hex())
-    elif word == 'open':
-        pointer = ctypes.c_uint64()
-        handle = Handle.from_buffer_copy(bytes.fromhex(value))
-        status = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1)
-        assert status == 0, status
-    print('done', flush=True)
-'''
-
-faults = []
-
-
-def check(condition, what):
-    if not condition:
-        faults.append(what)
-
-
-def await_that(condition, what):
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            faults.append(what)
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def clean(folder):
-    plain = {name: value for name, value in os.environ.items()
-             if not name.startswith(('GPUSHIM_', 'SOFTCUDA_')) and name != 'LD_PRELOAD'}
-    return {**plain, 'GPUSHIM_SHARE_DIR': str(folder), 'GPUSHIM_CONFIG': '',
-            'ASAN_OPTIONS': plain.get('ASAN_OPTIONS', '') + ':verify_asan_link_order=0'}
-
-
-class Holder:
-    def __init__(self, folder, library=True):
-        env = {**clean(folder), 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
-               'SOFTCUDA_MACHINE': os.path.join(folder, 'machine')}
-        if library:
-            env['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([sys.executable, '-c', HOLDER], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.pid = self.process.pid
-
-    def do(self, line):
-        self.process.stdin.write(line + '\n')
-        self.process.stdin.flush()
-        said = ''
-        while (answer := self.process.stdout.readline().strip()) != 'done':
-            if not answer:
-                sys.exit(f'failed: {line!r} ends the program of this test')
-            said = answer
-        return said
-
-    def end(self):
-        self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
-
-
-def gpushim(folder, *arguments):
-    return subprocess.run([GPUSHIM, *arguments], env=clean(folder), capture_output=True, text=True,
-                          timeout=PATIENT_S, check=False)
+from holder import (GPUSHIM, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
+                    gpushim)
 
 
 def rows(folder, *arguments):
@@ -242,9 +156,7 @@ def main():
         prove_others(folder, holder)
         holder.end()
         prove_usage(folder)
-    for fault in faults:
-        print(fault)
-    sys.exit(1 if faults else 0)
+    end_with_faults()
 
 
 main()

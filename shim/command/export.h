@@ -1,0 +1,17 @@
+/*
+ * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get there.
+ */
+#ifndef GS_SHIM_COMMAND_EXPORT_H
+#define GS_SHIM_COMMAND_EXPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Asks all processes and writes what they have. False, and said unless it is the file's error: they
+ * cannot be asked. */
+bool export_write(FILE *file);
+
+/* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
+int export_serve(const char *where);
+
+#endif

@@ -1,0 +1,296 @@
+/*
+ * The figures in the text format of Prometheus: for each metric its help and type, then a line for each
+ * process, or for each GPU of each process. Names and units go by Prometheus' conventions: bytes and
+ * seconds, _total for what only grows.
+ */
+#include "shim/command/export.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shim/command/command.h"
+#include "shim/command/figures.h"
+
+#define OF_FIGURES(member) offsetof(struct gs_figures, member)
+#define OF_REPORT(member)  offsetof(struct gs_wire_report, member)
+
+enum unit { PLAIN, NANOSECONDS };
+
+/* A line for each process, or GPU of it. Lines of one metric follow each other; `help` has the first. */
+struct line {
+    const char *metric, *type, *help;
+    const char *label; /* of its own, or NULL */
+    size_t offset;
+    enum unit unit;
+};
+
+#define STATE(name)                                                                                \
+    {"gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN}
+
+/* Of each GPU of each process. */
+static const struct line of_gpus[] = {
+    {"gpushim_memory_bytes", "gauge",
+     "GPU memory of the process by state: live is the program's, cached is free for it, ordered is free "
+     "for one of its streams, retired is freed and waits for the GPU, limbo is freed and still used by "
+     "other processes.",
+     "state=\"live\"", OF_FIGURES(live), PLAIN},
+    STATE(cached),
+    STATE(ordered),
+    STATE(retired),
+    STATE(limbo),
+    {"gpushim_reserved_bytes", "gauge", "GPU memory that the process has from the driver.", NULL,
+     OF_FIGURES(reserved), PLAIN},
+    {"gpushim_reserved_peak_bytes", "gauge",
+     "The most GPU memory that the process has had from the driver.", NULL, OF_FIGURES(reserved_peak),
+     PLAIN},
+    {"gpushim_live_peak_bytes", "gauge", "The most GPU memory that the program has had.", NULL,
+     OF_FIGURES(live_peak), PLAIN},
+    {"gpushim_allocations_total", "counter",
+     "Allocations: from what is free for the program, or by looking further.", "from=\"cache\"",
+     OF_FIGURES(hits), PLAIN},
+    {"gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
+    {"gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
+     OF_FIGURES(slow), PLAIN},
+    {"gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL,
+     OF_FIGURES(waits), PLAIN},
+    {"gpushim_waits_given_up_total", "counter",
+     "Waits that were given up: the GPU was not done in time.", NULL, OF_FIGURES(late), PLAIN},
+    {"gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL, OF_FIGURES(wait_ns),
+     NANOSECONDS},
+    {"gpushim_map_seconds_total", "counter",
+     "Time of the program's threads in making chunks and giving them back.", NULL, OF_FIGURES(map_ns),
+     NANOSECONDS},
+    {"gpushim_chunks_made_total", "counter", "Chunks of memory that came from the driver.", NULL,
+     OF_FIGURES(grown), PLAIN},
+    {"gpushim_chunks_given_back_total", "counter", "Chunks of memory that went back to the driver.", NULL,
+     OF_FIGURES(trims), PLAIN},
+};
+
+/* Of each process that answers. */
+static const struct line of_processes[] = {
+    {"gpushim_shared_blocks", "gauge", "Blocks of GPU memory that the process shares.", NULL,
+     OF_REPORT(exports), PLAIN},
+    {"gpushim_shared_bytes", "gauge", "GPU memory that the process shares.", NULL, OF_REPORT(bytes),
+     PLAIN},
+    {"gpushim_freed_held_blocks", "gauge",
+     "Shared blocks that are freed and kept, since another process holds them.", NULL, OF_REPORT(limbo),
+     PLAIN},
+    {"gpushim_freed_held_bytes", "gauge",
+     "Shared memory that is freed and kept, since another process holds it.", NULL,
+     OF_REPORT(limbo_bytes), PLAIN},
+    {"gpushim_freed_held_oldest_seconds", "gauge",
+     "How long ago the first of these blocks was freed; 0 where there is none.", NULL,
+     OF_REPORT(limbo_age_ns), NANOSECONDS},
+};
+
+#define LINES(lines) (sizeof (lines) / sizeof *(lines))
+
+/* Within quotes. What who names himself so is printable (gs_wire_printable, container_of); else it is
+ * made so. */
+static void put_value(FILE *file, const char *text)
+{
+    for (; *text; text++)
+        if (*text == '\n')
+            fputs("\\n", file);
+        else if (*text == '"' || *text == '\\')
+            fprintf(file, "\\%c", *text);
+        else
+            fputc(*text < ' ' || *text > '~' ? '?' : *text, file);
+}
+
+static void put_label(FILE *file, const char *name, const char *value)
+{
+    fprintf(file, "%s=\"", name);
+    put_value(file, value);
+    fputc('"', file);
+}
+
+static void put_metric(FILE *file, const char *name, const char *type, const char *help)
+{
+    fprintf(file, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Whether the pid alone does not say which process it is: it is not seen from here, so several may
+ * call themselves the same, or one has two sockets. Then its socket does. */
+static bool is_ambiguous(const struct table *table, const struct row *row)
+{
+    if (!row->has_socket || !row->who.pid)
+        return row->has_socket;
+    for (const struct row *other = table->rows; other < table->rows + table->count; other++)
+        if (other->who.pid == row->who.pid && strcmp(other->socket, row->socket) != 0)
+            return true;
+    return false;
+}
+
+/* As nvidia-smi writes it. */
+static void put_uuid(FILE *file, const unsigned char uuid[16])
+{
+    fputs("gpu=\"GPU-", file);
+    for (unsigned i = 0; i < 16; i++)
+        fprintf(file, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+    fputs("\",", file);
+}
+
+static void put_who(FILE *file, const struct table *table, const struct row *row)
+{
+    fprintf(file, "pid=\"%" PRIu64 "\",",
+            row->who.pid ? (uint64_t)row->who.pid : row->who.told);
+    put_label(file, "command", row->who.name);
+    fputc(',', file);
+    put_label(file, "container", row->who.container);
+    if (is_ambiguous(table, row)) {
+        fputc(',', file);
+        put_label(file, "socket", row->socket);
+    }
+}
+
+static void put_number(FILE *file, const void *from, const struct line *line)
+{
+    uint64_t number = *(const uint64_t *)((const char *)from + line->offset);
+
+    if (line->unit == NANOSECONDS)
+        fprintf(file, "%" PRIu64 ".%09" PRIu64 "\n", number / GS_NS_PER_S, number % GS_NS_PER_S);
+    else
+        fprintf(file, "%" PRIu64 "\n", number);
+}
+
+static void put_of_gpus(FILE *file, const struct table *table, const struct line *line)
+{
+    if (line->help)
+        put_metric(file, line->metric, line->type, line->help);
+    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+        if (!row->has_figures)
+            continue;
+        fprintf(file, "%s{", line->metric);
+        put_uuid(file, row->figures.uuid);
+        fprintf(file, "device=\"%u\",", row->device);
+        put_who(file, table, row);
+        fprintf(file, "%s%s} ", line->label ? "," : "", line->label ? line->label : "");
+        put_number(file, &row->figures, line);
+    }
+}
+
+static void put_of_processes(FILE *file, const struct table *table, const struct line *line)
+{
+    put_metric(file, line->metric, line->type, line->help);
+    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+        if (!row->is_first || !row->answers)
+            continue;
+        fprintf(file, "%s{", line->metric);
+        put_who(file, table, row);
+        fputs("} ", file);
+        put_number(file, &row->report, line);
+    }
+}
+
+/* Yes, no, or that it has nothing to be asked by. */
+static const char *answer_of(const struct row *row)
+{
+    return row->answers ? "yes" : row->has_socket ? "no" : "not_asked";
+}
+
+static void put_info(FILE *file, const struct table *table)
+{
+    put_metric(file, "gpushim_process_info", "gauge",
+               "1 for each process with the library and each broker. Whether it answers, and why not; "
+               "not_asked: it holds too little to be asked.");
+    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+        if (!row->is_first)
+            continue;
+        fputs("gpushim_process_info{", file);
+        put_who(file, table, row);
+        fprintf(file, ",role=\"%s\",answers=\"%s\",", row->is_broker ? "broker" : "process",
+                answer_of(row));
+        put_label(file, "silent", row->has_figures ? "" : row->silent);
+        fputs("} 1\n", file);
+    }
+}
+
+static void put_flag(FILE *file, const struct table *table, const char *metric, const char *help,
+                     bool (*flag)(const struct row *row), bool (*counts)(const struct row *row))
+{
+    put_metric(file, metric, "gauge", help);
+    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+        if (!row->is_first || !counts(row))
+            continue;
+        fprintf(file, "%s{", metric);
+        put_who(file, table, row);
+        fprintf(file, "} %d\n", flag(row));
+    }
+}
+
+static bool is_up(const struct row *row)
+{
+    return row->answers;
+}
+
+static bool is_stopped(const struct row *row)
+{
+    return row->stopped;
+}
+
+static bool is_askable(const struct row *row)
+{
+    return row->has_socket;
+}
+
+static bool is_any(const struct row *row)
+{
+    return row->who.pid != 0;
+}
+
+static void put_counts(FILE *file, const struct table *table)
+{
+    static const char *const answers[] = {"yes", "no", "not_asked"};
+
+    put_metric(file, "gpushim_processes", "gauge",
+               "How many processes with the library there are, by whether they answer; brokers are none.");
+    for (unsigned i = 0; i < sizeof answers / sizeof *answers; i++) {
+        unsigned count = 0;
+
+        for (const struct row *row = table->rows; row < table->rows + table->count; row++)
+            count += row->is_first && !row->is_broker && answer_of(row) == answers[i];
+        fprintf(file, "gpushim_processes{answers=\"%s\"} %u\n", answers[i], count);
+    }
+}
+
+static void put_about(FILE *file, const struct timespec *began)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    put_metric(file, "gpushim_build_info", "gauge", "1, with the version of gpushim export.");
+    fputs("gpushim_build_info{", file);
+    put_label(file, "version", GS_VERSION);
+    fputs("} 1\n", file);
+    put_metric(file, "gpushim_export_seconds", "gauge", "How long it took to ask all processes.");
+    fprintf(file, "gpushim_export_seconds %.6f\n",
+            (double)(now.tv_sec - began->tv_sec) + (double)(now.tv_nsec - began->tv_nsec) / 1e9);
+}
+
+bool export_write(FILE *file)
+{
+    struct table table = {0};
+    struct timespec began;
+
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    if (!figures_find(&table, 0, true))
+        return false;
+    put_about(file, &began);
+    put_counts(file, &table);
+    put_info(file, &table);
+    put_flag(file, &table, "gpushim_up", "Whether the process answers; of those that have a socket.",
+             is_up, is_askable);
+    put_flag(file, &table, "gpushim_process_stopped",
+             "Whether the process is stopped, by a signal or a debugger; of those that are seen here.",
+             is_stopped, is_any);
+    for (size_t i = 0; i < LINES(of_gpus); i++)
+        put_of_gpus(file, &table, &of_gpus[i]);
+    for (size_t i = 0; i < LINES(of_processes); i++)
+        put_of_processes(file, &table, &of_processes[i]);
+    free(table.rows);
+    return true;
+}

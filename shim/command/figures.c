@@ -1,0 +1,214 @@
+/* Asking every process for what it has of each GPU's memory (figures.h). */
+#include "shim/command/figures.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/command.h"
+
+static struct row *add(struct table *table, const struct row *like)
+{
+    if (table->count == table->room) {
+        size_t room = table->room ? 2 * table->room : 16;
+        struct row *rows = reallocarray(table->rows, room, sizeof *rows);
+
+        if (!rows)
+            return NULL;
+        table->rows = rows;
+        table->room = room;
+    }
+    table->rows[table->count] = *like;
+    return &table->rows[table->count++];
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Of every device that it has had memory of; one row without figures where that is none. */
+static void add_figures(struct table *table, const struct row *process, int fd)
+{
+    union gs_wire_message answer = {.report = process->report};
+    unsigned had = 0;
+    struct row *row;
+    int pidfd, error = 0;
+
+    for (unsigned device = 0; !error && answer.report.has_figures; device++) {
+        const struct gs_figures *figures = &answer.report.figures;
+
+        if (figures->reserved_peak || figures->hits + figures->misses) {
+            row = add(table, process);
+            if (!row)
+                return;
+            row->has_figures = true;
+            row->device = device;
+            row->figures = *figures;
+            row->seen_ns = now_ns();
+            row->is_first = had++ == 0;
+        }
+        error = ask(fd, UINT32_MAX, device + 1, &answer, &pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        error = error ? error : answer.head.type != GS_WIRE_REPORT;
+    }
+    if (had || !(row = add(table, process)))
+        return;
+    if (!row->is_broker)
+        snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+}
+
+static void name_of(long pid, char ret_name[16])
+{
+    char path[64];
+    FILE *file;
+
+    ret_name[0] = 0;
+    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    file = fopen(path, "re");
+    if (file && fgets(ret_name, 16, file))
+        ret_name[strcspn(ret_name, "\n")] = 0;
+    if (file)
+        fclose(file);
+    gs_wire_printable(ret_name);
+}
+
+static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
+
+/* A process that is stopped is not asked: it would only be waited for. */
+static void add_listener(struct table *table, const struct gs_share_options *options, int directory,
+                         const char *name, bool brokers)
+{
+    int fd = gs_directory_connect(directory, options, name, ANSWER_NS), error = -ETIMEDOUT, pidfd = -1;
+    union gs_wire_message answer;
+    struct row row = nobody;
+    char command[16] = "";
+    long pid;
+
+    if (fd < 0)
+        return;
+    pid = pid_of_listener(fd);
+    if (pid)
+        name_of(pid, command);
+    see(&row.who, pid, 0, command);
+    row.has_socket = true;
+    row.is_broker = is_broker(name);
+    memcpy(row.socket, name, strnlen(name, sizeof row.socket - 1));
+    row.stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    if (!row.stopped)
+        error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    row.answers = !error && answer.head.type == GS_WIRE_REPORT;
+    if (row.answers) {
+        gs_wire_printable(answer.report.name);
+        see(&row.who, pid, answer.report.pid, answer.report.name);
+        row.report = answer.report;
+        row.is_broker = answer.report.is_broker;
+    } else {
+        tell_silence(row.silent, sizeof row.silent, error, &answer);
+    }
+    if (row.answers && (brokers || !row.is_broker))
+        add_figures(table, &row, fd);
+    else if (brokers || !row.is_broker)
+        add(table, &row);
+    close(fd);
+}
+
+static bool is_known(const struct table *table, long pid)
+{
+    for (size_t i = 0; i < table->count; i++)
+        if (table->rows[i].who.pid == pid)
+            return true;
+    return false;
+}
+
+/* Whether the library lies in its memory, where that may be read. */
+static bool has_library(long pid)
+{
+    char path[64], line[1024];
+    bool has = false;
+    FILE *maps;
+
+    snprintf(path, sizeof path, "/proc/%ld/maps", pid);
+    maps = fopen(path, "re");
+    while (maps && !has && fgets(line, sizeof line, maps))
+        has = strstr(line, "/libgpushim.so") != NULL;
+    if (maps)
+        fclose(maps);
+    return has;
+}
+
+/* Those with the library that have no socket. */
+static void add_quiet(struct table *table)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+
+    while (processes && (entry = readdir(processes))) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        char name[16];
+        struct row *row;
+
+        if (pid <= 0 || is_known(table, pid) || !has_library(pid) ||
+            !(row = add(table, &nobody)))
+            continue;
+        name_of(pid, name);
+        see(&row->who, pid, (uint64_t)pid, name);
+        row->stopped = gs_alive_is_stopped((pid_t)pid);
+        snprintf(row->silent, sizeof row->silent,
+                 "holds too little to be asked, and shares nothing here");
+    }
+    if (processes)
+        closedir(processes);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct row *left = a, *right = b;
+
+    if (left->figures.reserved != right->figures.reserved)
+        return left->figures.reserved < right->figures.reserved ? 1 : -1;
+    return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
+}
+
+bool figures_find(struct table *table, long only, bool brokers)
+{
+    struct gs_share_options options;
+    char reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    size_t kept = 0;
+    int directory;
+
+    if (!command_share_options(&options))
+        return false;
+    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
+        DIR *names = fdopendir(directory);
+        const struct dirent *entry;
+
+        while (names && (entry = readdir(names)))
+            if (is_ours(entry->d_name))
+                add_listener(table, &options, dirfd(names), entry->d_name, brokers);
+        if (names)
+            closedir(names);
+        else
+            close(directory);
+    }
+    add_quiet(table);
+    for (size_t i = 0; i < table->count; i++)
+        if (!only || table->rows[i].who.pid == only)
+            table->rows[kept++] = table->rows[i];
+    table->count = kept;
+    if (kept)
+        qsort(table->rows, kept, sizeof *table->rows, compare);
+    return true;
+}

@@ -1,0 +1,39 @@
+/*
+ * What every process with the library has of each GPU's memory, and what it did there. Each is asked at
+ * its socket in the folder and answers from the counters that it has anyway. A process that shares
+ * nothing and holds little has no socket: it is listed by name alone.
+ */
+#ifndef GS_SHIM_COMMAND_FIGURES_H
+#define GS_SHIM_COMMAND_FIGURES_H
+
+#include "shim/command/ask.h"
+
+/* What one process has of one GPU; or nothing but that it is there. */
+struct row {
+    struct who who;
+    bool stopped;
+    bool has_figures;
+    unsigned device;
+    char silent[128]; /* why it has none; "" */
+    struct gs_figures figures;
+    uint64_t seen_ns;
+    double rate, slow_rate; /* a second, since it was seen before; < 0: it was not */
+    bool is_first;          /* of the process's rows; what follows is of the process, in each of them */
+    bool is_broker;
+    bool has_socket;        /* else nobody could ask it */
+    char socket[GS_BROKER_NAME_SIZE > GS_SOCKET_NAME_SIZE ? GS_BROKER_NAME_SIZE : GS_SOCKET_NAME_SIZE];
+    bool answers;           /* then there is: */
+    struct gs_wire_report report;
+};
+
+struct table {
+    struct row *rows;
+    size_t count, room;
+};
+
+/* All of them, or those of the one with that pid; those that have most from the driver come first.
+ * Without `brokers`, which have no memory of their own, these are left out. False, and said: the
+ * configuration does not allow it. */
+bool figures_find(struct table *table, long only, bool brokers);
+
+#endif

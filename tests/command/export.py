@@ -1,0 +1,323 @@
+"""gpushim export: its text is Prometheus' and says what gpushim stats says; the file is exchanged as a whole;
+the server answers as HTTP wants it, and nobody who is slow keeps others out; what alerts and dashboard of
+examples/monitoring name is there.
+
+    export.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES
+"""
+import ctypes
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+
+import exposition
+import monitoring
+from holder import (GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim)
+from server import Server, answer
+
+# Each metric of a GPU as gpushim stats --json calls it, with the metric's own label.
+OF_STATS = {('gpushim_memory_bytes', ('state', state)): f'{state}_bytes'
+            for state in ('live', 'cached', 'ordered', 'retired', 'limbo')}
+OF_STATS |= {('gpushim_allocations_total', ('from', 'cache')): 'allocations_from_cache',
+             ('gpushim_allocations_total', ('from', 'further')): 'allocations_that_looked_further'}
+OF_STATS |= {(f'gpushim_{metric}', None): name for metric, name in (
+    ('reserved_bytes', 'reserved_bytes'), ('reserved_peak_bytes', 'reserved_peak_bytes'),
+    ('live_peak_bytes', 'live_peak_bytes'), ('slow_calls_total', 'calls_over_1_ms'),
+    ('waits_total', 'waits'), ('waits_given_up_total', 'waits_given_up'), ('wait_seconds_total', 'wait_ns'),
+    ('map_seconds_total', 'map_ns'), ('chunks_made_total', 'chunks_made'),
+    ('chunks_given_back_total', 'chunks_given_back'))}
+OF_WHO = {'gpushim_shared_blocks': 'blocks', 'gpushim_shared_bytes': 'bytes',
+          'gpushim_freed_held_blocks': 'freed_blocks', 'gpushim_freed_held_bytes': 'freed_bytes'}
+
+
+def parsed(text):
+    try:
+        return exposition.read(text)
+    except exposition.Malformed as fault:
+        check(False, f'the text is not Prometheus\': {fault}')
+        return {}
+
+
+def export(folder):
+    run = gpushim(folder, 'export', '--prometheus')
+    check(run.returncode == 0 and not run.stderr, f'it ends with {run.returncode}: {run.stderr}')
+    return parsed(run.stdout)
+
+
+def values(metrics, metric, **labels):
+    _, samples = metrics.get(metric, (None, {}))
+    return [value for key, value in samples.items() if labels.items() <= dict(key).items()]
+
+
+# ---- The text ----------------------------------------------------------------------------------------
+
+def dashed(uuid):
+    return 'GPU-' + '-'.join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))
+
+
+def prove_figures(folder, holder):
+    metrics = export(folder)
+    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)
+            if row['pid'] == holder.pid]
+    check(len(rows) == 1 and rows[0].get('reserved_bytes'), f'gpushim stats has it: {rows}')
+    for (metric, own), name in OF_STATS.items():
+        labels = {'pid': str(holder.pid), 'device': '0', 'gpu': dashed(rows[0]['uuid']),
+                  'command': rows[0]['name']} | (dict([own]) if own else {})
+        expected = rows[0][name] / 1e9 if name.endswith('_ns') else rows[0][name]
+        found = values(metrics, metric, **labels)
+        check(len(found) == 1 and abs(found[0] - expected) < 1e-9,
+              f'{metric} {own} is {found}, and {name} of gpushim stats {expected}')
+    of_gpus = {metric for metric, (_, samples) in metrics.items() if any('gpu' in dict(key) for key in samples)}
+    check(of_gpus == {metric for metric, _ in OF_STATS}, f'all metrics of a GPU are compared: {of_gpus}')
+    who = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == holder.pid]
+    for metric, name in OF_WHO.items():
+        check(values(metrics, metric, pid=str(holder.pid)) == [who[0][name]], f'{metric} is not {who[0][name]}')
+    check(values(metrics, 'gpushim_up', pid=str(holder.pid)) == [1], 'who answers is up')
+
+
+def prove_freed(folder, holder, reader):
+    """Freed and held by another: in limbo, and old."""
+    reader.do(f'open {holder.do("share 0")}')
+    holder.do('free 0')
+    pid = str(holder.pid)
+    await_that(lambda: values(export(folder), 'gpushim_memory_bytes', pid=pid, state='limbo') == [96 * MIB],
+               'what is freed and held is in limbo')
+    await_that(lambda: values(export(folder), 'gpushim_freed_held_oldest_seconds', pid=pid)[0] > 0.5,
+               'and it grows old')
+    metrics = export(folder)
+    check(values(metrics, 'gpushim_freed_held_bytes', pid=pid) == [96 * MIB], 'as the process shares it, too')
+    check(values(metrics, 'gpushim_processes', answers='yes') == [2], 'two processes answer')
+    quiet = Holder(folder)
+    quiet.do(f'alloc {MIB}')
+    metrics = export(folder)
+    check(values(metrics, 'gpushim_processes', answers='not_asked')[0] >= 1 and
+          values(metrics, 'gpushim_process_info', pid=str(quiet.pid), answers='not_asked') == [1] and
+          not values(metrics, 'gpushim_up', pid=str(quiet.pid)), 'who has no socket is counted, and not down')
+    quiet.end()
+
+
+def prove_stopped(folder, holder):
+    holder.process.send_signal(signal.SIGSTOP)
+    await_that(lambda: pathlib.Path(f'/proc/{holder.pid}/stat').read_text().split(')')[-1].split()[0] == 'T',
+               'it stops')
+    metrics, pid = export(folder), str(holder.pid)
+    check(values(metrics, 'gpushim_process_stopped', pid=pid) == [1], 'who is stopped is told as that')
+    check(values(metrics, 'gpushim_up', pid=pid) == [0], 'and is not up')
+    check(values(metrics, 'gpushim_process_info', pid=pid, answers='no', silent='does not answer') == [1], 'why')
+    check(not values(metrics, 'gpushim_reserved_bytes', pid=pid), 'it has no figures: none is made up')
+    holder.process.send_signal(signal.SIGCONT)
+
+
+class Mute:
+    """A process that listens as those with the library do, and says nothing: this one."""
+    def __init__(self, folder, name):
+        self.path = os.path.join(folder, name * 32)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.bind(self.path)
+        self.socket.listen(64)
+
+    def end(self):
+        self.socket.close()
+        os.unlink(self.path)
+
+
+def prove_labels(folder):
+    """Two sockets of one process, whose name has what labels must not have as it is."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(15, b'a"b\\c')  # PR_SET_NAME
+    mutes = [Mute(folder, 'a'), Mute(folder, 'b')]
+    metrics = export(folder)
+    for mute in mutes:
+        found = values(metrics, 'gpushim_up', pid=str(os.getpid()), command='a"b\\c',
+                       socket=os.path.basename(mute.path))
+        check(found == [0], f'who says nothing is not up: {metrics.get("gpushim_up")}')
+        mute.end()
+    check(values(metrics, 'gpushim_processes', answers='no') == [2], 'both are counted')
+
+
+# ---- The file ----------------------------------------------------------------------------------------
+
+def prove_file(folder):
+    with tempfile.TemporaryDirectory(prefix='gpushim-export-') as place:
+        path = os.path.join(place, 'gpushim.prom')
+        command = f'umask 077; exec {GPUSHIM} export --prometheus --textfile {path}'
+        subprocess.run(command, shell=True, env=clean(folder), check=True, timeout=PATIENT_S)
+        check(stat.S_IMODE(os.stat(path).st_mode) == 0o644, 'node_exporter, another user, may read it')
+        first = os.stat(path).st_ino
+        held = open(path, encoding='ascii')
+        with subprocess.Popen('i=0; while [ $i -lt 20 ]; do i=$((i + 1)); '
+                              f'{GPUSHIM} export --prometheus --textfile={path} || exit 1; done', shell=True,
+                              env=clean(folder)) as writer:
+            while writer.poll() is None:
+                check('gpushim_build_info' in parsed(pathlib.Path(path).read_text(encoding='ascii')),
+                      'a reader never sees half of it')
+        check(writer.returncode == 0 and os.stat(path).st_ino != first, 'it is another file each time')
+        check('gpushim_build_info' in parsed(held.read()), 'who has the old one open reads that')
+        held.close()
+        check(os.listdir(place) == ['gpushim.prom'], f'nothing is left beside it: {os.listdir(place)}')
+        for bad, why in ((os.path.join(place, 'not', 'there.prom'), 'No such file'), (place, 'directory')):
+            run = gpushim(folder, 'export', '--prometheus', '--textfile', bad)
+            check(run.returncode == 1 and why in run.stderr and '--textfile takes' in run.stderr,
+                  f'{bad} is refused, with the way out: {run}')
+        check(not [name for name in os.listdir(os.path.dirname(place)) if
+                   name.startswith(os.path.basename(place) + '.tmp')], 'nothing is left of that either')
+
+
+# ---- The server --------------------------------------------------------------------------------------
+
+def prove_http(server, holder):
+    status, headers, body = server.get()
+    check(status == 200 and headers['content-type'] == 'text/plain; version=0.0.4; charset=utf-8', f'{headers}')
+    check(int(headers['content-length']) == len(body), 'as long as it says')
+    check(values(parsed(body.decode('ascii')), 'gpushim_up', pid=str(holder.pid)) == [1], 'it has the figures')
+    status, headers, body = server.get(method='HEAD')
+    check(status == 200 and body == b'' and int(headers['content-length']) > 1000, f'HEAD: {headers} {body}')
+    status, headers, body = server.get('/')
+    check(status == 200 and b'href="/metrics"' in body and 'html' in headers['content-type'], f'/: {body}')
+    for request, expected in ((b'GET /metrics?a=b HTTP/1.0\n\n', 200), (b'GET http://x/metrics HTTP/1.1\r\n\r\n', 200),
+                              (b'GET http://x HTTP/1.1\r\n\r\n', 200), (b'GET /metric HTTP/1.1\r\n\r\n', 404),
+                              (b'GET /metrics/ HTTP/1.1\r\n\r\n', 404), (b'nonsense\r\n\r\n', 400),
+                              (b'GET /metrics\r\n\r\n', 400), (b'GET /metrics HTTP/2.0\r\n\r\n', 400),
+                              (b'GET /metrics HTTP/1.1 x\r\n\r\n', 400), (b'\0 / HTTP/1.1\r\n\r\n', 400),
+                              (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400),
+                              (b'GET / HTTP/1.1\r\nA: ' + 8000 * b'a' + b'\r\n\r\n', 200),
+                              (b'GET / HTTP/1.1\r\nA: ' + 9000 * b'a' + b'\r\n\r\n', 431),
+                              (b'GET /' + 100000 * b'a', 431)):
+        check(server.ask(request)[0] == expected, f'{request[:60]!r} is answered with {expected}')
+    for method in ('POST', 'PUT', 'DELETE', 'OPTIONS', 'get', 'X' * 15):
+        status, headers, _ = server.get(method=method)
+        check(status == 405 and headers.get('allow') == 'get, head', f'{method}: {status} {headers}')
+    connection = server.connect()
+    for byte in b'GET / HTTP/1.1\r\n\r\n':
+        connection.sendall(bytes([byte]))
+    check(answer(connection)[0] == 200, 'a request may come byte by byte')
+
+
+def prove_slow(server):
+    """More of them than there are places: good ones are served at any time, and in the end all are gone."""
+    before = server.descriptors()
+    slow = [server.send(b'GET /metrics HTTP/1.1\r\nX: ') for _ in range(40)]
+    slow += [server.connect() for _ in range(20)]
+    check(server.get()[0] == 200, 'one is served beside those that send nothing')
+    slow += [server.send(b'GET / HTTP/1.1\r\n\r\n') for _ in range(30)]  # they never read
+    slow += [server.connect() for _ in range(80)]
+    for _ in range(5):
+        check(server.get()[0] == 200, 'one is served where all places were taken')
+    check(answer(slow[0])[0] == 0, 'who sends half a request is dropped')
+    await_that(lambda: server.descriptors() <= before, 'so are those who send nothing or read nothing')
+    for connection in slow:
+        connection.close()
+
+
+def state_of(pid):
+    try:
+        return pathlib.Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').split(')')[-1].split()[0]
+    except FileNotFoundError:
+        return 'Z'
+
+
+def ask_and_stop(server):
+    """A connection that waits for figures, and the process that asks for them, stopped."""
+    while True:
+        connection = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
+        await_that(server.collectors, 'it asks')
+        for collector in server.collectors():
+            os.kill(collector, signal.SIGSTOP)
+            await_that(lambda pid=collector: state_of(pid) in 'TZ', 'who asks stops')
+            if state_of(collector) == 'T':
+                return connection, collector
+        answer(connection)  # it was done before
+
+
+def prove_waiting(folder, server):
+    """While processes are asked, which a silent one makes last, others are served; if that fails it is said."""
+    mute = Mute(folder, 'c')
+    for ending, expected in ((signal.SIGCONT, 200), (signal.SIGKILL, 500)):
+        first, collector = ask_and_stop(server)
+        check(server.get('/')[0] == 200, 'who asks for something else is served meanwhile')
+        second = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
+        check(server.get('/')[0] == 200 and server.collectors() == [collector], 'one asks for all')
+        os.kill(collector, ending)
+        check(answer(first)[0] == expected, f'then the answer comes: {expected}')
+        check(answer(second)[0] == expected, 'to all that wait')
+    mute.end()
+    check(server.get()[0] == 200, 'after a failure it goes on')
+
+
+def prove_start(folder, server):
+    run = gpushim(folder, 'export', '--prometheus', '--listen', f'127.0.0.1:{server.port}')
+    check(run.returncode == 1 and 'Address already in use' in run.stderr and 'name another port' in run.stderr,
+          f'an address in use is said with the way out: {run}')
+    run = gpushim(folder, 'export', '--prometheus', '--listen', '203.0.113.7:9465')
+    check(run.returncode == 1 and 'ip address' in run.stderr, f'and one that is another machine\'s: {run}')
+    for host in (':0', 'localhost:0'):
+        other = Server(folder, host)
+        check(other.host == '127.0.0.1', f'{host} is this machine alone: {other.host}')
+        other.end(signal.SIGINT)
+    if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') and \
+            'lo' in pathlib.Path('/proc/net/if_inet6').read_text(encoding='ascii'):
+        other = Server(folder, '[::1]:0')
+        check(other.host == '::1' and other.get()[0] == 200, 'IPv6 too')
+        other.end()
+
+
+def prove_usage(folder):
+    for arguments in ([], ['--listen', ':0'], ['--prometheus', '--json'], ['--prometheus', 'x'],
+                      ['--prometheus', '--listen', ':0', '--textfile', 'x'], ['--prometheus', '--textfile']):
+        run = gpushim(folder, 'export', *arguments)
+        check(run.returncode == 2 and 'usage: ' in run.stderr and not run.stdout, f'{arguments} is refused: {run}')
+    for where in ('', 'x', '127.0.0.1', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:-1', '::1:1', '[::1:1', ':1x',
+                  '300.0.0.1:1', 'a' * 99 + ':1', '[]:1', '[:1'):
+        run = gpushim(folder, 'export', '--prometheus', '--listen', where)
+        check(run.returncode == 2 and '127.0.0.1:9465' in run.stderr, f'{where!r} is no address: {run}')
+    run = subprocess.run(f'{GPUSHIM} export --prometheus > /dev/full', shell=True, env=clean(folder),
+                         stderr=subprocess.PIPE, check=False)
+    check(run.returncode == 1 and b'cannot be written' in run.stderr, 'a full disk is told')
+
+
+def prove_examples(folder, examples):
+    there = set(export(folder))
+    for name, expressions in monitoring.expressions(examples).items():
+        check(len(expressions) >= 5, f'{name} has expressions: {expressions}')
+        for expression in expressions:
+            named = set(re.findall(r'\bgpushim_\w+', expression))
+            check(named and named <= there, f'{name}: {expression} names what is not there: {named - there}')
+
+
+def main():
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
+    with tempfile.TemporaryDirectory(prefix='gpushim-export-') as folder:
+        os.chmod(folder, 0o700)
+        check(values(export(folder), 'gpushim_processes', answers='yes') == [0], 'nobody is there yet')
+        holder, reader = Holder(folder), Holder(folder)
+        for each in (holder, reader):
+            each.do(f'alloc {96 * MIB}')
+            each.do(f'alloc {32 * MIB}')
+        holder.do('share 0')
+        pid = str(holder.pid)
+        await_that(lambda: values(export(folder), 'gpushim_shared_blocks', pid=pid) == [1], 'it shares a block')
+        prove_figures(folder, holder)
+        prove_stopped(folder, reader)
+        prove_freed(folder, holder, reader)
+        prove_labels(folder)
+        prove_file(folder)
+        server = Server(folder)
+        prove_http(server, holder)
+        prove_waiting(folder, server)
+        prove_start(folder, server)
+        prove_slow(server)
+        prove_examples(folder, sys.argv[4])
+        server.end()
+        holder.end()
+        reader.end()
+        prove_usage(folder)
+    end_with_faults()
+
+
+main()
