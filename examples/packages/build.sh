@@ -65,7 +65,9 @@ build_deb()
 {
     have dpkg-buildpackage || missing 'dpkg-buildpackage (package dpkg-dev)'
     cp -R "$copy/examples/packages/debian" "$copy/debian"
-    sed -i "s/@MAINTAINER@/$maintainer/" "$copy/debian/control"
+    awk -v by="$maintainer" '{ at = index($0, "@MAINTAINER@") }
+        at { $0 = substr($0, 1, at - 1) by }
+        { print }' "$root/examples/packages/debian/control" >"$copy/debian/control"
     cat >"$copy/debian/changelog" <<CHANGES
 gpushim ($version) unstable; urgency=medium
 
